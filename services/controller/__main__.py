@@ -50,6 +50,8 @@ _SERVER_OPTIONS = (
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # Replicas and gateways ping each 10 s: gRPC's default admits one ping in five minutes on
+    # a quiet connection, and ends one that has more.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
 )
@@ -138,6 +140,7 @@ def _from_any_thread(event: asyncio.Event) -> Callable[[], None]:
     event_loop = asyncio.get_running_loop()
 
     def set_soon() -> None:
+        # asyncio's own events may be set in their loop's thread alone.
         event_loop.call_soon_threadsafe(event.set)
 
     return set_soon

@@ -86,6 +86,7 @@ def wait_for_end() -> str:
                 names[pid_fd] = f"{process.name()} (process {process.pid})"
         if len(names) < len(_ESSENTIAL):
             return f"one of {', '.join(_ESSENTIAL)}"
+        # A pidfd becomes readable when its process ends; no poll, and no pid that is used again.
         ended, _, _ = select.select(list(names), [], [])
         return names[ended[0]]
 
@@ -107,6 +108,7 @@ def stop_node() -> None:
 
 def _run(settings: RayNodeSettings) -> int:
     ready: dict[str, Any] = {"address": start_node(settings), "pid": os.getpid()}
+    # After Ray has started, which installs a handler of its own.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         announce_ready(settings.ready_fd, ready)

@@ -84,6 +84,7 @@ class FleetState:
     async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
         """Yield the state now, and again after each change."""
         while True:
+            # Before the state is read: a change while the caller is busy sets this very event.
             changed = self._changed
             yield self.snapshot()
             await changed.wait()
@@ -261,6 +262,7 @@ class FleetState:
 
     def _mark_changed(self) -> None:
         self._revision += 1
+        # A new event, and no clear(): a watcher that is not back yet would miss the change.
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -270,6 +272,8 @@ def _subject(report: fleet.ReplicaReport) -> tuple[str, int]:
 
 
 def _lost(report: fleet.ReplicaReport, revision: int) -> fleet.ReplicaReport:
+    # A copy, as snapshots hold the report. MergeFrom takes over the fields that are set there, and
+    # `lost_revision` is not.
     lost = fleet.ReplicaReport(lost_revision=revision)
     lost.MergeFrom(report)
     return lost

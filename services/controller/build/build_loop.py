@@ -155,12 +155,14 @@ class BuildLoop:
                 self._gauges.show(Decision(), (), ())
                 self._gauges.show_lease(is_held=False)
                 self._forget()
+                # Last: from here on another controller may build.
                 await asyncio.to_thread(lease.release, _RELEASE_S)
 
     async def _run_under(self, lease: HeldLease) -> None:
         watching = asyncio.create_task(self._watch_serving())
         try:
             while not lease.lost_to():
+                # Before the sync: what is enqueued while it runs has another one follow.
                 self._enqueued.clear()
                 pause_s = await self._try_sync()
                 # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.

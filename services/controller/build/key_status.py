@@ -172,6 +172,7 @@ def _failures_that_count(
     digest: str, records: Sequence[BuildRecord], requests: Sequence[RebuildRequest]
 ) -> list[BuildRecord]:
     """The newest failures in a row, without those that a rebuild request forgave."""
+    # Requests hold how many records there were: those are only ever appended to, oldest first.
     forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
     return _failures_in_a_row(records[forgiven:])
 

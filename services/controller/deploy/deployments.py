@@ -37,6 +37,7 @@ _GONE_WITHIN_S = 300.0
 _ATTACH_WITHIN_S = 60.0
 
 
+# From best to worst: `Deployments.state` takes the first that any generation has.
 class DeploymentState(StrEnum):
     """Where a deployment is, by the terms of Triton's repository index."""
 
@@ -177,6 +178,7 @@ class Deployments:
             return
         deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
         if former := self._known.get(key):
+            # Counted over attempts, else the pause between them would not grow.
             deployment.num_failures = former.num_failures
         self._known[key] = deployment
         all_args = args | {

@@ -93,6 +93,7 @@ class ReconcileLoop:
             watching = asyncio.create_task(self._watch_attached())
         try:
             while True:
+                # Before the sync: what is enqueued while it runs has another one follow.
                 self._enqueued.clear()
                 await self._try_reconcile()
                 # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.
@@ -155,6 +156,7 @@ class ReconcileLoop:
         self._observed = observed
         addresses = await self._threads.ask(self._replicas.metrics_addresses)
         self._state.set_metrics_addresses(addresses)
+        # Before anything is deployed: a replica gets the engines that are known when it attaches.
         self._announce_changes(observed)
         if self._replicas.is_placing:
             await self._place(observed)

@@ -90,6 +90,7 @@ class EventState:
         if event.kind in (EventKind.GENERATION_GONE, EventKind.SERVING_ENDED):
             self._last.remove(subject)
         else:
+            # Only marks and keys are compared later; a checkpoint holds one event of each subject.
             self._last.put(subject, event.model_copy(update={"why": ""}))
         if what == "once":
             self._forget_oldest()

@@ -30,6 +30,7 @@ CONFLICT = 409
 NOT_FOUND = 404
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
+# A body that cannot be decoded, and an object that fails validation.
 _REFUSED_CONTENT = (400, 422)
 # Quotas and admission hooks also answer 403, and no further right would help.
 _BY_POLICY = re.compile("exceeded quota|admission|denied the request")

@@ -32,6 +32,7 @@ def node_class_from_labels(labels: Mapping[str, str]) -> NodeClass | None:
     Raises:
         InvalidRequestError: a label's value is no generation, or no number.
     """
+    # With one of them alone it is a GPU node whose labels are wrong, and no CPU node.
     if MAJOR_LABEL in labels or MINOR_LABEL in labels:
         return NodeClass(
             generation=str(_cuda_generation(labels)),

@@ -30,9 +30,11 @@ _GPU_TOLERATION = {"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSched
 
 def job_for(task: BuildTask, template: JobTemplate, image: str = "") -> dict[str, Any]:
     """The Job that runs a task; an image given here wins over the template's."""
+    # Every task fills in a copy: the template is shared by all of them, and by several threads.
     job = copy.deepcopy(template.job)
     labels = _labels(task)
     metadata = job.setdefault("metadata", {})
+    # Not generateName: a second create of the same task has to be refused as a conflict.
     metadata["name"] = task.name
     metadata.setdefault("labels", {}).update(labels)
     metadata.setdefault("annotations", {}).update(_annotations(task))
@@ -76,6 +78,7 @@ def _place(pod: dict[str, Any], task: BuildTask, placement: dict[str, Any]) -> N
     container = compiler_container(pod)
     selector = pod.setdefault("nodeSelector", {})
     selector.update(placement.get("nodeSelector", {}))
+    # After the file's own labels: where both name one, the class of the task decides.
     selector.update(node_selector(task.node_class))
     if "resources" in placement:
         container["resources"] = placement["resources"]
@@ -99,6 +102,7 @@ def _require(pod: dict[str, Any], expressions: list[dict[str, Any]]) -> None:
 
 
 def _ask_for_gpu(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    # The limit alone: Kubernetes takes the request of a GPU from it, and refuses two that differ.
     limits = container.setdefault("resources", {}).setdefault("limits", {})
     limits.setdefault(GPU_RESOURCE, "1")
     if not any(found.get("key") == GPU_RESOURCE for found in pod["tolerations"]):

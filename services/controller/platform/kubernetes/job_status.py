@@ -28,6 +28,8 @@ def task_status(
         refusal: the Job controller's message when no Pod could be created; "" for none.
     """
     status = job.get("status") or {}
+    # Failed and Complete alone are final: FailureTarget and SuccessCriteriaMet precede them
+    # while Pods still end.
     conditions = {c["type"]: c for c in status.get("conditions") or [] if c["status"] == "True"}
     if failed := conditions.get("Failed"):
         by_pod, by_time = (failed.get("reason") == why for why in (_BY_POD, _BY_TIME))

@@ -92,6 +92,7 @@ class KubernetesJobs:
         except request_errors() as error:
             if status_code(error) != CONFLICT:
                 raise self._explained(error, "create", _JOBS) from error
+            # 409: there is a Job of that name, most often the same task, launched before.
             self._take_over(task, job)
         else:
             logger.info("created Job %s: %s", task.name, task.reason)
@@ -130,8 +131,10 @@ class KubernetesJobs:
 
         # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
         jobs = [job for job in self._list(Job, _JOBS) if not _is_over(job)]
+        # Of several Pods of one Job the newest counts: it is the last one to be put in.
         pods = {_task_name(pod): pod for pod in sorted(self._list(Pod, "pods"), key=_created)}
         names = {_task_name(job) for job in jobs if not (job.get("status") or {}).get("conditions")}
+        # Events of a namespace are many, and syncs frequent: asked for only while a Job has no Pod.
         refusals = self._creation_refusals() if names - pods.keys() else {}
         found: dict[str, TaskStatus] = {}
         waited: set[str] = set()
@@ -167,6 +170,8 @@ class KubernetesJobs:
         from lightkube.resources.batch_v1 import Job
         from lightkube.types import PatchType
 
+        # A merge patch of this one field: an update of the whole object needs its newest
+        # resourceVersion, which changes with each status that the Job controller writes.
         mark = {"metadata": {"annotations": {ACCOUNTED: "true"}}}
         try:
             self._client.patch(

@@ -53,6 +53,7 @@ def _unschedulable_reason(node: Mapping[str, Any]) -> str:
         return "cordoned"
     status = node.get("status") or {}
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or []}
+    # Not `== "False"`: it is `Unknown` once the kubelet has stopped to report.
     if conditions.get("Ready") != "True":
         return "not ready"
     # The kubelet keeps the resource at zero while the device plugin is away, as it is during

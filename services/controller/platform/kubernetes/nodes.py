@@ -76,6 +76,7 @@ class KubernetesNodes:
         self._wanted: Wanted | None = None
         self._pools: list[NodePool] | None = None
         self._watches: list[ObjectWatch[Any]] = []
+        # Made in another thread than it is used in: an event binds to a loop at its first wait.
         self._wake = asyncio.Event()
         self._running = contextlib.ExitStack()
 
@@ -91,6 +92,7 @@ class KubernetesNodes:
         self._watches = self._watches_of(client)
         portal = self._running.enter_context(start_blocking_portal(name="kubernetes-nodes"))
         watching = portal.start_task_soon(self._watch, client)
+        # Runs before the portal's own exit, which waits for this task for ever.
         self._running.callback(watching.cancel)
 
     def stop(self) -> None:
@@ -109,6 +111,7 @@ class KubernetesNodes:
         if self._pools is None:
             raise NotReadyError(f"nodes of the Kubernetes cluster are not known yet{because}")
         contacts = [watch.contact_s for watch in self._watches if watch.contact_s is not None]
+        # The least recent one: pools are made of all watches, and a silent one makes them stale.
         silence_s = time.monotonic() - min(contacts)
         if silence_s > self._timing.lost_after_s:
             raise NotReadyError(
@@ -132,6 +135,7 @@ class KubernetesNodes:
         except Exception:
             logger.exception("watch of the cluster's nodes ended by a fault")
         finally:
+            # In a cancelled task any await raises at once, and the connections would stay open.
             with anyio.CancelScope(shield=True):
                 await client.close()
 
@@ -178,6 +182,7 @@ class KubernetesNodes:
             self._wake.clear()
 
     def _publish(self) -> None:
+        # Nodes without worker groups, or the reverse, would look as if pools had gone.
         if any(watch.contact_s is None for watch in self._watches):
             return
         self._settling.settle(time.monotonic())

@@ -33,6 +33,7 @@ class Settling(Generic[_SeenT]):
             new = seen.get(name)
             if new == self._settled.get(name):
                 self._pending.pop(name, None)
+            # Another change starts the wait anew: what counts is how long this state has lasted.
             elif name not in self._pending or self._pending[name][0] != new:
                 self._pending[name] = (new, now_s)
 

@@ -148,11 +148,14 @@ class ObjectWatch(Generic[_ReadT]):
         # Closed here and now, else its connection stays open until the garbage collector runs.
         async with contextlib.aclosing(cast("AsyncGenerator[Any, None]", changes)) as stream:
             async for change, found in stream:
+                # A copy: `_take` compares it with the former one, which the listener may hold.
                 kept = dict(self._kept or {})
                 if change == "DELETED":
                     kept.pop(found.metadata.name, None)
                 else:
                     self._keep(kept, found)
+                # Of objects that are not kept too: the server soon drops old versions, and
+                # answers 410 (Gone) to a watch that asks for what followed them.
                 self._version = found.metadata.resourceVersion
                 self._num_failures = 0
                 self._take(kept)

@@ -38,6 +38,7 @@ class ActorAnswers:
         questions = {self._questions[name]: name for name in actors}
         answered: Iterable[Any] = ()
         if questions:
+            # Not ray.get, whose timeout would lose the answers that are there already.
             answered, _ = ray.wait(list(questions), num_returns=len(questions), timeout=_ANSWER_S)
         statuses = {name: self._unanswered(name) for name in actors}
         for answer in answered:

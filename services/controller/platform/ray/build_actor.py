@@ -64,6 +64,7 @@ class BuildActor:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            # A process group of its own, with the child's pid as its id: for setpriority below.
             start_new_session=True,
         ) as process:
             with suppress(ProcessLookupError):

@@ -34,6 +34,7 @@ class RayNodes:
             raise NotReadyError(f"Ray's nodes cannot be listed: {error}") from error
         by_class: defaultdict[NodeClass, list[str]] = defaultdict(list)
         for node in nodes:
+            # Ray lists nodes that died as well.
             if node["Alive"] and (found := self._node_class(node)):
                 by_class[found].append(node["NodeID"])
         return [

@@ -67,10 +67,14 @@ class RayBuildLauncher:
         options: dict[str, Any] = {} if task.is_anywhere else {"label_selector": _selector(task)}
         actor_class = ray.remote(BuildActor).options(
             name=task.name,
+            # Names are per namespace, and a driver that names none gets an anonymous one: a
+            # controller that is started again would not find them.
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
+            # Explicit: without it an actor waits for a whole free CPU to be placed.
             num_cpus=0,
+            # A restart would build again uncounted: attempts are the build loop's.
             max_restarts=0,
             max_concurrency=2,
             **options,

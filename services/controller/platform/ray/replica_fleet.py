@@ -70,6 +70,7 @@ class RayServeFleet:
         # threads at once fail.
         with self._submission:
             application = retried(partial(load_function(self._replica_app), args))
+            # Without a route: the default is `/`, which only one application of a cluster may have.
             target = RunTarget(application, name=application_name(key), route_prefix=None)
             retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
