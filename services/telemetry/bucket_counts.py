@@ -44,6 +44,7 @@ class BucketCounts:
 
     def observe(self, value: float, trace_id: str = "") -> None:
         """Add one observation; one with a trace becomes its bucket's exemplar."""
+        # Left: a value that equals a bound belongs to its bucket (`le`: less or equal).
         at = bisect_left(self._bounds, value)
         with self._lock:
             self._counts[at] += 1
@@ -56,4 +57,5 @@ class BucketCounts:
         with self._lock:
             counts, total = tuple(self._counts), self._total
             exemplars = dict(self._exemplars)
+        # Summed up without the lock, which requests wait for.
         return BucketSnapshot(tuple(accumulate(counts)), total, exemplars)

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 REQUEST_ID: ContextVar[str] = ContextVar("smelt_request_id", default="")
 
 # What logging itself puts on a record: everything else came through `extra=`.
+# The three others are set later: by formatters, and by Python from 3.12 on.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -54,6 +55,7 @@ def configure_logging(process: str, level: str = "INFO", stream: TextIO | None =
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(process))
+    # force: without it basicConfig does nothing where a library has added a handler already.
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Libraries report what Python warns about; it belongs into the same stream.
     logging.captureWarnings(capture=True)

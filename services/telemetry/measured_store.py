@@ -83,6 +83,7 @@ class MeasuredStore:
         outcome = StoreOutcome.OK
         try:
             yield
+        # Before StoreError, which AlreadyPublishedError is one of.
         except (NotFoundError, AlreadyPublishedError):
             # Answers of a store that works.
             raise

@@ -19,6 +19,8 @@ class HistogramCollector(Collector):
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
+        # As prometheus_client spells bounds itself: queries match `le` as text. `+Inf` has to be
+        # the last, as the family takes its count from there.
         self._bounds = (*map(floatToGoString, metric.buckets), "+Inf")
         self._series: dict[tuple[str, ...], BucketCounts] = {}
 
@@ -38,6 +40,7 @@ class HistogramCollector(Collector):
         """The family with what was observed until now."""
         metric = self._metric
         family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        # A copy: a scrape runs in a thread of its own, while requests add series.
         for key, counts in list(self._series.items()):
             snapshot = counts.snapshot()
             family.add_metric(key, self._buckets(snapshot), snapshot.total)

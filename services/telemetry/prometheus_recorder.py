@@ -81,6 +81,7 @@ class PrometheusRecorder:
         if series is None:
             self._declared.check(metric, kind, labels)
             bound = self._bound[metric.name]
+            # prometheus_client raises on labels() of a metric without labels.
             is_plain = not labels and metric.kind is not MetricKind.HISTOGRAM
             series = bound if is_plain else bound.labels(**labels)
             self._series_by_labels[key] = series
@@ -142,6 +143,7 @@ def serve_metrics(
     # Every counter and histogram would carry a second series with its birth time.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     server, thread = start_http_server(port, addr=address, registry=registry)
+    # Only afterwards: start_http_server makes the page itself, and takes no other.
     server.set_app(_only_metrics(server.get_app(), rewrite))
     return MetricsServer(port=server.server_port, _server=server, _thread=thread)
 
@@ -158,6 +160,7 @@ def _only_metrics(
             return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
         if rewrite is None:
             return page(environ, start_response)
+        # Else prometheus_client may answer with gzip, which cannot be rewritten.
         environ.pop("HTTP_ACCEPT_ENCODING", None)
         return [rewrite(part) for part in page(environ, start_response)]
 

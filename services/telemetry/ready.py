@@ -45,6 +45,7 @@ def wait_ready(
             where = f"; its log: {log.path}" if log else ""
             raise NotReadyError(f"{what}: not ready within {timeout_s:g} s{where}")
         line = pipe.readline()
+    # The end of the pipe: the child holds the only other end, and has ended.
     if not line:
         raise NotReadyError(f"{what}: ended before it was ready{_why(log)}")
     document: dict[str, Any] = json.loads(line)

@@ -15,6 +15,7 @@ class ShownGauge:
 
     def show(self, values: Mapping[tuple[str, ...], float]) -> None:
         """Show these values, by the values of the metric's labels in their order."""
+        # prometheus_client exports each series that was ever set, with its last value.
         for key in self._known | values.keys():
             labels = dict(zip(self._metric.labels, key, strict=True))
             self._recorder.set(self._metric, values.get(key, 0.0), **labels)

@@ -162,6 +162,7 @@ class Tracing:
 
     def is_wanted(self, name: str, parent: "Context") -> bool:
         """Whether a span of this name is to be made, as the sampler decides."""
+        # By identity: where there is no parent, `parent_of` returns this very object.
         if parent is self._nobody:
             # What every sampler decides without a parent, at a tenth of the cost.
             return random.random() < self.share  # noqa: S311 - no secret

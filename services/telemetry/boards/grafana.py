@@ -49,6 +49,7 @@ def board_json(board: Board) -> str:
     """The text of one board's file."""
     model = _board(board).build()
     numbered = (panel for panel in model.panels or [])
+    # Grafana identifies the panels of a board by number.
     for number, panel in enumerate(numbered, start=1):
         panel.id_val = number
     return json.dumps(model, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
