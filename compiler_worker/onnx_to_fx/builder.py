@@ -319,6 +319,7 @@ def _identifier(name: str, otherwise: str) -> str:
 def add_placeholder(graph: torch.fx.Graph, name: str) -> torch.fx.Node:
     """Add an input, named after a value of the model where that name is free."""
     base = _identifier(name, "input")
+    # fx makes each input an argument of forward(), whose first one is `self`.
     node = graph.placeholder("input_self" if base == "self" else base)
     # fx gives a node another name where its own is taken. The argument has the same one: as a
     # second name it could be that of another node, which would be overwritten.

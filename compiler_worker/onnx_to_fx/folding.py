@@ -38,6 +38,7 @@ def fold(
             continue
         if each not in known and each.op in ("call_function", "call_method"):
             needed.add(each)
+            # Where a tensor is asked for its device alone, its elements need not be known.
             open_nodes += [] if _is_device(each) else each.all_input_nodes
         elif each in known or not _is_small(known.setdefault(each, leaf(each))):
             known[node] = None

@@ -60,12 +60,14 @@ def _of_node(op: Op, made: bytes) -> onnx.FunctionProto:
     # A body names its parameters; here each is the node's own value, or ONNX's default.
     for node in nodes_of(body):
         node.input[:] = ["" if name in absent else name for name in node.input]
+        # A list of its own: a repeated field that shrinks while it is iterated skips entries.
         for attribute in [a for a in node.attribute if a.ref_attr_name]:
             node.attribute.remove(attribute)
             value = given.get(attribute.ref_attr_name) or known.get(attribute.ref_attr_name)
             if value is not None and value.type != onnx.AttributeProto.UNDEFINED:
                 placed: Any = onnx.AttributeProto()
                 placed.CopyFrom(value)
+                # The body's op may call the attribute otherwise than the node that it stands for.
                 placed.name = attribute.name
                 node.attribute.append(placed)
     return body

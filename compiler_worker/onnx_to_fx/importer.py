@@ -103,6 +103,7 @@ class _Import:
 
     def _bind_inputs(self) -> list[str]:
         graph = self._model.graph
+        # Up to IR version 3 ONNX lists every initializer among the inputs as well.
         given = [entry for entry in graph.input if not self._scope.defines(entry.name)]
         specs = [self._input_spec(entry) for entry in given]
         for spec, value in zip(specs, self._graph.inputs(specs), strict=True):
@@ -120,6 +121,7 @@ class _Import:
             wrong = onnx_type_name(tensor_type.elem_type)
             reason = f"input '{entry.name}' has type {wrong}, not translated"
             raise self._refuse_value(entry.name, reason)
+        # The field itself: a shape that is there and has no axes is a scalar's.
         if not tensor_type.HasField("shape"):
             reason = f"input '{entry.name}' declares no rank; declare its axes, named where dynamic"
             raise self._refuse_value(entry.name, reason)
@@ -143,6 +145,7 @@ class _Import:
 
     def _module(self, inputs: list[str]) -> torch.fx.GraphModule:
         built = self._graph
+        # Inputs that nothing reads stay: fx counts placeholders as impure, and callers pass them.
         built.graph.eliminate_dead_code()
         built.graph.lint()
         module = torch.fx.GraphModule(built.root, built.graph, "OnnxGraph")

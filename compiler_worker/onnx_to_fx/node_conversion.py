@@ -77,6 +77,7 @@ class Walk:
     def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
         """Convert the nodes of a function, which sees its inputs and no names around it."""
         scope = NameScope(op.graph)
+        # Not strict: optional inputs at the end may be left out without a name.
         for name, value in zip(body.input, op.inputs, strict=False):
             if value is not None:
                 scope.define(name, value)
@@ -102,6 +103,7 @@ class Walk:
         return Op(proto, schema, opset, inputs, scope.graph, subgraphs)
 
     def _input(self, name: str, proto: onnx.NodeProto, scope: NameScope) -> AnyValue | None:
+        # ONNX writes an optional input that is left out before others as an empty name.
         if not name:
             return None
         value = scope.find(name)

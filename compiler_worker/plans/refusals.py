@@ -78,11 +78,13 @@ class Refusals:
     @cached_property
     def _import_refusal(self) -> str:
         cache_dir = self._worker.settings.cache_dir.absolute()
+        # A verdict is of one importer: other code is asked anew.
         kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
         # What a full disk or a crash left half written is asked anew.
         with suppress(OSError, ValueError):
             return ImportVerdict.from_json(kept.read_bytes()).refusal
         verdict = self._asked(cache_dir)
+        # Not kept: the machine may have been short of memory or time, and the build reports it.
         if verdict is None:
             return ""
         kept.parent.mkdir(parents=True, exist_ok=True)

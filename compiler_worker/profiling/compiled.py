@@ -105,6 +105,7 @@ def _package(
 ) -> Callable[[], Any]:
     compile_package(program, path, options)
     # As an engine is loaded: see services/engines/inductor/inductor_package.py.
+    # The last three: not for one thread alone, one runner, the device that the package is for.
     loader = torch._C._aoti.AOTIModelPackageLoader(  # noqa: SLF001
         str(path), "model", False, 1, -1
     )

@@ -136,6 +136,7 @@ def kernels_of(provenance: Mapping[str, Any], work: Sequence[Work]) -> list[Fuse
         seen |= given
         kernels.append(
             FusedKernel(
+                # Inductor numbers the calls behind a colon; the profiler shows the name alone.
                 name=name.rpartition(":")[0],
                 is_extern=_is_extern(name),
                 nodes=given,

@@ -116,6 +116,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _is_free(func: Any, given: Iterable[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
     """Whether nothing new was written: only views of what was given, or no tensor at all."""
+    # What it gives shares memory with what it took, and is no view for that: it was written.
     if func._schema.is_mutable:  # noqa: SLF001
         return False
     # By storage: a view has another pointer and the same memory.

@@ -286,6 +286,7 @@ def _row_fault(bounds: Bounds, differs: NDArray[np.bool_], keep: NDArray[np.bool
 
 def _column_fault(distance: ColumnDistance, bound: float, gain_bound: float) -> str:
     faults = []
+    # Not `>`: an error that is NaN is beyond every bound.
     if not distance.error <= bound:
         place = f" ({distance.place})" if distance.place else ""
         faults.append(

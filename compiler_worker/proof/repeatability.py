@@ -21,6 +21,7 @@ def compare_runs(
     found: Mapping[str, Array],
 ) -> Comparison:
     """Bit-equal runs pass at once; others may differ as fp32 sums in another order do."""
+    # Whatever the engine's precision: its own rounding is the same in both runs.
     allowed = DEFAULT_TOLERANCES[Precision.FP32]
     return compare_output(spec, recipe, sample.inputs, again, found, allowed)
 

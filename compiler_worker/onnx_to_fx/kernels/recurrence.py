@@ -114,6 +114,7 @@ def _torch_layer(
     is_plain = cell.clip is None and not cell.couples and peepholes is None and lengths is None
     if not is_plain or any(other != cell for other in cells):
         return None
+    # torch's GRU resets after the linear layer, as cuDNN does; ONNX by default before it.
     if kind == "GRU" and not cell.resets_late:
         return None
     return layer.function.get(cell.activations)
@@ -130,14 +131,17 @@ def _fused(
     w, r, bias, _ = weights
     flat = []
     for direction in range(len(reverses)):
+        # In torch's order: input weights, recurrence, then the bias of each.
         parts = [w[direction], r[direction]]
         if bias is not None:
             parts += bias[direction].chunk(2)
         flat += [_reordered(part, layer.gates) for part in parts]
+    # torch has no layer that runs from the end alone: time is flipped before and after.
     is_backward = list(reverses) == [True]
     source = x_TBI.flip(0) if is_backward else x_TBI
     initial = states if layer.num_states > 1 else states[0]
     both = len(reverses) == 2
+    # After the weights: biases, layers, dropout, training, both directions, batch first.
     y, *last = function(source, initial, flat, bias is not None, 1, 0.0, False, both, False)
     y = y.flip(0) if is_backward else y
     return torch.unflatten(y, 2, [len(reverses), -1]), last

@@ -20,6 +20,7 @@ def dft(
         # A one-sided spectrum is that of a real signal: reshape fails for a complex one.
         spectrum = torch.fft.rfft(wide.reshape(wide.shape[:-1]), n=length, dim=axis)
     elif is_inverse:
+        # torch divides the inverse by the length by default, and so does ONNX.
         spectrum = torch.fft.ifft(_complex(wide), n=length, dim=axis)
     else:
         spectrum = torch.fft.fft(_complex(wide), n=length, dim=axis)

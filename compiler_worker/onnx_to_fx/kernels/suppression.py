@@ -90,6 +90,7 @@ def _overlaps(
     all_B1N4 = corners_BN4.unsqueeze(1)
     low = torch.maximum(all_B1N4[..., :2], best_BC14[..., :2])
     high = torch.minimum(all_B1N4[..., 2:], best_BC14[..., 2:])
+    # Positive too where both extents are negative, so `meets` checks the corners as well.
     shared = (high - low).prod(-1)
     area, best_area = (
         (corners[..., 2:] - corners[..., :2]).prod(-1) for corners in (all_B1N4, best_BC14)

@@ -138,4 +138,6 @@ def _cropping(
         raise op.refuse("output_shape is larger than the convolution's full result")
     smaller = [total // 2 for total in totals]
     larger = [operator.sub(total, half) for total, half in zip(totals, smaller, strict=True)]
+    # ONNX's formula: an odd row is cut from the end for SAME_UPPER, else from the start, for
+    # NOTSET too.
     return (smaller, larger) if auto == "SAME_UPPER" else (larger, smaller)

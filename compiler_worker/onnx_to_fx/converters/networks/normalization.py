@@ -40,6 +40,7 @@ def _trained(
     # The statistics of 16-bit floats are taken in float32, so that they do not overflow.
     is_half = x.dtype in (torch.float16, torch.bfloat16)
     source = op.method("to", x, torch.float32) if is_half else x.node
+    # Of the whole batch (n), as ONNX has it: torch's running variance is that of n - 1.
     pair = op.call(torch.var_mean, source, axes, correction=0)
     own = [op.call(operator.getitem, pair, part) for part in (1, 0)]
     if is_half:
@@ -48,6 +49,7 @@ def _trained(
     node = op.call(functional.batch_norm, x, *own, *affine, False, 0.0, epsilon)
     results = [x.like(node)]
     for before, now in zip(running, own, strict=True):
+        # ONNX's momentum is the share of the old statistics, torch's that of the new ones.
         kept = op.call(operator.mul, before, momentum)
         added = op.call(operator.mul, now, 1 - momentum)
         results.append(before.like(op.call(operator.add, kept, added)))
@@ -61,6 +63,7 @@ def layer_normalization(op: Op) -> list[Tensor]:
     axis = _normalized_from(op, x)
     sizes = _normalized_sizes(op, x, scale, axis)
     affine = (scale, bias) if _covers(x, scale, bias, axis) else (None, None)
+    # Not functional.layer_norm: mean and inverse deviation are outputs of ONNX's op too.
     node = op.call(torch.native_layer_norm, x, sizes, *affine, op.attr_float("epsilon"))
     y, mean, rstd = (op.call(operator.getitem, node, index) for index in range(3))
     if affine[0] is None:
@@ -131,6 +134,7 @@ def instance_normalization(op: Op) -> Tensor:
     return x.like(node)
 
 
+# Not version 18, whose scale and bias are per group.
 @converter("GroupNormalization", versions=(21,), attributes=("epsilon", "num_groups", "stash_type"))
 def group_normalization(op: Op) -> Tensor:
     """Normalise groups of channels; scale and bias are per channel."""
@@ -173,5 +177,6 @@ def mean_variance_normalization(op: Op) -> Tensor:
     centred = op.call(operator.sub, x, op.call(torch.mean, x, axes, keepdim=True))
     square = op.call(operator.mul, centred, centred)
     deviation = op.call(torch.sqrt, op.call(torch.mean, square, axes, keepdim=True))
+    # The addend is that of ONNX's own body of the op.
     node = op.call(operator.truediv, centred, op.call(operator.add, deviation, 1e-9))
     return x.like(node)

@@ -22,6 +22,7 @@ def reduced_dims(dims: Dims, axes: list[int], keepdims: bool) -> Dims:
 
 
 def _sum(op: Op, x: Tensor, axes: list[int], keepdim: bool) -> torch.fx.Node:
+    # The type is named as torch sums small integers in int64 otherwise.
     return op.call(torch.sum, x, axes, keepdim=keepdim, dtype=op.graph.dtype(x.dtype))
 
 

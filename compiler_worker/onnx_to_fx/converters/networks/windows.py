@@ -64,6 +64,7 @@ def _padding(
         return [0] * rank, [0] * rank
     if auto == "NOTSET":
         pads = op.maybe_ints("pads") or [0] * (2 * rank)
+        # ONNX lists the begins of all axes first; torch's pad takes pairs, the last axis first.
         return list(pads[:rank]), list(pads[rank:])
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         raise op.refuse(f"auto_pad '{auto}' is not translated")
@@ -75,6 +76,7 @@ def _padding(
     ]
     smaller = [total // 2 for total in totals]
     larger = [total - half for total, half in zip(totals, smaller, strict=True)]
+    # SAME_UPPER has the odd element of padding at the end, SAME_LOWER at the beginning.
     return (smaller, larger) if auto == "SAME_UPPER" else (larger, smaller)
 
 

@@ -126,6 +126,7 @@ def _regions(op: Op, count: int) -> list[tuple[float, float] | None]:
     bounds = op.floats(1)
     if len(bounds) != 2 * count:
         raise op.refuse(f"roi has {len(bounds)} bounds for {count} axes")
+    # ONNX lists the starts of all axes first, then the ends.
     return list(zip(bounds[:count], bounds[count:], strict=True))
 
 

@@ -160,6 +160,7 @@ def gather(op: Op) -> Tensor:
     index = op.tensor(1)
     dims = (*x.dims[:axis], *index.dims, *x.dims[axis + 1 :])
     whole = (slice(None),) * axis
+    # Negative indices count from the back here as in ONNX; torch.gather does not take them.
     picked = _index_node(op, index)
     return Tensor(op.call(operator.getitem, x, (*whole, picked)), x.dtype, dims)
 
@@ -238,6 +239,7 @@ def scatter_elements(op: Op) -> Tensor:
     reduction = _reduction(op)
     if reduction is None:
         return x.like(op.call(torch.scatter, x, axis, picked, updates))
+    # The element that was there takes part, in ONNX as by default in torch.
     return x.like(op.call(torch.scatter_reduce, x, axis, picked, updates, reduction))
 
 
