@@ -187,7 +187,8 @@ async def test_the_deadline_reaches_the_replica_and_frees_it(
     await client.infer("echo", inputs(), client_timeout=60.0)
     (frame,) = (f for replica in echo_fleet.replicas.values() for f in replica.frames)
     assert frame.deadline_s is not None
-    assert 0 < frame.deadline_s < 60
+    # gRPC's client rounds what it sends up, by a tenth of a second where it is that large.
+    assert 0 < frame.deadline_s < 61
     for replica in echo_fleet.replicas.values():
         replica.answer = hang
     # Long enough that a busy machine sends the request on before it passes.
