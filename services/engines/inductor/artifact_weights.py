@@ -44,7 +44,7 @@ class WeightTable:
     def open(cls, directory: Path, master_path: Path, device: str) -> "WeightTable":
         """Of an engine's folder and its master."""
         path = directory / CONSTANTS
-        # Tensors alone: a pickle from the store could run code of whoever wrote it.
+        # Tensors alone: a pickle from the store could run its writer's code.
         own = torch.load(path, weights_only=True) if path.exists() else {}
         return cls(MasterWeights(master_path), own, device)
 

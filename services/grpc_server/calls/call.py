@@ -103,7 +103,7 @@ class Call(ReceiveStream):
         seen, self._seen_window = self._seen_window, self.window_in
         is_awaited = self.is_awaited and not self.is_half_closed
         why = self.upload.overload() if self.upload is not None else ""
-        # Of unary requests alone: a stream may last, as long as it gives back what it holds.
+        # Of unary requests alone: a stream may last, as long as it releases what it holds.
         if is_awaited and not is_stream and time.monotonic() - self._began_s > most_s:
             details = f"the request was not complete within {most_s:g} s"
             self.fail(StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, details))

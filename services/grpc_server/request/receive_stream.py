@@ -160,7 +160,7 @@ class ReceiveStream(SendStream, ABC):
         if grown:
             options = self._connection.options
             options.memory.count(grown)
-            # One that gives back is not ended for what others hold.
+            # One that releases memory is not ended for what others hold.
             if grown > 0 and options.memory.is_full:
                 self.fail(overload_error(options))
 

@@ -83,6 +83,7 @@ def polite(port: int, seconds: float) -> list[float]:
         begin_s = time.monotonic()
         for number in range(int(seconds / EVERY_S)):
             due_s = begin_s + number * EVERY_S
+            # Not a wait for an event: the polite client's pace.
             time.sleep(max(due_s - time.monotonic(), 0))
 
             def note(_: object, due_s: float = due_s) -> None:

@@ -27,6 +27,7 @@ def flood(port: int, attack: str) -> None:
                     connection.sendall(piece)
             except OSError:
                 print(time.monotonic() - began_s, flush=True)
+        # Not a wait for an event: an ended connection comes again once a second.
         time.sleep(1)
 
 

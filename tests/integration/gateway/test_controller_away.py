@@ -132,6 +132,6 @@ async def test_a_replica_that_stands_still_unseen_is_given_up_sooner(
     snapshot = echo_fleet.controller.snapshot
     snapshot.unseen.append(echo_fleet.report_of("r1"))
     snapshot.replicas.remove(echo_fleet.report_of("r1"))
-    # Once it is given up, nobody answers there.
+    # Once it is given up, no process answers there.
     monkeypatch.setattr(echo_fleet.replicas["r1"].server, "token", b"s" * 32)
     await echo_fleet.until_ready("r2")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
 
 FIELD_MANAGER = "smelt-controller"
-GONE = 410
 CONFLICT = 409
 NOT_FOUND = 404
 _UNAUTHORIZED = 401

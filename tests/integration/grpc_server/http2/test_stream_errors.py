@@ -1,7 +1,7 @@
 """What resets one stream, with which code, while the others on its connection go on."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from h2.errors import ErrorCodes as Error
@@ -139,18 +139,24 @@ async def test_a_connection_says_once_which_compressions_it_takes(host: "Host") 
     assert (first.status, second.status) == (0, 0)
 
 
-@pytest.mark.parametrize("late", LATE_DATA.values(), ids=LATE_DATA)
-@pytest.mark.parametrize("is_reset", [False, True], ids=["ended", "reset"])
-async def test_data_of_a_stream_that_its_client_has_closed(
-    host: "Host", late: bytes, is_reset: bool
-) -> None:
-    # RFC 9113, section 5.1; cases 5.1/8 and 5.1/11 of h2spec.
+async def with_closed_stream(host: "Host", *, is_reset: bool) -> Any:
+    """A client whose stream 1 was reset by it, or answered."""
     await host.serve()
     client = await host.dial()
     if is_reset:
         await client.send(OPEN + f.rst_stream(1))
     else:
         await client.ask(f.call(1))
+    return client
+
+
+@pytest.mark.parametrize("late", LATE_DATA.values(), ids=LATE_DATA)
+@pytest.mark.parametrize("is_reset", [False, True], ids=["ended", "reset"])
+async def test_data_of_a_stream_that_its_client_has_closed(
+    host: "Host", late: bytes, is_reset: bool
+) -> None:
+    # RFC 9113, section 5.1; cases 5.1/8 and 5.1/11 of h2spec.
+    client = await with_closed_stream(host, is_reset=is_reset)
     await client.send(late)
     await client.until(lambda: client.seen(1).reset == Error.STREAM_CLOSED)
     assert await client.goes_on()
@@ -182,12 +188,7 @@ async def test_frames_of_a_closed_stream_are_ignored(
     host: "Host", late: bytes, is_reset: bool
 ) -> None:
     # They may have been sent before the client knew.
-    await host.serve()
-    client = await host.dial()
-    if is_reset:
-        await client.send(OPEN + f.rst_stream(1))
-    else:
-        await client.ask(f.call(1))
+    client = await with_closed_stream(host, is_reset=is_reset)
     await client.send(late)
     assert await client.goes_on()
     assert not client.goaways

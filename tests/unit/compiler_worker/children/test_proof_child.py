@@ -111,7 +111,7 @@ def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: i
 
 
 class WarningLoader:
-    """An engine class of a library that warns, and loads nothing where it is told so."""
+    """An engine class of a library that warns, and loads nothing where a test says so."""
 
     fault: ClassVar[Exception | None] = None
 
