@@ -1,5 +1,6 @@
 """Reads exported torch programs: their weights, their device, the sizes they hold for."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,10 @@ def program_on(path: Path, device: str) -> ExportedProgram:
     """Load a program and move it, constants and all, to a device."""
     from torch.export.passes import move_to_device_pass
 
-    program = torch.export.load(path)
+    with warnings.catch_warnings():
+        # torch 2.11 about its own reading; which load of a process warns depends on their order.
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        program = torch.export.load(path)
     return program if device == "cpu" else move_to_device_pass(program, device)
 
 

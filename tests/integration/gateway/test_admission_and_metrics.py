@@ -82,9 +82,10 @@ async def test_a_request_without_room_is_refused_and_counted_as_any_overload(
     size = 5 << 20
     await echo_fleet.start_gateway(max_upload_bytes=size, overload_as_unavailable=True)
     await echo_fleet.until_ready("r1", "r2")
-    never = asyncio.Event()
+    held, never = asyncio.Event(), asyncio.Event()
 
     async def hold(_: InferFrame) -> bytes:
+        held.set()
         await never.wait()
         raise AssertionError
 
@@ -93,8 +94,11 @@ async def test_a_request_without_room_is_refused_and_counted_as_any_overload(
     body = pb.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(size)])
     async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        calls = [call(body.SerializeToString()) for _ in range(12)]
-        # One has room; what the others sent while they wait is full when eight have sent 4 MiB.
+        calls = [call(body.SerializeToString())]
+        # It has the only room, and what it sent no longer counts among what waits.
+        await asyncio.wait_for(held.wait(), timeout=30)
+        calls += [call(body.SerializeToString()) for _ in range(11)]
+        # What the others sent while they wait is full when eight have sent 4 MiB.
         labels = {"model": "", "version": "", "reason": "memory"}
         await echo_fleet.until_metric(4, "smelt_requests_rejected_total", **labels)
         ends = [asyncio.ensure_future(each.code()) for each in calls]
