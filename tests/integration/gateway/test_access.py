@@ -3,7 +3,7 @@
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from services.contracts.errors import UnauthenticatedError
 from services.contracts.security.watched_file import WatchedFile
 from services.gateway.access.gate import Gate
 from services.gateway.access.static_tokens import new_token, token_hash
+from tests.integration.gateway.answers import Inputs
 from tests.integration.gateway.issuer import Issuer
 from tests.integration.grpc_server import frames as f
 from tests.integration.grpc_server.raw_client import RawClient
@@ -24,7 +25,6 @@ from tests.integration.grpc_server.raw_client import RawClient
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
 
-Inputs = Callable[..., list[Any]]
 READER, OTHER, BOSS = new_token(), new_token(), new_token()
 # Claims of lists within lists, deeper than Python can read.
 DEEP = ".".join(base64.urlsafe_b64encode(part).decode() for part in (b"{}", b"[" * 3000, b"s"))

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -12,13 +11,12 @@ from tritonclient.utils import InferenceServerException
 from services.contracts.transport.frames import InferFrame
 from services.grpc_server.limits import SMALL_BYTES
 from services.pb import open_inference_v2_pb2 as pb
+from tests.integration.gateway.answers import Inputs
 from tests.integration.grpc_server import frames as f
 from tests.integration.grpc_server.raw_client import RawClient
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
-
-Inputs = Callable[..., list[Any]]
 
 
 async def _fill(echo_fleet: "Fleet", inputs: Inputs) -> tuple[asyncio.Task[Any], asyncio.Event]:

@@ -1,7 +1,7 @@
 """The gateway behind gRPC's own server, as SMELT_GATEWAY_SERVER=grpc makes it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,10 @@ from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import InvalidRequestError
 from tests.certificates import Authority
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
-
-Inputs = Callable[..., list[Any]]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ from tritonclient.utils import InferenceServerException
 
 from services.gateway.access.static_tokens import new_token, token_hash
 from services.telemetry.tracing import CarriedTrace, Tracing, carried_trace
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
 
-Inputs = Callable[..., list[Any]]
 TOKEN = new_token()
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "vendor=1"}

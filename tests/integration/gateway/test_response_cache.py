@@ -13,11 +13,11 @@ from tritonclient.utils import InferenceServerException
 from services.contracts.model.manifest import ModelVersion
 from services.gateway.pipeline.response_cache import ENTRY_OVERHEAD_BYTES, AnswerStore, with_id
 from services.pb import open_inference_v2_pb2 as pb
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
 
-Inputs = Callable[..., list[Any]]
 NewModel = Callable[..., ModelVersion]
 
 

@@ -13,11 +13,11 @@ from tritonclient.utils import InferenceServerException
 from services.contracts.errors import EngineError, OverloadedError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.transport.frames import InferFrame
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet, ReplicaServer
 
-Inputs = Callable[..., list[Any]]
 LABELS = {"model": "echo", "version": "1"}
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 

@@ -19,11 +19,11 @@ from services.contracts.transport.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
 from services.gateway.api.streaming import FRAME_BYTES, MAX_AHEAD, failed, framed
 from services.pb import open_inference_v2_pb2 as pb
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet, ReplicaServer
 
-Inputs = Callable[..., list[Any]]
 NUM_REQUESTS = 3 * MAX_AHEAD
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from tritonclient.utils import InferenceServerException
 from services.gateway import server
 from services.gateway.access.tls import RotatingTls
 from tests.certificates import Authority, CertificateFiles
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
-
-Inputs = Callable[..., list[Any]]
 
 
 async def serve(fleet: "Fleet", files: CertificateFiles, **settings: Any) -> None:

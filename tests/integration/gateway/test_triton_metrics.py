@@ -1,17 +1,15 @@
 """Triton's metrics of several gateways in front of the same replicas."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry
 
 from services.gateway.triton_metrics import TritonMetrics
+from tests.integration.gateway.answers import Inputs
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
-
-Inputs = Callable[..., list[Any]]
 
 
 async def test_tritons_metrics_of_two_gateways_add_up_at_once(

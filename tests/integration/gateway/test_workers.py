@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -11,6 +11,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from services.gateway.workers.supervisor import reserved_port
+from tests.integration.gateway.answers import Inputs
 from tests.integration.gateway.worker_gateway import (
     COUNTED,
     RESTARTS,
@@ -21,8 +22,6 @@ from tests.integration.gateway.worker_gateway import (
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
-
-Inputs = Callable[..., list[Any]]
 
 
 @pytest.fixture
