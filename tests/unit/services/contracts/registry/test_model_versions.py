@@ -50,7 +50,11 @@ def master(registry: Registry, opened: FakeOpened) -> MasterRecord:
 
 
 def add(
-    registry: Registry, master: MasterRecord, fingerprint: str = "f1", name: str = "mini"
+    registry: Registry,
+    master: MasterRecord,
+    fingerprint: str = "f1",
+    name: str = "mini",
+    samples: Path | None = None,
 ) -> ModelVersion:
     return registry.add_model_version(
         name=name,
@@ -58,6 +62,7 @@ def add(
         recipe=Recipe(),
         source="file.onnx",
         source_fingerprint=fingerprint,
+        samples=samples,
     )
 
 
@@ -242,14 +247,7 @@ def test_the_record_of_a_faster_publisher_counts(
 
 def test_samples_come_back(registry: Registry, master: MasterRecord, tmp_path: Path) -> None:
     (tmp_path / "samples").write_bytes(b"npz")
-    version = registry.add_model_version(
-        name="mini",
-        master=master,
-        recipe=Recipe(),
-        source="s",
-        source_fingerprint="f",
-        samples=tmp_path / "samples",
-    )
+    version = add(registry, master, samples=tmp_path / "samples")
     assert version.samples is not None
     path = registry.materialise_samples(version.samples)
     assert path.suffix == ".npz"
@@ -263,14 +261,7 @@ def test_other_samples_make_another_version(
     versions = []
     for text in (b"one", b"one", b"other"):
         (tmp_path / "samples").write_bytes(text)
-        version = registry.add_model_version(
-            name="mini",
-            master=master,
-            recipe=Recipe(),
-            source="s",
-            source_fingerprint="f",
-            samples=tmp_path / "samples",
-        )
+        version = add(registry, master, samples=tmp_path / "samples")
         versions.append(version.version)
     assert versions == [1, 1, 2]
 
