@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from services.cli.main_bench import bench_app
 from services.cli.main_models import models_app
 from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
 from services.cli.output.show import print_error, print_json_error
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="One ONNX master per model, one proven engine per GPU generation.",
 )
 app.add_typer(models_app, name="models")
+app.add_typer(bench_app)
 
 
 @app.command()

@@ -7,7 +7,15 @@ from typing import Any
 import grpc
 
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
+from services.gateway.api.status_codes import STATUS_BY_ERROR
+
+# Of several errors with one status the first; those that are INTERNAL have little in common.
+_ERROR_BY_STATUS: dict[grpc.StatusCode, type[SmeltError]] = {
+    status: error
+    for error, status in list(STATUS_BY_ERROR.items())[::-1]
+    if status is not grpc.StatusCode.INTERNAL
+}
 
 
 def gateway_channel(
@@ -18,14 +26,26 @@ def gateway_channel(
     Raises:
         InvalidRequestError: a TLS file cannot be read.
     """
-    if settings.tls_ca_file is None:
+    credentials = _credentials(settings)
+    if credentials is None:
         return grpc.insecure_channel(address, options=options)
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=_bytes(settings.tls_ca_file),
-        private_key=_bytes(settings.tls_key_file),
-        certificate_chain=_bytes(settings.tls_cert_file),
-    )
     return grpc.secure_channel(address, credentials, options=options)
+
+
+def gateway_aio_channel(
+    settings: CliSettings, address: str, options: Sequence[tuple[str, int]] = ()
+) -> grpc.aio.Channel:
+    """The same for an event loop; raises InvalidRequestError as well."""
+    credentials = _credentials(settings)
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def gateway_error(address: str, error: grpc.RpcError, hint: str = "") -> SmeltError:
+    """What a gateway answered in place of a response, in the class that its status means."""
+    error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
+    return error_class(f"gateway {address}: {error.code().name}: {error.details()}{hint}")
 
 
 def bearer_metadata(settings: CliSettings) -> dict[str, str]:
@@ -59,6 +79,16 @@ def require_way_in(settings: CliSettings) -> None:
             "the gateway would take TLS alone (SMELT_GATEWAY_TLS_CERT_FILE), and these commands "
             "trust no authority: set SMELT_TLS_CA_FILE to its PEM file"
         )
+
+
+def _credentials(settings: CliSettings) -> grpc.ChannelCredentials | None:
+    if settings.tls_ca_file is None:
+        return None
+    return grpc.ssl_channel_credentials(
+        root_certificates=_bytes(settings.tls_ca_file),
+        private_key=_bytes(settings.tls_key_file),
+        certificate_chain=_bytes(settings.tls_cert_file),
+    )
 
 
 def _bytes(path: Path | None) -> bytes | None:

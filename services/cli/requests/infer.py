@@ -11,10 +11,10 @@ import numpy as np
 from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show
-from services.cli.requests.gateway_client import bearer_metadata, gateway_channel
+from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.needed_inputs import needed_inputs_words
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
 from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
@@ -24,20 +24,14 @@ from services.contracts.kserve.tensors import (
 )
 from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
-from services.gateway.api.status_codes import STATUS_BY_ERROR
 from services.pb import open_inference_v2_pb2 as pb
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
-_SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+# The path of its RPCs, before their names.
+INFERENCE = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
-# Of several errors with one status the first; those that are INTERNAL have little in common.
-_ERROR_BY_STATUS: dict[grpc.StatusCode, type[SmeltError]] = {
-    status: error
-    for error, status in list(STATUS_BY_ERROR.items())[::-1]
-    if status is not grpc.StatusCode.INTERNAL
-}
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
 )
@@ -63,17 +57,14 @@ def run_infer(
     running = None if address else require_fleet(settings.run_dir)
     target = running.grpc_address if running else address
     metadata = tuple(bearer_metadata(settings).items())
-    with gateway_channel(settings, target, _CHANNEL_OPTIONS) as channel:
+    with gateway_channel(settings, target, CHANNEL_OPTIONS) as channel:
         try:
             if not inputs:
                 _refuse_if_inputs_are_needed(channel, name, version, address, metadata)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
             hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
-            error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
-            raise error_class(
-                f"gateway {target}: {error.code().name}: {error.details()}{hint}"
-            ) from error
+            raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
     rows = [
         (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
@@ -90,7 +81,7 @@ def _refuse_if_inputs_are_needed(
     channel: grpc.Channel, name: str, version: str, address: str, metadata: Metadata
 ) -> None:
     ask = channel.unary_unary(
-        f"/{_SERVICE.full_name}/ModelMetadata",
+        f"{INFERENCE}/ModelMetadata",
         request_serializer=pb.ModelMetadataRequest.SerializeToString,
         response_deserializer=pb.ModelMetadataResponse.FromString,
     )
@@ -107,7 +98,7 @@ def model_infer(
 ) -> "grpc.UnaryUnaryMultiCallable[pb.ModelInferRequest, pb.ModelInferResponse]":
     """The one RPC that is called here; the others need no generated stub either."""
     return channel.unary_unary(
-        f"/{_SERVICE.full_name}/ModelInfer",
+        f"{INFERENCE}/ModelInfer",
         request_serializer=pb.ModelInferRequest.SerializeToString,
         response_deserializer=pb.ModelInferResponse.FromString,
     )

@@ -1,5 +1,6 @@
 """Ids that a graph looks up: bounds from its file to what a gateway refuses, without a recipe."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -17,8 +18,10 @@ from compiler_worker.inputs.sampling import proof_samples
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import source_from_text
 from compiler_worker.plans.build_keys import Wanted
+from services.cli.bench.bench import BenchOptions, run_bench
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
+from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import BuildOutcome, MasterRecord
@@ -121,6 +124,29 @@ async def test_an_id_outside_of_its_table_is_an_invalid_argument(
     assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
     for words in told:
         assert words in refused.value.message()
+
+
+async def test_a_bench_asks_what_the_model_takes(
+    built: Built, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = CliSettings(home=tmp_path, store_url=built.store_url)
+    options = BenchOptions(
+        version=0,
+        address=fleet.url,
+        inputs=[],
+        sizes=[],
+        concurrency="2",
+        seconds=0.2,
+        html=None,
+    )
+    assert await asyncio.to_thread(run_bench, settings, "shop", options, as_json=True) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [(cell["size"], cell["rows"], cell["errors"]) for cell in cells] == [
+        ("batch=1, sequence=8", 1, {}),
+        ("batch=4, sequence=8", 4, {}),
+        ("batch=8, sequence=16", 8, {}),
+    ]
+    assert all(cell["num_answered"] for cell in cells)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,10 @@ from typer.testing import CliRunner
 from services.cli.main import app
 
 EXPECTED = {
+    "bench": [
+        "--address", "--concurrency", "--html", "--input", "--json", "--seconds", "--sizes",
+        "--store", "--version", "NAME",
+    ],
     "buckets": ["--json", "--metrics", "--num", "--store", "--version", "NAME"],
     "build": ["--generation", "--json", "--kind", "--store", "NAME"],
     "down": ["--json"],

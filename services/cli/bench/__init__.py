@@ -1,0 +1,1 @@
+"""Puts load on a served model and reports what came of it."""

@@ -1,0 +1,62 @@
+"""The command `smelt bench` and its options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.main_options import AsJson, Store, settings_for
+
+bench_app = typer.Typer()
+
+
+@bench_app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="Model to put load on.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="As of smelt infer, in place of drawn ones; repeat for each."),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIM=N,...",
+            show_default="small, medium and large of its buckets",
+            help="Of a request's drawn inputs, as in batch=8,sequence=128; repeat for more.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        str, typer.Option(help="Numbers of callers, one after the other.")
+    ] = "1,8,32",
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="For each size and number of callers.")
+    ] = 5.0,
+    html: Annotated[
+        Path | None, typer.Option(help="File to write a page with plots to; it loads nothing.")
+    ] = None,
+    version: Annotated[
+        int, typer.Option(min=0, help="Model version; 0 leaves it to the gateway.")
+    ] = 0,
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
+    ] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Put load on a served model: requests per second, latencies, errors; 1 if a request failed.
+
+    Inputs are drawn as the model takes them. Each caller sends its next request when the last one
+    has ended. Example: smelt bench ranker --concurrency 1,8 --html ranker.html
+    """
+    from services.cli.bench.bench import BenchOptions, run_bench
+
+    options = BenchOptions(
+        version=version,
+        address=address,
+        inputs=inputs or [],
+        sizes=sizes or [],
+        concurrency=concurrency,
+        seconds=seconds,
+        html=html,
+    )
+    raise typer.Exit(run_bench(settings_for(store), name, options, as_json=as_json))

@@ -1,0 +1,117 @@
+"""`smelt bench` against a real gateway: what it counts, shows and writes."""
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.cli.bench.bench import BenchOptions, run_bench
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.transport.frames import InferFrame
+from tests.integration.gateway.conftest import Fleet
+
+
+def options(folder: Path, address: str, **given: object) -> BenchOptions:
+    """Two rows a request, three callers, for a moment."""
+    np.save(folder / "x.npy", np.ones((2, 4), np.float32))
+    usual = {
+        "version": 0,
+        "address": address,
+        "inputs": [f"x=@{folder / 'x.npy'}"],
+        "sizes": [],
+        "concurrency": "1,3",
+        "seconds": 0.2,
+        "html": folder / "page.html",
+    }
+    return BenchOptions(**usual | given)  # type: ignore[arg-type]
+
+
+async def bench(
+    folder: Path, fleet: Fleet, *, name: str = "echo", as_json: bool = True, **given: object
+) -> int:
+    """Run it in a thread, as it has a loop of its own."""
+    settings = CliSettings(home=folder)
+    asked = options(folder, fleet.url, **given)
+    return await asyncio.to_thread(run_bench, settings, name, asked, as_json=as_json)
+
+
+async def test_given_inputs_are_sent_and_their_figures_shown(
+    echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await bench(tmp_path, echo_fleet) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(cell["callers"], cell["rows"]) for cell in document["cells"]] == [(1, 2), (3, 2)]
+    for cell in document["cells"]:
+        assert cell["errors"] == {}
+        assert cell["rows_per_s"] == 2 * cell["requests_per_s"] > 0
+        assert list(cell["latency_ms"].values()) == sorted(cell["latency_ms"].values())
+        assert cell["served_by"] == ["openvino"]
+    # Those that open a caller's connection are not among the answered ones.
+    asked = sum(replica.num_requests for replica in echo_fleet.replicas.values())
+    assert asked == sum(cell["num_answered"] for cell in document["cells"]) + 1 + 3
+    page = (tmp_path / "page.html").read_text()
+    assert f"{document['cells'][1]['latency_ms']['p99']:.2f}</td>" in page
+
+
+async def test_every_failure_is_counted_shown_and_fails_the_command(
+    echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = []
+    for replica in echo_fleet.replicas.values():
+        numbers = itertools.count()
+
+        async def answer(frame: InferFrame, replica=replica, numbers=numbers) -> bytes:
+            if next(numbers) % 2:
+                return await replica.echo(frame)
+            refused.append(replica.name)
+            raise InvalidRequestError("not this one")
+
+        replica.answer = answer
+    assert await bench(tmp_path, echo_fleet, concurrency="2") == 1
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["errors"] == {"INVALID_ARGUMENT": len(refused)}
+    assert cell["num_answered"] > 0
+    refused.clear()
+    assert await bench(tmp_path, echo_fleet, concurrency="2", as_json=False) == 1
+    words = f"{len(refused)} of "
+    told = f"requests failed: INVALID_ARGUMENT: {cell['error_details']['INVALID_ARGUMENT']}"
+    assert words in (out := capsys.readouterr().out)
+    assert told in out
+    page = (tmp_path / "page.html").read_text()
+    assert words in page
+    assert told in page
+
+
+async def test_a_load_that_nothing_answers_has_no_latencies(
+    echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse(frame: InferFrame) -> bytes:
+        raise InvalidRequestError("none")
+
+    for replica in echo_fleet.replicas.values():
+        replica.answer = refuse
+    assert await bench(tmp_path, echo_fleet) == 1
+    for cell in json.loads(capsys.readouterr().out)["cells"]:
+        assert set(cell["errors"]) == {"INVALID_ARGUMENT"}
+        assert (cell["num_answered"], cell["requests_per_s"], cell["latency_ms"]) == (0, 0.0, {})
+    assert "<svg" in (tmp_path / "page.html").read_text()
+
+
+async def test_what_cannot_be_measured_is_refused_before_the_load(
+    echo_fleet: Fleet, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequestError, match="--concurrency 1,x: expected numbers from 1 on"):
+        await bench(tmp_path, echo_fleet, concurrency="1,x")
+    with pytest.raises(InvalidRequestError, match="--sizes is for drawn inputs"):
+        await bench(tmp_path, echo_fleet, sizes=["batch=1"])
+    with pytest.raises(InvalidRequestError, match=r"none/p\.html: cannot be written: No such file"):
+        await bench(tmp_path, echo_fleet, html=tmp_path / "none" / "p.html")
+    with pytest.raises(NotFoundError, match="unknown model: 'other'"):
+        await bench(tmp_path, echo_fleet, name="other")
+    with pytest.raises(NotFoundError, match="name its store by --store, or give each input by"):
+        await bench(tmp_path, echo_fleet, inputs=[])
+    assert all(replica.num_requests == 0 for replica in echo_fleet.replicas.values())
