@@ -15,14 +15,16 @@ def bench(
     name: Annotated[str, typer.Argument(help="Model to put load on.")],
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="As of smelt infer, in place of drawn ones; repeat for each."),
+        typer.Option(
+            "--input", help="As for smelt infer, in place of random ones; repeat for each."
+        ),
     ] = None,
     sizes: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DIM=N,...",
-            show_default="small, medium and large of its buckets",
-            help="Of a request's drawn inputs, as in batch=8,sequence=128; repeat for more.",
+            show_default="a row, a usual and the largest request of its buckets",
+            help="Of a request's random inputs, as in batch=8,sequence=128; repeat for more.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -32,7 +34,8 @@ def bench(
         float, typer.Option(min=0.1, help="For each size and number of callers.")
     ] = 5.0,
     html: Annotated[
-        Path | None, typer.Option(help="File to write a page with plots to; it loads nothing.")
+        Path | None,
+        typer.Option(help="Write a page with plots here: one file, which loads no other."),
     ] = None,
     version: Annotated[
         int, typer.Option(min=0, help="Model version; 0 leaves it to the gateway.")
@@ -43,10 +46,12 @@ def bench(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Put load on a served model: requests per second, latencies, errors; 1 if a request failed.
+    """Measure a served model under load: requests per second, latencies and errors.
 
-    Inputs are drawn as the model takes them. Each caller sends its next request when the last one
-    has ended. Example: smelt bench ranker --concurrency 1,8 --html ranker.html
+    Inputs are random, of values that the model takes. Each caller sends its next request when its
+    last one has ended. The exit code is 1 when a request failed.
+
+    Example: smelt bench ranker --concurrency 1,8 --html ranker.html
     """
     from services.cli.bench.bench import BenchOptions, run_bench
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from services.cli.bench.bench import BenchOptions, run_bench
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
 from services.contracts.transport.frames import InferFrame
+from services.gateway.access.static_tokens import new_token, token_hash
+from tests.certificates import Authority
 from tests.integration.gateway.conftest import Fleet
 
 
@@ -31,12 +34,18 @@ def options(folder: Path, address: str, **given: object) -> BenchOptions:
 
 
 async def bench(
-    folder: Path, fleet: Fleet, *, name: str = "echo", as_json: bool = True, **given: object
+    folder: Path,
+    fleet: Fleet,
+    *,
+    name: str = "echo",
+    as_json: bool = True,
+    settings: CliSettings | None = None,
+    **given: object,
 ) -> int:
     """Run it in a thread, as it has a loop of its own."""
-    settings = CliSettings(home=folder)
     asked = options(folder, fleet.url, **given)
-    return await asyncio.to_thread(run_bench, settings, name, asked, as_json=as_json)
+    known = settings or CliSettings(home=folder)
+    return await asyncio.to_thread(run_bench, known, name, asked, as_json=as_json)
 
 
 async def test_given_inputs_are_sent_and_their_figures_shown(
@@ -99,6 +108,26 @@ async def test_a_load_that_nothing_answers_has_no_latencies(
         assert set(cell["errors"]) == {"INVALID_ARGUMENT"}
         assert (cell["num_answered"], cell["requests_per_s"], cell["latency_ms"]) == (0, 0.0, {})
     assert "<svg" in (tmp_path / "page.html").read_text()
+
+
+async def test_it_has_tls_and_a_token(
+    echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, token = Authority(tmp_path), new_token()
+    files, access_file = authority.sign("gateway"), tmp_path / "access.yaml"
+    grants = [{"verbs": ["infer"], "models": ["echo"]}]
+    entry = {"name": "ada", "sha256": token_hash(token), "grants": grants}
+    access_file.write_text(yaml.safe_dump({"tokens": [entry]}))
+    await echo_fleet.start_gateway(
+        tls_cert_file=files.cert, tls_key_file=files.key, access_file=access_file
+    )
+    await echo_fleet.until_ready("r1", "r2")
+    settings = CliSettings(home=tmp_path, tls_ca_file=authority.cert)
+    with pytest.raises(UnauthenticatedError):
+        await bench(tmp_path, echo_fleet, settings=settings)
+    known = settings.model_copy(update={"token": token})
+    assert await bench(tmp_path, echo_fleet, settings=known) == 0
+    assert token not in capsys.readouterr().out + (tmp_path / "page.html").read_text()
 
 
 async def test_what_cannot_be_measured_is_refused_before_the_load(
