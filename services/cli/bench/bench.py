@@ -66,18 +66,18 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
         _check_writable(options.html)
     with Steps(is_quiet=as_json).step(f"Load on {name}") as line:
         document = uvloop.run(_measured(settings, name, options, line))
+    show(document, bench_text(document), as_json=as_json)
     if options.html is not None:
         from services.cli.bench.bench_page import bench_page
 
-        options.html.write_text(bench_page(document))
-    show(document, bench_text(document), as_json=as_json)
+        options.html.write_text(bench_page(document), encoding="utf-8")
     return int(any(cell["errors"] for cell in document["cells"]))
 
 
 def _check_writable(path: Path) -> None:
     # Before the load, which takes minutes.
     try:
-        path.touch()
+        path.open("a").close()
     except OSError as error:
         raise InvalidRequestError(f"--html {path}: cannot be written: {error.strerror}") from error
 

@@ -83,7 +83,10 @@ def _chart(title: str, x_title: str, x_labels: Sequence[str], lines: _Lines) -> 
         legend_at_bottom_columns=1,
         truncate_legend=-1,
         style=CleanStyle(
-            font_family="system-ui, sans-serif", label_font_size=13, legend_font_size=15
+            font_family="system-ui, sans-serif",
+            label_font_size=13,
+            major_label_font_size=13,
+            legend_font_size=15,
         ),
         value_formatter=lambda number: f"{number:g}",
     )

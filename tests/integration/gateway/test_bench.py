@@ -139,6 +139,8 @@ async def test_what_cannot_be_measured_is_refused_before_the_load(
         await bench(tmp_path, echo_fleet, sizes=["batch=1"])
     with pytest.raises(InvalidRequestError, match=r"none/p\.html: cannot be written: No such file"):
         await bench(tmp_path, echo_fleet, html=tmp_path / "none" / "p.html")
+    with pytest.raises(InvalidRequestError, match="cannot be written: Is a directory"):
+        await bench(tmp_path, echo_fleet, html=tmp_path)
     with pytest.raises(NotFoundError, match="unknown model: 'other'"):
         await bench(tmp_path, echo_fleet, name="other")
     with pytest.raises(NotFoundError, match="name its store by --store, or give each input by"):

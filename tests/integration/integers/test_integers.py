@@ -19,6 +19,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import source_from_text
 from compiler_worker.plans.build_keys import Wanted
 from services.cli.bench.bench import BenchOptions, run_bench
+from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.cli.settings import CliSettings
@@ -129,17 +130,20 @@ async def test_an_id_outside_of_its_table_is_an_invalid_argument(
 async def test_a_bench_asks_what_the_model_takes(
     built: Built, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = CliSettings(home=tmp_path, store_url=built.store_url)
-    options = BenchOptions(
-        version=0,
-        address=fleet.url,
-        inputs=[],
-        sizes=[],
-        concurrency="2",
-        seconds=0.2,
-        html=None,
+    settings = CliSettings(home=tmp_path)
+    running = RunningFleet(
+        supervisor_pid=0,
+        controller="127.0.0.1:1",
+        grpc_address=fleet.url,
+        metrics_address="127.0.0.1:1",
+        store_url=built.store_url,
     )
-    assert await asyncio.to_thread(run_bench, settings, "shop", options, as_json=True) == 0
+    options = BenchOptions(
+        version=0, address="", inputs=[], sizes=[], concurrency="2", seconds=0.2, html=None
+    )
+    with fleet_lock(settings.run_dir):
+        write_fleet(settings.run_dir, running)
+        assert await asyncio.to_thread(run_bench, settings, "shop", options, as_json=True) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [(cell["size"], cell["rows"], cell["errors"]) for cell in cells] == [
         ("batch=1, sequence=8", 1, {}),
