@@ -14,6 +14,7 @@ import typer
 
 from services.cli.main_models import models_app
 from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
+from services.cli.main_recipe import recipe_app
 from services.cli.output.show import print_error, print_json_error
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.facts import Generation
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="One ONNX master per model, one proven engine per GPU generation.",
 )
 app.add_typer(models_app, name="models")
+app.add_typer(recipe_app, name="recipe")
 
 
 @app.command()

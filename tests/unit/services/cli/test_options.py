@@ -26,6 +26,9 @@ EXPECTED = {
     ],
     "prune": ["--json", "--older-than", "--store", "--yes"],
     "rebuild": ["--generation", "--json", "--reason", "--store", "--version", "NAME"],
+    "recipe check": ["--json", "--model", "--store", "FILE"],
+    "recipe init": ["--json", "--out", "--store", "MODEL"],
+    "recipe schema": ["--json"],
     "status": ["--json"],
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
