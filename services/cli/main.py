@@ -110,6 +110,17 @@ def status(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def doctor(store: Store = "", as_json: AsJson = False) -> None:
+    """Look at this host: devices, engine kinds, ports, disk, store, Ray; exit code 1 for a problem.
+
+    Example: smelt doctor --store s3://bucket/smelt
+    """
+    from services.cli.doctor.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(settings_for(store), as_json=as_json))
+
+
+@app.command()
 def engines(
     model: Annotated[str, typer.Argument(help="Only engines of this model.")] = "",
     store: Store = "",

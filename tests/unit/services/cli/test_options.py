@@ -10,6 +10,7 @@ from services.cli.main import app
 EXPECTED = {
     "buckets": ["--json", "--metrics", "--num", "--store", "--version", "NAME"],
     "build": ["--generation", "--json", "--kind", "--store", "NAME"],
+    "doctor": ["--json", "--store"],
     "down": ["--json"],
     "engines": ["--json", "--store", "MODEL"],
     "events": ["--follow", "--json", "--limit", "--store", "MODEL"],
