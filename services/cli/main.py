@@ -168,6 +168,32 @@ def events(
 
 
 @app.command()
+def logs(
+    component: Annotated[
+        str,
+        typer.Argument(
+            help="Only of this: gateway, controller, ray, up, build, replica, replica:MODEL, "
+            "replica:MODEL:VERSION; raylet, gcs_server and serve are Ray's own."
+        ),
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    files: Annotated[bool, typer.Option("--files", help="List the files instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the logs of this host's fleet, of all its processes in the order of time.
+
+    Example: smelt logs replica:ranker --follow
+    """
+    from services.cli.logs.logs import run_log_files, run_logs
+
+    if files:
+        run_log_files(settings_for(), component, as_json=as_json)
+        return
+    run_logs(settings_for(), component, num_lines=lines, is_followed=follow, as_json=as_json)
+
+
+@app.command()
 def why(
     name: Annotated[str, typer.Argument(help="Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",

@@ -71,6 +71,8 @@ class BuildActor:
                 os.setpriority(os.PRIO_PGRP, process.pid, _NICENESS)
             assert process.stdout is not None
             for line in process.stdout:
+                # Ray keeps it in this worker's log, where `smelt logs` finds it.
+                sys.stderr.write(line)
                 self._last_line = line.strip() or self._last_line
             return process.wait()
 

@@ -15,6 +15,7 @@ EXPECTED = {
     "engines": ["--json", "--store", "MODEL"],
     "events": ["--follow", "--json", "--limit", "--store", "MODEL"],
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
+    "logs": ["--files", "--follow", "--json", "--lines", "COMPONENT"],
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--all-versions", "--json", "--store"],
     "models load": ["--json", "--store", "NAME"],
