@@ -53,9 +53,13 @@ class LogReader:
         self._positions: dict[Path, int] = {}
         self._times: dict[Path, str] = {}
 
-    def read(self, files: Iterable[LogFile]) -> list[LogLine]:
-        """Whole lines that are new, by their time; those of one file stay in their order."""
-        found = [line for file in files for line in self._read_one(file)]
+    def read(self, files: Iterable[LogFile], *, is_detailed: bool = True) -> list[LogLine]:
+        """Whole lines that are new, by their time; those of one file stay in their order.
+
+        Without `is_detailed` those of level `debug` are left out.
+        """
+        lines = (line for file in files for line in self._read_one(file))
+        found = [x for x in lines if is_detailed or x.record.get("level") != "debug"]
         return sorted(found, key=lambda line: line.at)
 
     def _read_one(self, file: LogFile) -> Iterator[LogLine]:

@@ -35,7 +35,9 @@ def run_logs(
     places = log_places(settings.run_dir)
     files = _files(places, component)
     reader = LogReader()
-    last = reader.read(files)[-num_lines:]
+    # Of all components together, what one of them says every moment would hide the others.
+    is_detailed = bool(component)
+    last = reader.read(files, is_detailed=is_detailed)[-num_lines:]
     if not is_followed:
         document = {"files": [_file(file) for file in files], "lines": [_line(x) for x in last]}
         show(document, (line.words() for line in last), as_json=as_json)
@@ -45,7 +47,8 @@ def run_logs(
         while not is_stopped(_FOLLOW_PERIOD_S):
             # A fleet that is started again may have another session of Ray.
             places = log_places(settings.run_dir)
-            _print(reader.read(_matching(places, component)), as_json=as_json)
+            new = reader.read(_matching(places, component), is_detailed=is_detailed)
+            _print(new, as_json=as_json)
 
 
 def run_log_files(settings: CliSettings, component: str, *, as_json: bool) -> None:

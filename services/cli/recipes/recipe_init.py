@@ -48,9 +48,10 @@ def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bo
     if out.exists():
         raise InvalidRequestError(f"{out} is there already; name another file with --out")
     found = find_recipe_model(settings, model, Steps(is_quiet=as_json))
+    text = recipe_text(found, out)
     try:
         with out.open("x", encoding="utf-8") as file:
-            file.write(recipe_text(found, out))
+            file.write(text)
     except OSError as error:
         raise InvalidRequestError(f"{out} cannot be written: {error.strerror}") from error
     then = f"{out} is a recipe for {found.title}; after a change: smelt recipe check {out}"

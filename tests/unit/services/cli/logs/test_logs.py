@@ -45,7 +45,9 @@ def written(places: LogPlaces) -> LogPlaces:
     worker.write_text(f"{REPLICA}{record(2, 'warm')}of no time\n")
     (places.ray_dir / "worker-2.err").write_text(":job_id:02\n")
     (places.ray_dir / "worker-3.err").write_text(":actor_name:ServeController\nnoise\n")
-    (places.ray_dir / "worker-4.err").write_text(":actor_name:BuildActor\n" + record(5, "built"))
+    (places.ray_dir / "worker-4.err").write_text(
+        ":actor_name:BuildActor\n" + record(4, "1 of 9", level="debug") + record(5, "built")
+    )
     (places.ray_dir / "raylet.out").write_text("[2026-11-24 19:50:03,500 I 1 1] noise\n")
     return places
 
@@ -76,7 +78,7 @@ def test_lines_of_all_files_stand_in_the_order_of_time(written: LogPlaces) -> No
         ("gateway", ["first", "last"]),
         ("replica", ["warm", "of no time"]),
         ("replica:ranker", ["warm", "of no time"]),
-        ("build", ["built"]),
+        ("build", ["1 of 9", "built"]),
         ("serve", ["noise"]),
         ("raylet", ["[2026-11-24 19:50:03,500 I 1 1] noise"]),
     ],
