@@ -13,8 +13,10 @@ from typing import Annotated
 import typer
 
 from services.cli.main_bench import bench_app
+from services.cli.main_host import host_app
 from services.cli.main_models import models_app
 from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
+from services.cli.main_recipe import recipe_app
 from services.cli.output.show import print_error, print_json_error
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.facts import Generation
@@ -26,8 +28,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="One ONNX master per model, one proven engine per GPU generation.",
 )
-app.add_typer(models_app, name="models")
+# Without a name: its commands are `smelt`'s own.
+app.add_typer(host_app)
 app.add_typer(bench_app)
+app.add_typer(models_app, name="models")
+app.add_typer(recipe_app, name="recipe")
 
 
 @app.command()

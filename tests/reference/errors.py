@@ -1,9 +1,10 @@
 """The tree of errors, and the gRPC status that each becomes."""
 
+from services.cli.recipes.docstrings import description
 from services.contracts import errors
 from services.contracts.errors import SmeltError
 from services.gateway.api.status_codes import RETRY_AFTER_KEY, STATUS_BY_ERROR
-from tests.reference.text import description, page, table
+from tests.reference.text import page, table
 
 INTRODUCTION = (
     "Every error that Smelt raises on purpose. Messages say what failed, where, what was found and "

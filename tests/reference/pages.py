@@ -1,9 +1,10 @@
 """Every generated page of the documentation, by its path below the repository's root."""
 
+from services.cli.recipes.recipe_schema import recipe_schema
 from tests.reference.commands import commands_page
 from tests.reference.errors import errors_page
 from tests.reference.metrics import alerts_page, metrics_page
-from tests.reference.recipe import SCHEMA, recipe_page, recipe_schema
+from tests.reference.recipe import SCHEMA, recipe_page
 from tests.reference.rpcs import rpcs_page
 from tests.reference.settings import settings_page
 

@@ -1,51 +1,26 @@
-"""The recipe: its JSON schema, with what the docstrings say of each field, and a page of it."""
+"""A page of the recipe, made from its JSON schema."""
 
 import json
 from typing import Any
 
-from services.contracts.model import batching, recipe, task_recipe
-from services.contracts.model.document import Document
-from services.contracts.model.recipe import Recipe
-from tests.reference.text import attributes, description, page, sentence, table
+from services.cli.recipes.recipe_schema import recipe_schema
+from tests.reference.text import page, table
 
 SCHEMA = "recipe.schema.json"
 INTRODUCTION = (
     "A recipe is a YAML file that says what the owner of a model wants: "
     "`smelt models add NAME FILE.onnx --recipe recipe.yaml`. Every field has a default; a field or "
-    f"value that does not exist is refused with its name. [{SCHEMA}]({SCHEMA}) is its JSON schema: "
-    "an editor with a YAML language server checks and completes a recipe that begins with "
-    f"`# yaml-language-server: $schema=docs/reference/{SCHEMA}`. "
+    f"value that does not exist is refused with its name. [{SCHEMA}]({SCHEMA}) is its JSON schema, "
+    "as `smelt recipe schema` prints it: an editor with a YAML language server checks and "
+    f"completes a recipe that begins with `# yaml-language-server: $schema={SCHEMA}`. "
     "[How to write one](../how-to/write-a-recipe.md) has examples."
 )
-
-
-def recipe_schema() -> str:
-    schema = Recipe.model_json_schema()
-    for name, part in (("Recipe", schema), *schema["$defs"].items()):
-        _describe(part, _class(name))
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
 def recipe_page() -> str:
     schema = json.loads(recipe_schema())
     parts = {"Recipe": schema, **schema["$defs"]}
     return page("Recipe", INTRODUCTION, *(_section(*named) for named in parts.items()))
-
-
-def _class(name: str) -> type:
-    modules = (recipe, batching, task_recipe)
-    return next(vars(module)[name] for module in modules if name in vars(module))
-
-
-def _describe(part: dict[str, Any], documented: type) -> None:
-    part["description"] = description(documented)
-    if issubclass(documented, Document):
-        meanings = attributes(documented)
-        for name, field in part["properties"].items():
-            field.pop("title", None)
-            if name in meanings:
-                field["description"] = sentence(meanings[name])
 
 
 def _section(name: str, part: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from compiler_worker.settings import CompilerSettings
+from services.cli.recipes.docstrings import attributes, sentence
 from services.cli.settings import CliSettings
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.controller.ray_node import RayNodeSettings
@@ -15,7 +16,7 @@ from services.controller.settings import ControllerSettings
 from services.gateway.settings import GatewaySettings
 from services.replica.settings import ReplicaSettings
 from services.telemetry.tracing import TracingSettings
-from tests.reference.text import attributes, page, sentence, table
+from tests.reference.text import page, table
 
 INTRODUCTION = (
     "Settings are environment variables, read once when a process starts. `smelt up` passes its "

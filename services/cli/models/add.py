@@ -25,9 +25,9 @@ from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.listing import version_document
 from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import show
+from services.cli.recipes.recipe_file import read_recipe
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord, ModelVersion
@@ -57,7 +57,7 @@ def run_models_add(
     sys.path.insert(0, str(Path.cwd()))
     registry = open_registry_to_publish(settings)
     options = AddOptions(
-        recipe=_read_recipe(recipe),
+        recipe=read_recipe(recipe) if recipe else None,
         samples=samples,
         folder=recipe.parent if recipe else Path(),
     )
@@ -212,16 +212,3 @@ def _checked(
     require_samples(samples, master, recipe, buckets)
     kept = with_accepted_blindness(recipe, master)
     return recipe_with_words(kept, samples, master.inputs), buckets
-
-
-def _read_recipe(path: Path | None) -> Recipe | None:
-    if path is None:
-        return None
-    try:
-        return Recipe.from_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidRecipeError(f"recipe {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRecipeError(f"recipe {path}: expected a YAML text file: {error}") from error
-    except InvalidRecipeError as error:
-        raise InvalidRecipeError(f"{path}: {error}") from error

@@ -15,9 +15,9 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
 from services.contracts.model.document import Document
-from services.contracts.model.recipe_faults import first_fault
+from services.contracts.model.recipe_faults import faults_in
 from services.contracts.model.task_recipe import Task
-from services.contracts.model.yaml_text import value_from_yaml
+from services.contracts.model.yaml_text import line_of, value_from_yaml
 
 CALIBRATION_FIX = (
     "its scales come from real inputs; add to the recipe: calibration: {path: FILE}, where FILE "
@@ -286,20 +286,30 @@ class Recipe(Document):
         return {name: f"{value:g}" for name, value in asked.items() if value is not None}
 
     @classmethod
-    def from_yaml(cls, text: str) -> Self:
-        """Read a recipe; raises InvalidRecipeError with key, value and expectation.
+    def from_yaml(cls, text: str, source: str = "") -> Self:
+        """Read a recipe; `source` names its file in errors, which then have line numbers.
 
         A text without a word in it is refused: more likely it was lost than meant.
+
+        Raises:
+            InvalidRecipeError: a line for each fault, with key, value and expectation.
         """
+        where = source or "recipe"
         try:
             found = value_from_yaml(text)
             if found is None:
                 raise InvalidRecipeError(
-                    "recipe: it is empty; leave it out to have everything as by default, or give "
+                    f"{where}: it is empty; leave it out to have everything as by default, or give "
                     f"some of {', '.join(sorted(cls.model_fields))}"
                 )
             return cls.model_validate(found)
         except yaml.YAMLError as error:
-            raise InvalidRecipeError(f"recipe: {error}") from error
+            raise InvalidRecipeError(f"{where}: {error}") from error
         except ValidationError as error:
-            raise InvalidRecipeError(f"recipe: {first_fault(error, cls)}") from error
+            faults = faults_in(error, cls)
+            if not source:
+                words = [f"{where}: {fault.words}" for fault in faults]
+            else:
+                lines = sorted((line_of(text, fault.path), fault.words) for fault in faults)
+                words = [f"{where}:{line}: {fault}" for line, fault in lines]
+            raise InvalidRecipeError("\n".join(words)) from error

@@ -1,7 +1,7 @@
-"""What is wrong with a recipe, in one line: key, value, what was expected, the nearest word."""
+"""What is wrong with a recipe, a line each: key, value, what was expected, the nearest word."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -38,11 +38,29 @@ _WANTED_BY_WORD = {
 }
 
 
+class Fault(NamedTuple):
+    """What is wrong in a document: keys and indices to its place, and words for its author."""
+
+    path: list[int | str]
+    words: str
+
+
 def first_fault(error: ValidationError, document: type[BaseModel]) -> str:
     """The first fault that pydantic found in a document, in words for its author."""
-    fault = error.errors()[0]
-    # pydantic names a wrong key of a mapping by the key and then this word.
-    path = [part for part in fault["loc"] if part != "[key]"]
+    return faults_in(error, document)[0].words
+
+
+def faults_in(error: ValidationError, document: type[BaseModel]) -> list[Fault]:
+    """Every fault that pydantic found in a document."""
+    found = []
+    for fault in error.errors():
+        # pydantic names a wrong key of a mapping by the key and then this word.
+        path = [part for part in fault["loc"] if part != "[key]"]
+        found.append(Fault(path, _words(fault, path, document)))
+    return found
+
+
+def _words(fault: ErrorDetails, path: list[int | str], document: type[BaseModel]) -> str:
     key = ".".join(map(str, path)) or "document"
     if fault["type"] == "extra_forbidden":
         known = _keys_at(document, path[:-1])

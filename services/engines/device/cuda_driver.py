@@ -2,7 +2,9 @@
 
 import ctypes
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 # CUdevice_attribute values of the driver API; they never change.
@@ -31,17 +33,27 @@ class CudaDevice:
 
 def first_cuda_device() -> CudaDevice | None:
     """The first device that the driver shows this process, None without driver or device."""
+    # Of those that CUDA_VISIBLE_DEVICES leaves: a replica sees its own devices alone.
+    return next(cuda_devices(), None)
+
+
+def cuda_devices() -> Iterator[CudaDevice]:
+    """All devices that the driver shows this process; none without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None
+        return
     # As without a device: images have the library where the host has no driver for it.
     if cuda.cuInit(0) != 0:
-        return None
+        return
     device = ctypes.c_int()
-    # The first that CUDA_VISIBLE_DEVICES leaves: a replica sees its own devices alone.
-    if cuda.cuDeviceGet(ctypes.byref(device), 0) != 0:
-        return None
+    for index in count():
+        if cuda.cuDeviceGet(ctypes.byref(device), index) != 0:
+            return
+        yield _described(cuda, device)
+
+
+def _described(cuda: ctypes.CDLL, device: ctypes.c_int) -> CudaDevice:
     return CudaDevice(
         major=_attribute(cuda, _COMPUTE_CAPABILITY_MAJOR, device),
         minor=_attribute(cuda, _COMPUTE_CAPABILITY_MINOR, device),

@@ -44,7 +44,7 @@ def probe_device(
         return _overridden(Generation.parse(override), files or HostFiles())
     device = None if platform is Platform.CPU else first_cuda_device()
     if device is not None:
-        return _cuda_facts(device)
+        return cuda_facts(device)
     if platform is Platform.CUDA:
         raise NotFoundError("no CUDA device: libcuda.so.1 is missing or shows no device")
     return _cpu_facts(files or HostFiles())
@@ -53,13 +53,14 @@ def probe_device(
 def _overridden(generation: Generation, files: HostFiles) -> DeviceFacts:
     # What is not simulated stays real: memory and driver are of the device that will run.
     device = first_cuda_device() if generation.platform is Platform.CUDA else None
-    facts = _cuda_facts(device) if device else _cpu_facts(files)
+    facts = cuda_facts(device) if device else _cpu_facts(files)
     # Of the simulated platform: engines for it are compared with these versions.
     toolchain = installed_toolchain(generation.platform)
     return facts.model_copy(update={"generation": str(generation), "toolchain": toolchain})
 
 
-def _cuda_facts(device: CudaDevice) -> DeviceFacts:
+def cuda_facts(device: CudaDevice) -> DeviceFacts:
+    """Facts of a CUDA device of this process."""
     generation = Generation(platform=Platform.CUDA, major=device.major, minor=device.minor)
     return DeviceFacts(
         generation=str(generation),
@@ -81,11 +82,20 @@ def _cpu_facts(files: HostFiles) -> DeviceFacts:
     )
 
 
+def cpu_flags(files: HostFiles | None = None) -> frozenset[str]:
+    """What the kernel says that the processor can, by its own names; of x86 alone."""
+    return _flags(_cpuinfo((files or HostFiles()).cpuinfo))
+
+
+def _flags(info: dict[str, str]) -> frozenset[str]:
+    return frozenset(info.get("flags", "").split())
+
+
 def _cpu_generation(info: dict[str, str]) -> Generation:
     machine = host_platform.machine()
     is_x86 = machine == "x86_64"
     # Other machines have no table of classes yet: all of one machine count as one.
-    isa = x86_isa_class(frozenset(info.get("flags", "").split())) if is_x86 else "generic"
+    isa = x86_isa_class(_flags(info)) if is_x86 else "generic"
     return Generation(platform=Platform.CPU, machine=machine, isa=isa)
 
 

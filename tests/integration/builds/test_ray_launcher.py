@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,6 +16,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from compiler_worker.devices import local_devices, main_device
+from services.cli.logs.log_files import LogPlaces
+from services.cli.logs.log_lines import LogReader
 from services.contracts.events import EventKind
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind
@@ -153,6 +156,12 @@ def test_a_build_outlives_the_controller_and_is_found_by_its_name(
     plan = registry.build_plan("tiny", 1, node_class)
     assert plan is not None
     assert plan.facts == engine.proof.device
+    session = Path(ray.nodes()[0]["RayletSocketName"]).parents[1]
+    written = LogPlaces(run_dir=place.store, ray_dir=session / "logs").files()
+    lines = LogReader().read(file for file in written if file.is_of("build"))
+    assert {line.record["level"] for line in lines} >= {"debug", "info"}
+    assert any("onnxruntime fp32: " in line.text for line in lines)
+    assert all(line.at for line in lines)
     ray_launcher.forget("build-orphan")
     assert ray_launcher.statuses() == {}
 

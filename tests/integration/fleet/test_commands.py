@@ -37,6 +37,17 @@ def test_status_names_models_replicas_and_engines(fleet: LocalFleet) -> None:
         assert any(address.startswith("unix:") for address in replica["addresses"])
 
 
+def test_logs_of_all_processes_are_found(fleet: LocalFleet) -> None:
+    files = fleet.smelt("logs", "--files")["files"]
+    assert {file["component"] for file in files} >= {"up", "ray", "controller", "gateway"}
+    # Of this fleet's Ray, whatever other Ray began since.
+    replicas = {replica["process_id"] for replica in fleet.replicas("linear")}
+    paths = [Path(f["path"]) for f in files if f["component"] == "replica:linear:1"]
+    assert replicas <= {int(path.stem.rpartition("-")[2]) for path in paths}
+    (line, *_) = fleet.smelt("logs", "replica:linear", "--lines", "100000")["lines"]
+    assert line["process"] == "replica"
+
+
 def test_models_list(fleet: LocalFleet) -> None:
     models = {model["name"]: model for model in fleet.smelt("models", "list")["models"]}
     assert models["linear"]["inputs"] == [

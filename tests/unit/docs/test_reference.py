@@ -6,10 +6,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from services.cli.recipes.docstrings import attributes, description
+from services.cli.recipes.recipe_schema import recipe_schema
 from services.contracts.model.recipe import Recipe
 from tests.reference.pages import FOLDER, reference_pages
-from tests.reference.recipe import recipe_schema
-from tests.reference.text import attributes, description
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = reference_pages()

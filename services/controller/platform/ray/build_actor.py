@@ -1,5 +1,6 @@
 """The inside of a build task on Ray: it runs the compiler, and reports its exit."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -9,10 +10,15 @@ from pathlib import Path
 
 import services
 from services.contracts.hardware.node_class import SIMULATED_LABEL
+from services.telemetry.logs import configure_logging
+
+logger = logging.getLogger(__name__)
 
 # Behind everything that serves on the same node.
 _NICENESS = 10
 _MAX_LINE_LENGTH = 2000
+# What the compiler does within a stage, many lines in a second.
+_DETAIL = ":   "
 # Ray gives these to an actor without resources: one thread, and no GPU.
 _RAYS_OWN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 
@@ -31,6 +37,8 @@ class BuildActor:
             is_on_device: it works for this node's own class: a simulated one, where the node
                 is labelled so.
         """
+        configure_logging("build")
+        logger.setLevel(logging.DEBUG)
         self._last_line, self._node = "", _node()
         self._code: int | None = None
         simulated = _simulated_generation() if is_on_device else ""
@@ -71,8 +79,17 @@ class BuildActor:
                 os.setpriority(os.PRIO_PGRP, process.pid, _NICENESS)
             assert process.stdout is not None
             for line in process.stdout:
+                _keep(line)
                 self._last_line = line.strip() or self._last_line
             return process.wait()
+
+
+def _keep(line: str) -> None:
+    """Put a line of the compiler into this worker's log, where `smelt logs` finds it."""
+    if line.startswith("{"):  # a record already
+        sys.stderr.write(line)
+    else:
+        logger.log(logging.DEBUG if _DETAIL in line else logging.INFO, "%s", line.rstrip())
 
 
 def _node() -> str:

@@ -1,9 +1,9 @@
-"""Texts that YAML's library fails on with errors that are not its own."""
+"""YAML texts: what they say, on which line, and what the library fails on in its own way."""
 
 import pytest
 import yaml
 
-from services.contracts.model.yaml_text import value_from_yaml
+from services.contracts.model.yaml_text import line_of, value_from_yaml
 
 
 def test_a_text_is_what_it_says() -> None:
@@ -23,3 +23,14 @@ def test_a_text_is_what_it_says() -> None:
 def test_whatever_is_wrong_is_one_kind_of_error(text: str, words: str) -> None:
     with pytest.raises(yaml.YAMLError, match=words):
         value_from_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [([], 2), (["a"], 2), (["a", 1], 4), (["b", 1, "c"], 5), (["b", 2], 5), (["a", "tag", 0], 3)],
+)
+def test_a_place_has_a_line_and_what_is_not_there_that_of_what_it_lacks_in(
+    path: list[int | str], line: int
+) -> None:
+    assert line_of("# first\na:\n- x\n- y\nb: {1: {c: 2}}\n", path) == line
+    assert line_of("", path) == 1

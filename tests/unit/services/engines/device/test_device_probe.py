@@ -119,7 +119,8 @@ assert "torch" not in sys.modules
 """
 
 
-def probe_with_driver(folder: Path, init_status: int) -> DeviceFacts:
+def run_with_driver(folder: Path, code: str, init_status: int = 0) -> str:
+    """What a program prints on a host with a GPU."""
     for name, source in (("libcuda.so.1", _DRIVER), ("libnvidia-ml.so.1", _NVML)):
         file = folder / f"{name}.c"
         file.write_text(source)
@@ -127,13 +128,17 @@ def probe_with_driver(folder: Path, init_status: int) -> DeviceFacts:
         command = ["gcc", "-shared", "-fPIC", define, "-o", str(folder / name), str(file)]
         subprocess.run(command, check=True)
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE],
+        [sys.executable, "-c", code],
         env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return DeviceFacts.from_json(done.stdout.encode())
+    return done.stdout
+
+
+def probe_with_driver(folder: Path, init_status: int) -> DeviceFacts:
+    return DeviceFacts.from_json(run_with_driver(folder, _PROBE, init_status).encode())
 
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt install gcc")

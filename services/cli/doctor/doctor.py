@@ -1,0 +1,66 @@
+"""`smelt doctor`: what this host has and lacks for a fleet, and the commands that mend it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+
+from services.cli.doctor.device_checks import check_devices, check_instructions, check_kinds
+from services.cli.doctor.finding import Finding, Level
+from services.cli.doctor.fleet_checks import check_fleet, check_ray
+from services.cli.doctor.host_checks import check_disk, check_packages, check_ports
+from services.cli.doctor.install_commands import install_command
+from services.cli.doctor.store_checks import check_store
+from services.cli.output.show import print_json, print_line
+from services.cli.settings import CliSettings
+from services.contracts.errors import SmeltError
+
+Check = Callable[[], Iterable[Finding]]
+
+
+def run_doctor(settings: CliSettings, *, as_json: bool) -> int:
+    """Look at everything, and print each finding as it is made.
+
+    Returns:
+        The exit code: 1 when there is a problem.
+    """
+    found = []
+    for finding in findings(checks(settings)):
+        found.append(finding)
+        if not as_json:
+            print_line("\n".join(finding.lines()))
+    levels = Counter(finding.level for finding in found)
+    num_problems = levels[Level.PROBLEM]
+    if as_json:
+        print_json({"findings": [asdict(each) for each in found], "num_problems": num_problems})
+    else:
+        print_line(f"problems: {num_problems}, warnings: {levels[Level.WARNING]}")
+    return 1 if num_problems else 0
+
+
+def checks(settings: CliSettings) -> dict[str, Check]:
+    """Every check by its name, in the order in which they are shown."""
+    return {
+        "packages": check_packages,
+        "devices": check_devices,
+        "instructions": check_instructions,
+        "kinds": check_kinds,
+        "Ray": check_ray,
+        "fleet": lambda: check_fleet(settings),
+        "ports": lambda: check_ports(settings),
+        "disk": lambda: check_disk(settings),
+        # Last: one that does not answer is tried for a while.
+        "store": lambda: check_store(settings),
+    }
+
+
+def findings(wanted: dict[str, Check]) -> Iterator[Finding]:
+    """What checks find; one that cannot be made is a problem, and the others are made."""
+    for name, check in wanted.items():
+        try:
+            yield from check()
+        except ImportError as error:
+            missing = (error.name or "").partition(".")[0]
+            fix = install_command(missing) if missing else ""
+            yield Finding(check=name, level=Level.PROBLEM, found=str(error), fix=fix)
+        except (SmeltError, OSError) as error:
+            yield Finding(check=name, level=Level.PROBLEM, found=str(error))

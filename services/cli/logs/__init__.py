@@ -1,0 +1,1 @@
+"""Logs of this host's fleet."""

@@ -1,0 +1,97 @@
+"""Where the logs of this host's fleet lie, and of what each is.
+
+`smelt up` writes one file for each of its processes to the folder `run` of SMELT_HOME. Replicas and
+build tasks are workers of Ray, whose standard error is a file in the folder of Ray's session.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from services.cli.fleet.fleet_file import find_fleet
+
+# What Ray itself writes: many lines about nothing that Smelt did.
+RAYS_OWN: Final = ("raylet", "gcs_server", "serve")
+_ACTOR: Final = ":actor_name:"
+# A worker that was started ahead may have warned of something before it got to know its actor.
+_FIRST_LINES: Final = 20
+_GCS, _LOG_DIR = "gcs_server", "--log_dir="
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFile:
+    """One file; `component` is for example `gateway`, `build`, or `replica:ranker:1`."""
+
+    component: str
+    path: Path
+
+    def is_of(self, wanted: str) -> bool:
+        """Whether it is of a component: `replica` is all of `replica:ranker:1`."""
+        if not wanted:
+            return self.component not in RAYS_OWN
+        return self.component == wanted or self.component.startswith(f"{wanted}:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPlaces:
+    """The folders with logs; either may be absent.
+
+    Attributes:
+        run_dir: of the processes of `smelt up`.
+        ray_dir: of a session of Ray.
+    """
+
+    run_dir: Path
+    ray_dir: Path
+
+    def files(self) -> list[LogFile]:
+        """Every file that is there now."""
+        own = [LogFile(component=path.stem, path=path) for path in self.run_dir.glob("*.log")]
+        return sorted([*own, *self._rays()], key=lambda file: (file.component, file.path))
+
+    def _rays(self) -> Iterator[LogFile]:
+        for name in ("raylet", "gcs_server"):
+            if (path := self.ray_dir / f"{name}.out").exists():
+                yield LogFile(component=name, path=path)
+        for path in self.ray_dir.glob("worker-*.err"):
+            if component := _component_of(path):
+                yield LogFile(component=component, path=path)
+
+
+def log_places(run_dir: Path) -> LogPlaces:
+    """Of the fleet that runs here, else of the last one and of Ray's last session on this host."""
+    running = find_fleet(run_dir)
+    ray_dir = _rays_folder(running.supervisor_pid) if running else None
+    latest = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
+    return LogPlaces(run_dir=run_dir, ray_dir=ray_dir or latest)
+
+
+def _rays_folder(supervisor_pid: int) -> Path | None:
+    """The log folder of the Ray that a supervisor started; None when it joined another."""
+    try:
+        for process in psutil.Process(supervisor_pid).children(recursive=True):
+            if process.name() == _GCS:
+                folders = [word for word in process.cmdline() if word.startswith(_LOG_DIR)]
+                return Path(folders[0].removeprefix(_LOG_DIR)) if folders else None
+    except psutil.Error:  # it ended meanwhile
+        pass
+    return None
+
+
+def _component_of(path: Path) -> str:
+    """What a worker of Ray runs, by the first lines of its file; "" before it runs anything."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        named = [line for line in islice(file, _FIRST_LINES) if line.startswith(_ACTOR)]
+    actor = named[0].removeprefix(_ACTOR).strip() if named else ""
+    if actor.startswith("BuildActor"):
+        return "build"
+    if not actor.startswith("ServeReplica:"):
+        return "serve" if actor else ""
+    # ServeReplica:smelt:MODEL:VERSION:GENERATION:replica
+    _, _, *words = actor.split(":")
+    return ":".join(["replica", *words[:2]])

@@ -1,0 +1,55 @@
+"""The sub-commands of `smelt recipe` and their options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.main_options import AsJson, Store, settings_for
+
+recipe_app = typer.Typer(no_args_is_help=True, help="Recipe files: write, check, complete.")
+
+
+@recipe_app.command("init")
+def recipe_init(
+    model: Annotated[str, typer.Argument(help="MODEL of the store, FILE.onnx, or module:factory.")],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("recipe.yaml"),
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented recipe for a model: its sizes, kinds, precisions.
+
+    Example: smelt recipe init ranker.onnx
+    """
+    from services.cli.recipes.recipe_init import run_recipe_init
+
+    run_recipe_init(settings_for(store), model, out, as_json=as_json)
+
+
+@recipe_app.command("check")
+def recipe_check(
+    file: Annotated[Path, typer.Argument(help="Recipe, a YAML file.")],
+    model: Annotated[
+        str, typer.Option(help="Check its names too: MODEL of the store, FILE.onnx, or factory.")
+    ] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check a recipe as `smelt models add` would, without adding anything.
+
+    Example: smelt recipe check recipe.yaml --model ranker.onnx
+    """
+    from services.cli.recipes.recipe_check import run_recipe_check
+
+    run_recipe_check(settings_for(store), file, model, as_json=as_json)
+
+
+@recipe_app.command("schema")
+def recipe_schema(as_json: AsJson = False) -> None:
+    """Print the recipe's JSON schema, by which editors complete and check one.
+
+    Example: smelt recipe schema > recipe.schema.json
+    """
+    from services.cli.recipes.recipe_schema import run_recipe_schema
+
+    run_recipe_schema(as_json=as_json)

@@ -1,0 +1,1 @@
+"""Recipes as files: written, checked, and their JSON schema."""

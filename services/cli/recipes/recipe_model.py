@@ -1,0 +1,78 @@
+"""The model that a recipe is for: one of the store, or a source that is not added yet."""
+
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compiler_worker.master.opened import open_master
+from compiler_worker.master.source import source_from_text
+from services.cli.output.progress import Steps
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.model_versions import master_record
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeModel:
+    """What a recipe has to fit.
+
+    Attributes:
+        title: for people.
+        name: of a model of the store; "" for a source.
+        source: what it was, or would be, made of.
+        recipe: that it has now.
+        dim_limits: by dimension, what its source allows.
+    """
+
+    title: str
+    name: str = ""
+    source: str
+    master: MasterRecord
+    recipe: Recipe
+    dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)
+
+
+def find_recipe_model(settings: CliSettings, model: str, steps: Steps) -> RecipeModel:
+    """The newest version of a model, or what `smelt models add` would make of a source.
+
+    Raises:
+        NotFoundError: the store has no such model.
+        InvalidModelError: the source cannot become a master.
+    """
+    is_source = model.endswith(".onnx") or not _NAME.fullmatch(model) or Path(model).is_file()
+    return _of_source(model, steps) if is_source else _of_store(settings, model)
+
+
+def _of_store(settings: CliSettings, name: str) -> RecipeModel:
+    version = open_registry(settings).model_version(name)
+    return RecipeModel(
+        title=f"{name} version {version.version}",
+        name=name,
+        source=version.source,
+        master=version.master,
+        recipe=version.recipe,
+        dim_limits=version.dim_limits,
+    )
+
+
+def _of_source(text: str, steps: Steps) -> RecipeModel:
+    # A factory is looked for in the folder that the user is in, as `models add` does.
+    sys.path.insert(0, str(Path.cwd()))
+    source = source_from_text(text)
+    with steps.step(f"Model {text}") as line, tempfile.TemporaryDirectory() as folder:
+        opened = open_master(source, Path(folder), line.update)
+        return RecipeModel(
+            title=text,
+            source=text,
+            master=master_record(opened, files={}),
+            recipe=opened.recipe or Recipe(),
+            dim_limits=opened.dim_limits,
+        )
