@@ -51,7 +51,14 @@ def _section(name: str, command: Any) -> str:
     rows = [(f"`{_argument(p)}`", "", p.help or "") for p in arguments]
     rows += [(f"`{_option(p)}`", _default(p), p.help or "") for p in options]
     listed = table(("", "default", ""), rows) if rows else ""
-    return "\n\n".join(filter(None, (f"## {name}", f"    {usage}", command.help, listed)))
+    parts = (f"## {name}", f"    {usage}", command.help, _example(command), listed)
+    return "\n\n".join(filter(None, parts))
+
+
+def _example(command: Any) -> str:
+    """Its epilog, which is `Example: smelt ...`, with the command as code."""
+    label, _, example = (command.epilog or "").partition(": ")
+    return f"{label}: `{example}`" if example else ""
 
 
 def _is_option(parameter: Any) -> bool:

@@ -7,7 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.cli.fleet.fleet_file import find_fleet
-from services.cli.output.show import error_console
+from services.cli.output.show import print_warning
 from services.cli.requests.gateway_client import gateway_channel
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
@@ -88,11 +88,9 @@ def notify_fleet(settings: CliSettings) -> bool:
     try:
         reconcile(address, settings)
     except NotReadyError as error:
-        error_console.print(
-            f"warning: this is in the store, and the fleet does not act on it yet: {error}. Its "
-            "controller reads the store periodically; smelt status shows what keeps it from that",
-            markup=False,
-            soft_wrap=True,
+        print_warning(
+            f"this is in the store, and the fleet does not act on it yet: {error}. Its "
+            "controller reads the store periodically; smelt status shows what keeps it from that"
         )
     return True
 
