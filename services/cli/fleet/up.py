@@ -70,13 +70,13 @@ def _begin(
     """Start the fleet; whether the demo's answers matched, True without a demo."""
     if is_demo:
         _prepare_demo(settings, steps)
-    with steps.step("Fleet"):
-        fleet.start()
+    with steps.step("Fleet") as line:
+        fleet.start(line.begin)
     if is_demo:
         return _show_demo(settings, fleet, steps, as_json=as_json)
     with steps.step("Models") as line:
         try:
-            fleet.wait_settled(settings.start_timeout_s)
+            fleet.wait_settled(settings.start_timeout_s, line.begin)
         except NotReadyError:
             line.summary = "some are still loading: smelt status"
     return True
