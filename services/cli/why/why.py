@@ -17,7 +17,6 @@ from services.contracts.events import EventKind
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
-from services.contracts.security.signing import TrustRoot
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
@@ -109,7 +108,11 @@ def _cases(
                 + worker_command(settings.store_url, *plan)
             )
         )
-    trust = TrustRoot(settings.trust_root) if settings.trust_root else None
+    trust = None
+    if settings.trust_root:
+        from services.contracts.security.signing import TrustRoot
+
+        trust = TrustRoot(settings.trust_root)
     for each in [wanted] if wanted else sorted(known):
         # One that does not know its generation yet may be of this one.
         here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
