@@ -89,11 +89,6 @@ def up(
     from services.cli.fleet.up import run_up
     from services.cli.fleet.up_options import UpOptions
 
-    # Refused before Ray is started, which takes seconds.
-    if generation:
-        from services.contracts.hardware.facts import Generation
-
-        Generation.parse(generation)
     options = UpOptions(
         grpc_port=grpc_port,
         metrics_port=metrics_port,

@@ -16,6 +16,7 @@ from services.cli.output.show import print_line, show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.hardware.facts import Generation
 from services.contracts.text.text_table import Table
 from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
@@ -43,8 +44,12 @@ def run_up(
         Ctrl-C came before anything served.
 
     Raises:
+        InvalidRequestError: no such generation.
         SmeltError: something did not start; the message names it and its log.
     """
+    # Refused before Ray is started, which takes seconds.
+    if options.generation:
+        Generation.parse(options.generation)
     if is_detached:
         return _detach(settings, as_json=as_json)
     steps = Steps(is_quiet=as_json)
