@@ -13,7 +13,14 @@ import typer
 
 from services.cli.main_builds import builds_app
 from services.cli.main_models import models_app
-from services.cli.main_options import AsJson, GatewayWorkers, Store, Wide, settings_for
+from services.cli.main_options import (
+    AsJson,
+    GatewayWorkers,
+    Store,
+    Wide,
+    model_argument,
+    settings_for,
+)
 from services.cli.output.show import print_error, print_json_error, print_line
 from services.contracts.errors import SmeltError
 from services.gateway.access.verbs import Verb
@@ -129,7 +136,7 @@ def status(wide: Wide = False, as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: smelt events ranker --follow")
 def events(
-    model: Annotated[str, typer.Argument(help="Only events of this model, and of hardware.")] = "",
+    model: Annotated[str, model_argument("Only events of this model, and of hardware.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     store: Store = "",
@@ -151,7 +158,7 @@ def events(
 
 @app.command(epilog="Example: smelt why ranker --generation cuda-sm90")
 def why(
-    name: Annotated[str, typer.Argument(help="Model to explain.")] = "",
+    name: Annotated[str, model_argument("Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     keys: Annotated[
@@ -175,7 +182,7 @@ def why(
 
 @app.command(epilog="Example: smelt buckets ranker --num 4")
 def buckets(
-    name: Annotated[str, typer.Argument(help="Model whose requests are looked at.")],
+    name: Annotated[str, model_argument("Model whose requests are looked at.")],
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     num: Annotated[int, typer.Option(min=0, help="How many to propose; 0: as now, or 4.")] = 0,
     metrics: Annotated[
@@ -202,7 +209,7 @@ def node_labels(as_json: AsJson = False) -> None:
 
 @app.command(epilog="Example: smelt infer ranker --input ids=@ids.npy --input mask=@mask.npy")
 def infer(
-    name: Annotated[str, typer.Argument(help="Model to send it to.")],
+    name: Annotated[str, model_argument("Model to send it to.")],
     inputs: Annotated[
         list[str] | None,
         typer.Option(

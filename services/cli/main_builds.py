@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 builds_app = typer.Typer()
 
 
 @builds_app.command(epilog="Example: smelt engines ranker")
 def engines(
-    model: Annotated[str, typer.Argument(help="Only engines of this model.")] = "",
+    model: Annotated[str, model_argument("Only engines of this model.")] = "",
     store: Store = "",
     wide: Wide = False,
     as_json: AsJson = False,
@@ -25,7 +25,7 @@ def engines(
 
 @builds_app.command(epilog="Example: smelt build ranker --kind onnxruntime")
 def build(
-    name: Annotated[str, typer.Argument(help="Model to build engines for.")],
+    name: Annotated[str, model_argument("Model to build engines for.")],
     generation: Annotated[
         list[str] | None, typer.Option(help="Only for this generation; may be repeated.")
     ] = None,
@@ -46,7 +46,7 @@ def build(
 
 @builds_app.command(epilog="Example: smelt rebuild ranker --reason 'new driver'")
 def rebuild(
-    name: Annotated[str, typer.Argument(help="Model to try again.")],
+    name: Annotated[str, model_argument("Model to try again.")],
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     reason: Annotated[str, typer.Option(help="Why, for the event.")] = "",
@@ -67,7 +67,7 @@ def rebuild(
 
 @builds_app.command(epilog="Example: smelt profile ranker --out report")
 def profile(
-    name: Annotated[str, typer.Argument(help="Model to profile.")],
+    name: Annotated[str, model_argument("Model to profile.")],
     version: Annotated[
         int | None, typer.Option(min=1, help="Model version; by default the newest.")
     ] = None,

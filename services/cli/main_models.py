@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 models_app = typer.Typer(no_args_is_help=True, help="Models and their versions.")
 
@@ -47,7 +47,7 @@ def models_list(
 
 @models_app.command("remove", epilog="Example: smelt models remove ranker --version 2")
 def models_remove(
-    name: Annotated[str, typer.Argument(help="Model to remove.")],
+    name: Annotated[str, model_argument("Model to remove.")],
     version: Annotated[
         int | None, typer.Option(min=1, help="Only this version; by default all.")
     ] = None,
@@ -62,7 +62,7 @@ def models_remove(
 
 @models_app.command("unload", epilog="Example: smelt models unload ranker")
 def models_unload(
-    name: Annotated[str, typer.Argument(help="Model to withdraw.")],
+    name: Annotated[str, model_argument("Model to withdraw.")],
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +74,7 @@ def models_unload(
 
 @models_app.command("load", epilog="Example: smelt models load ranker")
 def models_load(
-    name: Annotated[str, typer.Argument(help="Model that was unloaded.")],
+    name: Annotated[str, model_argument("Model that was unloaded.")],
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +86,7 @@ def models_load(
 
 @models_app.command("weights", epilog="Example: smelt models weights ranker 1=95 2=5")
 def models_weights(
-    name: Annotated[str, typer.Argument(help="Model whose versions share requests.")],
+    name: Annotated[str, model_argument("Model whose versions share requests.")],
     weights: Annotated[
         list[str] | None, typer.Argument(help="VERSION=WEIGHT, as in: 1=95 2=5")
     ] = None,

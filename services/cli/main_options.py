@@ -1,6 +1,6 @@
 """Options that many sub-commands have, and the settings that come of them."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,6 +8,28 @@ from services.gateway.workers.limits import MAX_WORKERS
 
 if TYPE_CHECKING:
     from services.cli.settings import CliSettings
+
+
+def _known_models(context: typer.Context, incomplete: str) -> list[str]:
+    """Names for a shell to complete; none where the store cannot be read at once."""
+    from services.cli.registry import open_registry
+    from services.contracts.errors import SmeltError
+
+    settings = settings_for(context.params.get("store") or "")
+    # A shell is not to wait for a network.
+    if "://" in settings.store_url:
+        return []
+    try:
+        names = open_registry(settings).model_names()
+    except SmeltError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def model_argument(help_text: str) -> Any:
+    """The argument that names a model of the store."""
+    return typer.Argument(help=help_text, autocompletion=_known_models)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 GatewayWorkers = Annotated[

@@ -10,9 +10,12 @@ from tests.reference.text import page, table
 INTRODUCTION = (
     "The commands are in `.venv/bin`. They talk to the fleet of this host, or with "
     "`SMELT_CONTROLLER=HOST:PORT` to the controller of another one. The store is the folder "
-    "`~/.smelt/store`, or what `--store` or `SMELT_STORE_URL` name. Every command takes `--json`; "
-    "an error is one line on standard error (with `--json` one document) and exit code 1. "
-    "What the environment can set stands in [settings](settings.md)."
+    "`~/.smelt/store`, or what `--store` or `SMELT_STORE_URL` name. Tables are as wide as the "
+    "terminal, in a pipe 80 columns or `COLUMNS`; where columns are left out for that, `--wide` "
+    "shows them, and folds nothing. Every command takes `--json`; an error is one line on standard "
+    "error (with `--json` one document) and exit code 1. `smelt --version` prints the versions of "
+    "Smelt and Python; `smelt --install-completion` has your shell complete commands, options and "
+    "names of models. What the environment can set stands in [settings](settings.md)."
 )
 
 

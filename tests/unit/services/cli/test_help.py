@@ -6,13 +6,18 @@ import shlex
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from services.cli.main import app
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.reference.commands import all_commands
+from tests.unit.services.controller import build_world as world
 
 COMMANDS = all_commands()
 
@@ -36,11 +41,30 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert (result.exit_code, result.output) == (0, words)
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """One whose store has two models."""
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    for name in ("ranker", "reader"):
+        registry.add_model_version(
+            name=name, master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+        )
+    return tmp_path
+
+
 @pytest.mark.parametrize(
-    ("typed", "completed"), [("smelt mod", {"models"}), ("smelt models lo", {"load"})]
+    ("typed", "completed"),
+    [
+        ("smelt mod", {"models"}),
+        ("smelt models lo", {"load"}),
+        ("smelt why ra", {"ranker"}),
+        ("smelt models remove r", {"ranker", "reader"}),
+        ("smelt why --store /nowhere r", set()),
+        ("smelt why --store s3://nowhere r", set()),
+    ],
 )
-def test_commands_are_completed(typed: str, completed: set[str]) -> None:
-    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+def test_commands_and_models_are_completed(home: Path, typed: str, completed: set[str]) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "SMELT_HOME": str(home)}
     environment = dict(os.environ) | words | {"_SMELT_COMPLETE": "complete_bash"}
     code = "import sys; sys.argv = ['smelt']; from services.cli.main import main; main()"
     done = subprocess.run(
