@@ -151,6 +151,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     spawn(command, environment, log_path, write_fd)
     # Else this end keeps the pipe open, and the child's death would not end the wait.
     os.close(write_fd)
-    announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
+    with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
+        announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
     _print_serving(RunningFleet(**announced), "smelt down", as_json=as_json)
     return 0

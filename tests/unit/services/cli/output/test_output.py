@@ -1,7 +1,5 @@
 """What people read: words in brackets are words, never markup; how far long work has come."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from services.cli.output import show as output
@@ -9,14 +7,6 @@ from services.cli.output.progress import Steps
 from services.contracts.text.text_table import Table
 
 BRACKETED = "cannot open [/usr/lib/x.so]: expected [batch, 4]"
-
-
-@pytest.fixture(autouse=True)
-def fresh_console() -> Iterator[None]:
-    """One that writes to what the test reads."""
-    output.error_console.cache_clear()
-    yield
-    output.error_console.cache_clear()
 
 
 def test_a_table_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
