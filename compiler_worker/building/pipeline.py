@@ -8,7 +8,7 @@ another worker builds now is left to it, and its result is taken (`turns`).
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,10 +69,21 @@ class BuildReport:
         return are_built and ProofOutcome.FAILED not in proofs
 
 
-def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> BuildReport:
+def build_model(
+    version: ModelVersion,
+    wanted: Wanted,
+    worker: WorkerContext,
+    on_turn: Callable[[int, int], None] = lambda place, total: None,  # noqa: ARG005
+) -> BuildReport:
     """Build, prove and publish every engine of a model version that this machine can build.
 
     One failure does not stop the others: it stands in its record.
+
+    Args:
+        version: of the model.
+        wanted: which of its engines.
+        worker: builds them.
+        on_turn: called before each of them, with its place and how many there are.
     """
     # One for both: an importer that hangs on the master has its whole limit once.
     refusals = Refusals(version.master, worker)
@@ -83,6 +94,7 @@ def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) ->
     up_to_date: list[PublishedEngine] = []
     turns = Turns(table.planned, worker)
     for turn in turns:
+        on_turn(len(records) + len(up_to_date) + 1, len(table.planned))
         if turn.lease is not None:
             with turn.lease as lease:
                 record = attempt_build(version, turn.key, leased(worker, lease))

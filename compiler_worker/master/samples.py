@@ -8,7 +8,7 @@ import numpy as np
 
 from services.contracts.errors import InvalidModelError, InvalidRequestError
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE, strings_from_array
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec, check_array
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.model.value_limits import ValueLimits
 
@@ -105,7 +105,7 @@ def check_samples(
         )
     try:
         for spec in inputs:
-            spec.check(samples[spec.name])
+            check_array(spec, samples[spec.name])
     except InvalidRequestError as error:
         raise InvalidModelError(f"samples: {error}") from error
     for name, allowed in (limits or {}).items():

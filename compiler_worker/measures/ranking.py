@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler_worker.measures.task_scores import failed_task, kept_share, task_check, tie_margin
 from compiler_worker.references.models import Model
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array
+from services.contracts.kserve.tensors import Array, check_array
 from services.contracts.model.manifest import MasterRecord, TaskCheck
 from services.contracts.model.recipe import Bucket, RankingTask, Recipe
 
@@ -146,7 +146,7 @@ def _checked(samples: Mapping[str, Array], master: MasterRecord) -> dict[str, Ar
         shapes = {name: list(array.shape) for name, array in arrays.items()}
         raise InvalidRequestError(f"samples: expected equal leading dimensions, found {shapes}")
     for spec in master.inputs:
-        spec.check(arrays[spec.name])
+        check_array(spec, arrays[spec.name])
     return arrays
 
 

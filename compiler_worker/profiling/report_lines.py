@@ -20,6 +20,7 @@ _FUSION_COLUMNS = (
     "calls", "ops", "kernel", "moved before", "after", "less by", "predicted", "time before",
     "after", "of the roofline",
 )  # fmt: skip
+_WIDE = ("calls", "less by", "predicted")
 _GB = 1e9
 _KERNEL_CHARS = 30
 
@@ -29,7 +30,7 @@ def report_parts(report: ProfileReport) -> list[str | Table]:
     parts: list[str | Table] = [
         title(report),
         Table("The whole model", _SUMMARY_COLUMNS, summary_rows(report)),
-        Table("What was fused", _FUSION_COLUMNS, fusion_rows(report)),
+        Table("What was fused", _FUSION_COLUMNS, fusion_rows(report), _WIDE),
         measured_line(report),
         *notes(report),
     ]
@@ -40,14 +41,9 @@ def report_parts(report: ProfileReport) -> list[str | Table]:
 
 
 def profile_lines(report: ProfileReport) -> list[str]:
-    """The same, one line per row."""
-    lines: list[str] = []
-    for part in report_parts(report):
-        if isinstance(part, str):
-            lines.append(part)
-        else:
-            lines += ["  " + " | ".join(row) for row in (part.columns, *part.rows)]
-    return lines
+    """The same as lines, with all columns."""
+    parts = ([p] if isinstance(p, str) else p.lines(width=None) for p in report_parts(report))
+    return [line for lines in parts for line in lines]
 
 
 def title(report: ProfileReport) -> str:

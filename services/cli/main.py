@@ -7,35 +7,65 @@ the commands that need them.
 
 import errno
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from services.cli.main_bench import bench_app
+from services.cli.main_builds import builds_app
 from services.cli.main_host import host_app
 from services.cli.main_models import models_app
-from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
+from services.cli.main_options import (
+    AsJson,
+    GatewayWorkers,
+    Store,
+    Wide,
+    model_argument,
+    settings_for,
+)
 from services.cli.main_recipe import recipe_app
-from services.cli.output.show import print_error, print_json_error
+from services.cli.output.show import print_error, print_json_error, print_line
 from services.contracts.errors import SmeltError
-from services.contracts.hardware.facts import Generation
-from services.gateway.access.access_file import Verb
+from services.gateway.access.verbs import Verb
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="One ONNX master per model, one proven engine per GPU generation.",
 )
-# Without a name: its commands are `smelt`'s own.
+# Without a name: their commands are `smelt`'s own.
 app.add_typer(host_app)
+app.add_typer(builds_app)
 app.add_typer(bench_app)
 app.add_typer(models_app, name="models")
 app.add_typer(recipe_app, name="recipe")
 
 
-@app.command()
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        print_line(f"smelt {version('smelt')} (Python {python})")
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: smelt up --demo")
+def smelt(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of Smelt and Python, and exit.",
+        ),
+    ] = False,
+) -> None:
+    """One ONNX master per model, one proven engine per GPU generation."""
+
+
+@app.command(epilog="Example: smelt up --detach")
 def up(
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve all-MiniLM-L6-v2 and query it.")
@@ -73,9 +103,6 @@ def up(
     from services.cli.fleet.up import run_up
     from services.cli.fleet.up_options import UpOptions
 
-    # Refused before Ray is started, which takes seconds.
-    if generation:
-        Generation.parse(generation)
     options = UpOptions(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
@@ -98,7 +125,7 @@ def up(
     )
 
 
-@app.command()
+@app.command(epilog="Example: smelt down")
 def down(as_json: AsJson = False) -> None:
     """Stop the fleet of this host; requests in flight finish."""
     from services.cli.fleet.down import run_down
@@ -106,64 +133,39 @@ def down(as_json: AsJson = False) -> None:
     run_down(settings_for(), as_json=as_json)
 
 
-@app.command()
-def status(as_json: AsJson = False) -> None:
+@app.command(epilog="Example: smelt status --wide")
+def status(wide: Wide = False, as_json: AsJson = False) -> None:
     """Show models, replicas and the engine that each replica serves with."""
     from services.cli.fleet.status import run_status
 
-    run_status(settings_for(), as_json=as_json)
+    run_status(settings_for(), as_json=as_json, is_wide=wide)
 
 
-@app.command()
-def engines(
-    model: Annotated[str, typer.Argument(help="Only engines of this model.")] = "",
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """List published engines: what they are for, their proof, their speed."""
-    from services.cli.builds.engines import run_engines
-
-    run_engines(settings_for(store), model, as_json=as_json)
-
-
-@app.command()
-def build(
-    name: Annotated[str, typer.Argument(help="Model to build engines for.")],
-    generation: Annotated[
-        list[str] | None, typer.Option(help="Only for this generation; may be repeated.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this engine kind of the recipe's; may be repeated."),
-    ] = None,
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """Build, prove and publish the engines that a model lacks."""
-    from services.cli.builds.build import run_build
-
-    raise typer.Exit(
-        run_build(settings_for(store), name, generation or [], kind or [], as_json=as_json)
-    )
-
-
-@app.command()
+@app.command(epilog="Example: smelt events ranker --follow")
 def events(
-    model: Annotated[str, typer.Argument(help="Only events of this model, and of hardware.")] = "",
+    model: Annotated[str, model_argument("Only events of this model, and of hardware.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     store: Store = "",
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what happened: hardware, models, builds, proofs, and what came to serve."""
     from services.cli.why.events import run_events
 
-    run_events(settings_for(store), model, limit=limit, is_followed=follow, as_json=as_json)
+    run_events(
+        settings_for(store),
+        model,
+        limit=limit,
+        is_followed=follow,
+        as_json=as_json,
+        is_wide=wide,
+    )
 
 
-@app.command()
+@app.command(epilog="Example: smelt why ranker --generation cuda-sm90")
 def why(
-    name: Annotated[str, typer.Argument(help="Model to explain.")] = "",
+    name: Annotated[str, model_argument("Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     keys: Annotated[
@@ -171,46 +173,23 @@ def why(
         typer.Option(metavar="A B", help="Compare these two keys, fact by fact, instead."),
     ] = None,
     store: Store = "",
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Explain what serves a model on a generation, and why nothing better does."""
     from services.cli.why.why import run_why
     from services.cli.why.why_keys import run_why_keys
 
+    settings, number = settings_for(store), version or None
     if keys:
-        run_why_keys(settings_for(store), keys, as_json=as_json)
+        run_why_keys(settings, keys, as_json=as_json)
         return
-    run_why(settings_for(store), name, generation, version=version or None, as_json=as_json)
+    run_why(settings, name, generation, version=number, as_json=as_json, is_wide=wide)
 
 
-@app.command()
-def profile(
-    name: Annotated[str, typer.Argument(help="Model to profile.")],
-    version: Annotated[
-        int | None, typer.Option(min=1, help="Model version; by default the newest.")
-    ] = None,
-    bucket: Annotated[
-        str, typer.Option(help="Label of one of its buckets; by default the largest.")
-    ] = "",
-    precision: Annotated[str, typer.Option(help="Of both sides: fp32, fp16, bf16.")] = "fp32",
-    source: Annotated[
-        str,
-        typer.Option(help="PyTorch source to look for graph breaks in: MODULE_OR_FILE.py:FUNCTION"),
-    ] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for report, traces and picture.")] = None,
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
-    from services.cli.builds.profile import options_from, run_profile
-
-    options = options_from(bucket, precision, source, out)
-    run_profile(settings_for(store), name, version, options, as_json=as_json)
-
-
-@app.command()
+@app.command(epilog="Example: smelt buckets ranker --num 4")
 def buckets(
-    name: Annotated[str, typer.Argument(help="Model whose requests are looked at.")],
+    name: Annotated[str, model_argument("Model whose requests are looked at.")],
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     num: Annotated[int, typer.Option(min=0, help="How many to propose; 0: as now, or 4.")] = 0,
     metrics: Annotated[
@@ -227,7 +206,7 @@ def buckets(
     run_buckets(settings, name, version=number, num=num, metrics=metrics or (), as_json=as_json)
 
 
-@app.command("node-labels")
+@app.command("node-labels", epilog="Example: smelt node-labels")
 def node_labels(as_json: AsJson = False) -> None:
     """Print what this host's node publishes, for: ray start --labels "$(smelt node-labels)"."""
     from services.cli.fleet.node_labels import run_node_labels
@@ -235,47 +214,9 @@ def node_labels(as_json: AsJson = False) -> None:
     run_node_labels(as_json=as_json)
 
 
-@app.command()
-def rebuild(
-    name: Annotated[str, typer.Argument(help="Model to try again.")],
-    generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
-    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
-    reason: Annotated[str, typer.Option(help="Why, for the event.")] = "",
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """Build again what failed or was given up, and prove again what is published.
-
-    A published engine is never overwritten: its key names everything that changes its bytes, so
-    building it again could give no other one. It serves on while it is proven again, and is
-    passed over once the new proof fails.
-    """
-    from services.cli.builds.rebuild import run_rebuild
-
-    settings = settings_for(store)
-    run_rebuild(settings, name, generation, reason, version=version or None, as_json=as_json)
-
-
-@app.command()
-def prune(
-    older_than: Annotated[
-        int, typer.Option(min=1, help="Days; what was written later stays.")
-    ] = 30,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Delete it; without, it is only shown.")
-    ] = False,
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """Show what of the store nothing serves, plans or names any more, and delete it with --yes."""
-    from services.cli.builds.prune import run_prune
-
-    run_prune(settings_for(store), older_than_days=older_than, is_confirmed=yes, as_json=as_json)
-
-
-@app.command()
+@app.command(epilog="Example: smelt infer ranker --input ids=@ids.npy --input mask=@mask.npy")
 def infer(
-    name: Annotated[str, typer.Argument(help="Model to send it to.")],
+    name: Annotated[str, model_argument("Model to send it to.")],
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -296,7 +237,7 @@ def infer(
     run_infer(settings_for(), name, inputs or [], version, address, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: smelt token alice --verb infer --model 'ranker*'")
 def token(
     name: Annotated[str, typer.Argument(help="Whose token it is; stands in the gateway's log.")],
     verb: Annotated[list[Verb] | None, typer.Option(help="What it may do; infer.")] = None,

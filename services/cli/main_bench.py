@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, settings_for
+from services.cli.main_options import AsJson, Store, model_argument, settings_for
 
 bench_app = typer.Typer()
 
 
-@bench_app.command()
+@bench_app.command(epilog="Example: smelt bench ranker --concurrency 1,8 --html ranker.html")
 def bench(
-    name: Annotated[str, typer.Argument(help="Model to put load on.")],
+    name: Annotated[str, model_argument("Model to put load on.")],
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,8 +50,6 @@ def bench(
 
     Inputs are random, of values that the model takes. Each caller sends its next request when its
     last one has ended. The exit code is 1 when a request failed.
-
-    Example: smelt bench ranker --concurrency 1,8 --html ranker.html
     """
     from services.cli.bench.bench import BenchOptions, run_bench
 

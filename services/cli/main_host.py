@@ -9,18 +9,15 @@ from services.cli.main_options import AsJson, Store, settings_for
 host_app = typer.Typer()
 
 
-@host_app.command()
+@host_app.command(epilog="Example: smelt doctor --store s3://bucket/smelt")
 def doctor(store: Store = "", as_json: AsJson = False) -> None:
-    """Look at this host: devices, engine kinds, ports, disk, store, Ray; exit code 1 for a problem.
-
-    Example: smelt doctor --store s3://bucket/smelt
-    """
+    """Look at this host: devices, engines, ports, disk, store, Ray; exit code 1 for a problem."""
     from services.cli.doctor.doctor import run_doctor
 
     raise typer.Exit(run_doctor(settings_for(store), as_json=as_json))
 
 
-@host_app.command()
+@host_app.command(epilog="Example: smelt logs replica:ranker --follow")
 def logs(
     component: Annotated[
         str,
@@ -34,10 +31,7 @@ def logs(
     files: Annotated[bool, typer.Option("--files", help="List the files instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the logs of this host's fleet, of all its processes in the order of time.
-
-    Example: smelt logs replica:ranker --follow
-    """
+    """Show the logs of this host's fleet, of all its processes in the order of time."""
     from services.cli.logs.logs import run_log_files, run_logs
 
     if files:

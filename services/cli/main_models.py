@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 models_app = typer.Typer(no_args_is_help=True, help="Models and their versions.")
 
 
-@models_app.command("add")
+@models_app.command(
+    "add", epilog="Example: smelt models add ranker ranker.onnx --recipe recipe.yaml"
+)
 def models_add(
     name: Annotated[str, typer.Argument(help="Name under which clients call the model.")],
     source: Annotated[str, typer.Argument(help="FILE.onnx, or package.module:factory.")],
@@ -27,23 +29,25 @@ def models_add(
     run_models_add(settings_for(store), name, source, recipe, samples, as_json=as_json)
 
 
-@models_app.command("list")
+@models_app.command("list", epilog="Example: smelt models list --all-versions")
 def models_list(
     all_versions: Annotated[
         bool, typer.Option("--all-versions", help="A line for each version, with its state.")
     ] = False,
     store: Store = "",
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """List models with their newest version, how many there are, and which serve."""
     from services.cli.models.listing import run_models_list
 
-    run_models_list(settings_for(store), is_each_version=all_versions, as_json=as_json)
+    settings = settings_for(store)
+    run_models_list(settings, is_each_version=all_versions, as_json=as_json, is_wide=wide)
 
 
-@models_app.command("remove")
+@models_app.command("remove", epilog="Example: smelt models remove ranker --version 2")
 def models_remove(
-    name: Annotated[str, typer.Argument(help="Model to remove.")],
+    name: Annotated[str, model_argument("Model to remove.")],
     version: Annotated[
         int | None, typer.Option(min=1, help="Only this version; by default all.")
     ] = None,
@@ -56,9 +60,9 @@ def models_remove(
     run_models_remove(settings_for(store), name, version, as_json=as_json)
 
 
-@models_app.command("unload")
+@models_app.command("unload", epilog="Example: smelt models unload ranker")
 def models_unload(
-    name: Annotated[str, typer.Argument(help="Model to withdraw.")],
+    name: Annotated[str, model_argument("Model to withdraw.")],
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -68,9 +72,9 @@ def models_unload(
     run_models_serve(settings_for(store), name, is_served=False, as_json=as_json)
 
 
-@models_app.command("load")
+@models_app.command("load", epilog="Example: smelt models load ranker")
 def models_load(
-    name: Annotated[str, typer.Argument(help="Model that was unloaded.")],
+    name: Annotated[str, model_argument("Model that was unloaded.")],
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -80,9 +84,9 @@ def models_load(
     run_models_serve(settings_for(store), name, is_served=True, as_json=as_json)
 
 
-@models_app.command("weights")
+@models_app.command("weights", epilog="Example: smelt models weights ranker 1=95 2=5")
 def models_weights(
-    name: Annotated[str, typer.Argument(help="Model whose versions share requests.")],
+    name: Annotated[str, model_argument("Model whose versions share requests.")],
     weights: Annotated[
         list[str] | None, typer.Argument(help="VERSION=WEIGHT, as in: 1=95 2=5")
     ] = None,

@@ -1,12 +1,35 @@
 """Options that many sub-commands have, and the settings that come of them."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.cli.settings import CliSettings
-from services.contracts.process.settings import read_settings
 from services.gateway.workers.limits import MAX_WORKERS
+
+if TYPE_CHECKING:
+    from services.cli.settings import CliSettings
+
+
+def _known_models(context: typer.Context, incomplete: str) -> list[str]:
+    """Names for a shell to complete; none where the store cannot be read at once."""
+    from services.cli.registry import open_registry
+    from services.contracts.errors import SmeltError
+
+    settings = settings_for(context.params.get("store") or "")
+    # A shell is not to wait for a network.
+    if "://" in settings.store_url:
+        return []
+    try:
+        names = open_registry(settings).model_names()
+    except SmeltError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def model_argument(help_text: str) -> Any:
+    """The argument that names a model of the store."""
+    return typer.Argument(help=help_text, autocompletion=_known_models)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 GatewayWorkers = Annotated[
@@ -18,9 +41,15 @@ GatewayWorkers = Annotated[
         help="Gateway processes that share the port; each has bounds and a cache of its own.",
     ),
 ]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="Show every column, however wide the lines become.")
+]
 Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or s3:// URL.")]
 
 
-def settings_for(store: str = "") -> CliSettings:
+def settings_for(store: str = "") -> "CliSettings":
     """Settings of the environment, with another store where one is named."""
+    from services.cli.settings import CliSettings
+    from services.contracts.process.settings import read_settings
+
     return read_settings(CliSettings, **({"store_url": store} if store else {}))

@@ -7,26 +7,27 @@ import typer
 
 from services.cli.main_options import AsJson, Store, settings_for
 
-recipe_app = typer.Typer(no_args_is_help=True, help="Recipe files: write, check, complete.")
+recipe_app = typer.Typer(
+    no_args_is_help=True,
+    help="Recipe files: write, check, complete.",
+    epilog="Example: smelt recipe init ranker.onnx",
+)
 
 
-@recipe_app.command("init")
+@recipe_app.command("init", epilog="Example: smelt recipe init ranker.onnx")
 def recipe_init(
     model: Annotated[str, typer.Argument(help="MODEL of the store, FILE.onnx, or module:factory.")],
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("recipe.yaml"),
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented recipe for a model: its sizes, kinds, precisions.
-
-    Example: smelt recipe init ranker.onnx
-    """
+    """Write a commented recipe for a model: its sizes, kinds, precisions."""
     from services.cli.recipes.recipe_init import run_recipe_init
 
     run_recipe_init(settings_for(store), model, out, as_json=as_json)
 
 
-@recipe_app.command("check")
+@recipe_app.command("check", epilog="Example: smelt recipe check recipe.yaml --model ranker.onnx")
 def recipe_check(
     file: Annotated[Path, typer.Argument(help="Recipe, a YAML file.")],
     model: Annotated[
@@ -35,21 +36,15 @@ def recipe_check(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Check a recipe as `smelt models add` would, without adding anything.
-
-    Example: smelt recipe check recipe.yaml --model ranker.onnx
-    """
+    """Check a recipe as `smelt models add` would, without adding anything."""
     from services.cli.recipes.recipe_check import run_recipe_check
 
     run_recipe_check(settings_for(store), file, model, as_json=as_json)
 
 
-@recipe_app.command("schema")
+@recipe_app.command("schema", epilog="Example: smelt recipe schema > recipe.schema.json")
 def recipe_schema(as_json: AsJson = False) -> None:
-    """Print the recipe's JSON schema, by which editors complete and check one.
-
-    Example: smelt recipe schema > recipe.schema.json
-    """
+    """Print the recipe's JSON schema, by which editors complete and check one."""
     from services.cli.recipes.recipe_schema import run_recipe_schema
 
     run_recipe_schema(as_json=as_json)

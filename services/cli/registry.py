@@ -5,7 +5,6 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store, open_tested_store
-from services.engines.caches.compile_cache import use_compile_cache
 
 
 def open_registry(settings: CliSettings) -> Registry:
@@ -32,6 +31,8 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
         UnsafeStoreError: the store lets a second create overwrite the first.
         StoreError: the store cannot be opened or written to.
     """
+    from services.engines.caches.compile_cache import use_compile_cache
+
     # Before an export: torch may name a folder of its own then, and the builds inherit it.
     use_compile_cache(settings.cache_dir)
     running = find_fleet(settings.run_dir)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec, check_array
 
 Sizes = dict[str, int]
 
@@ -27,7 +27,7 @@ def checked_arrays(
     _check_names(specs, inputs)
     sizes: Sizes = {}
     for spec in specs:
-        spec.check(inputs[spec.name])
+        check_array(spec, inputs[spec.name])
         _note_sizes(spec, inputs[spec.name], sizes, may_be_empty)
     return [_contiguous(inputs[spec.name]) for spec in specs], sizes
 

@@ -10,9 +10,12 @@ from tests.reference.text import page, table
 INTRODUCTION = (
     "The commands are in `.venv/bin`. They talk to the fleet of this host, or with "
     "`SMELT_CONTROLLER=HOST:PORT` to the controller of another one. The store is the folder "
-    "`~/.smelt/store`, or what `--store` or `SMELT_STORE_URL` name. Every command takes `--json`; "
-    "an error is one line on standard error (with `--json` one document) and exit code 1. "
-    "What the environment can set stands in [settings](settings.md)."
+    "`~/.smelt/store`, or what `--store` or `SMELT_STORE_URL` name. Tables are as wide as the "
+    "terminal, in a pipe 80 columns or `COLUMNS`; where columns are left out for that, `--wide` "
+    "shows them, and folds nothing. Every command takes `--json`; an error is one line on standard "
+    "error (with `--json` one document) and exit code 1. `smelt --version` prints the versions of "
+    "Smelt and Python; `smelt --install-completion` has your shell complete commands, options and "
+    "names of models. What the environment can set stands in [settings](settings.md)."
 )
 
 
@@ -51,7 +54,14 @@ def _section(name: str, command: Any) -> str:
     rows = [(f"`{_argument(p)}`", "", p.help or "") for p in arguments]
     rows += [(f"`{_option(p)}`", _default(p), p.help or "") for p in options]
     listed = table(("", "default", ""), rows) if rows else ""
-    return "\n\n".join(filter(None, (f"## {name}", f"    {usage}", command.help, listed)))
+    parts = (f"## {name}", f"    {usage}", command.help, _example(command), listed)
+    return "\n\n".join(filter(None, parts))
+
+
+def _example(command: Any) -> str:
+    """Its epilog, which is `Example: smelt ...`, with the command as code."""
+    label, _, example = (command.epilog or "").partition(": ")
+    return f"{label}: `{example}`" if example else ""
 
 
 def _is_option(parameter: Any) -> bool:

@@ -77,7 +77,7 @@ def build_engines(
             store_url=settings.store_url, cache_dir=settings.cache_dir
         )
         worker = new_worker(registry, compiler, lambda key, event: _show_event(line, key, event))
-        report = build_model(version, wanted, worker)
+        report = build_model(version, wanted, worker, line.begin)
         line.summary = _counts(report)
     return report
 

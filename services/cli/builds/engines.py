@@ -1,7 +1,7 @@
 """`smelt engines`: published engines with their proof and speed."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from services.cli.builds.running_builds import running_builds, running_builds_text
@@ -30,18 +30,15 @@ from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_size
 
-COLUMNS = (
-    "generation", "kind", "precision", "recipe", "proof", "p50", "x eager", "x fallback", "size",
-    "build", "engine",
-)  # fmt: skip
+COLUMNS = ("kind", "proof", "p50", "x eager", "x fallback", "size", "build", "engine")
 _PROOF_WORDS = {
     ProofOutcome.PASSED: "proven",
     ProofOutcome.FAILED: "failed",
-    ProofOutcome.NOT_RUN: "built, not proven",
+    ProofOutcome.NOT_RUN: "not proven",
 }
 
 
-def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
+def run_engines(settings: CliSettings, model: str, *, as_json: bool, is_wide: bool = False) -> None:
     """Print the engines of one model's newest version, or of all masters.
 
     Raises:
@@ -53,7 +50,7 @@ def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
         return
     names = [model] if model else registry.model_names()
     builds = running_builds_text(running_builds(registry, names))
-    show(None, chain(engines_text(registry, names), builds), as_json=False)
+    show(None, chain(engines_text(registry, names), builds), as_json=False, is_wide=is_wide)
 
 
 def engines_document(registry: Registry, model: str) -> dict[str, Any]:
@@ -114,9 +111,9 @@ def _version_text(
     engines: Sequence[PublishedEngine],
     runs: Sequence[JointRun],
 ) -> Iterator[str | Table]:
-    """The table of engines by generation, in the order in which a replica tries them.
+    """A table of engines for each generation, in the order in which a replica tries them.
 
-    Those that another recipe asked for stand last: they never serve this version.
+    Those that another recipe asked for have tables of their own: they never serve this version.
     """
     faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
     generations = sorted({engine.manifest.key.generation for engine in engines})
@@ -128,8 +125,14 @@ def _version_text(
     # By the joint run where there is one: figures of proofs are of different hours.
     by_speed = (e for g in generations for e in fastest_first(here[g], joint[g]))
     ordered = sorted(by_speed, key=lambda e: bool(faults[e.digest]))
-    rows = [_row(engine, runs, is_ours=not faults[engine.digest]) for engine in ordered]
-    yield Table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
+    title = f"Engines of {version.name} version {version.version}"
+    groups = groupby(ordered, lambda e: (bool(faults[e.digest]), e.manifest.key.generation))
+    for (is_other, generation), group in groups:
+        whose = " for another recipe" if is_other else ""
+        rows = [_row(engine, runs) for engine in group]
+        yield Table(f"{title} on {generation}{whose}", COLUMNS, rows, wide=("size", "build"))
+    if not ordered:
+        yield Table(title, COLUMNS, ())
     for generation, order in joint.items():
         if order.words:
             yield f"engines for {generation} were {order.words}: that run is their order"
@@ -150,15 +153,12 @@ def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timi
     return deciding(engine_history(engine, engine.manifest.key.generation, runs))
 
 
-def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) -> tuple[str, ...]:
+def _row(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[str, ...]:
     key, timings = engine.manifest.key, _timings(engine, runs)
     num_bytes = engine.manifest.num_bytes
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (
-        key.generation,
-        key.kind.value,
-        key.precision.value,
-        "this" if is_ours else "another",
+        f"{key.kind} {key.precision}",
         _PROOF_WORDS[engine.proof.outcome],
         milliseconds(smallest.p50_s, decimals=2) if smallest else "-",
         times(mean_speedup(timings) if timings else None, is_wild=is_wild(timings)),

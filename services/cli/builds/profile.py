@@ -18,7 +18,13 @@ from services.contracts.hardware.kinds import Precision
 
 
 def run_profile(
-    settings: CliSettings, name: str, version: int | None, options: ProfileOptions, *, as_json: bool
+    settings: CliSettings,
+    name: str,
+    version: int | None,
+    options: ProfileOptions,
+    *,
+    as_json: bool,
+    is_wide: bool = False,
 ) -> None:
     """Profile one bucket of a model version in a process of its own, and show the report.
 
@@ -39,7 +45,8 @@ def run_profile(
 
         report = profile_model(model_version, options, worker, progress)
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
-    show(report.model_dump(mode="json"), report_parts(report), as_json=as_json)
+    document = report.model_dump(mode="json")
+    show(document, report_parts(report), as_json=as_json, is_wide=is_wide)
 
 
 def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileOptions:

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from services.contracts.builds.build_lease import BuildLease
 from services.contracts.builds.build_plan import utc_now
 from services.contracts.registry.registry import Registry
+from services.contracts.text.durations import readable_duration
 from services.contracts.text.text_table import Table
 
 _COLUMNS = (
-    "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "last line",
-    "engine",
+    "generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line",
 )  # fmt: skip
+_WIDE = ("stage for", "by", "last line")
 # Of a lease: it is renewed after a third of it, and clocks differ a little.
 _SILENT_SHARE = 0.67
 
@@ -26,8 +28,11 @@ def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, A
 
 
 def running_builds_text(builds: Sequence[dict[str, Any]]) -> list[Table]:
-    """A table, if anything is being built."""
-    return [Table("Being built", _COLUMNS, [_row(build) for build in builds])] if builds else []
+    """A table for each model of which something is being built."""
+    return [
+        Table(f"Being built for {name}", _COLUMNS, [_row(build) for build in group], _WIDE)
+        for name, group in groupby(builds, lambda build: build["model"])
+    ]
 
 
 def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
@@ -72,16 +77,14 @@ def _seconds_since(at: str, now: datetime) -> float:
 
 def _row(build: dict[str, Any]) -> tuple[str, ...]:
     return (
-        build["model"],
         build["generation"],
-        build["kind"],
-        build["precision"],
+        f"{build['kind']} {build['precision']}",
         build["stage"] or "beginning",
-        f"{build['stage_s']:.0f} s",
-        f"{build['duration_s']:.0f} s",
+        readable_duration(build["stage_s"]),
+        readable_duration(build["duration_s"]),
+        build["digest"][:12],
         f"{build['host']} ({build['process_id']})",
         _last_line(build),
-        build["digest"][:12],
     )
 
 

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typing import TYPE_CHECKING
 
 from services.cli.fleet.fleet_file import find_fleet
-from services.cli.output.show import error_console
-from services.cli.requests.gateway_client import gateway_channel
+from services.cli.output.show import print_warning
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.pb import fleet_v1_pb2 as fleet
-from services.pb import fleet_v1_pb2_grpc as fleet_grpc
+
+if TYPE_CHECKING:
+    from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 
 CALL_TIMEOUT_S = 10.0
 _TLS_HINT = "; if it wants the fleet's TLS, set SMELT_FLEET_CERT_FILE, _KEY_FILE and _CA_FILE"
@@ -24,8 +23,13 @@ Metadata = tuple[tuple[str, str], ...]
 @contextmanager
 def _control(
     address: str, settings: FleetSecuritySettings | None
-) -> Iterator[tuple[fleet_grpc.FleetControlStub, Metadata]]:
+) -> Iterator[tuple["fleet_grpc.FleetControlStub", Metadata]]:
     """A stub, and the metadata that its calls carry."""
+    # Where no fleet is asked, commands start sooner without gRPC.
+    import grpc
+
+    from services.pb import fleet_v1_pb2_grpc as fleet_grpc
+
     dialer = FleetDialer.of(settings) if settings else FleetDialer()
     with dialer.channel(address) as channel:
         try:
@@ -88,11 +92,9 @@ def notify_fleet(settings: CliSettings) -> bool:
     try:
         reconcile(address, settings)
     except NotReadyError as error:
-        error_console.print(
-            f"warning: this is in the store, and the fleet does not act on it yet: {error}. Its "
-            "controller reads the store periodically; smelt status shows what keeps it from that",
-            markup=False,
-            soft_wrap=True,
+        print_warning(
+            f"this is in the store, and the fleet does not act on it yet: {error}. Its "
+            "controller reads the store periodically; smelt status shows what keeps it from that"
         )
     return True
 
@@ -126,6 +128,11 @@ def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s:
     Raises:
         NotReadyError: the gateway is gone, or the time ran out.
     """
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    from services.cli.requests.gateway_client import gateway_channel
+
     request = health_pb2.HealthCheckRequest(service=model)
     with gateway_channel(settings, grpc_address) as channel:
         try:

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,12 @@ logger = logging.getLogger(__name__)
 
 _WITHDRAWAL = "services.controller.withdraw"
 _WITHDRAWAL_TIMEOUT_S = 120.0
+# The place of a part, how many there are, and what it is.
+OnPart = Callable[[int, int, str], None]
+
+
+def _ignore(place: int, total: int, what: str) -> None:
+    """For callers that show no progress."""
 
 
 class LocalFleet:
@@ -46,6 +53,7 @@ class LocalFleet:
         self._processes: list[SupervisedProcess] = []
         self._running: RunningFleet | None = None
         self._noting = threading.Lock()
+        self._on_part: OnPart = _ignore
         self._listen = f"{options.host}:0"
         self.held = ExitStack()
 
@@ -88,14 +96,15 @@ class LocalFleet:
                 # A second Ctrl-C or SIGTERM ends the close, and must not leave them running.
                 end(begun, self._linger_s)
 
-    def start(self) -> None:
-        """Start all and publish where they listen.
+    def start(self, on_part: OnPart = _ignore) -> None:
+        """Start all and publish where they listen; `on_part` is called before each process.
 
         Raises:
             NotReadyError: a process did not start; the message holds its log's tail.
         """
         # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self._on_part = on_part
         controller, gateway = self._start_processes()
         self._running = RunningFleet(
             supervisor_pid=os.getpid(),
@@ -137,16 +146,23 @@ class LocalFleet:
                 break
         wait_served(self._settings, self.running.grpc_address, name, timeout_s)
 
-    def wait_settled(self, timeout_s: float) -> None:
+    def wait_settled(self, timeout_s: float, on_part: OnPart = _ignore) -> None:
         """Return once no model is loading any more, and the gateway can ask those that serve.
+
+        `on_part` is called when a model stops loading.
 
         Raises:
             NotReadyError: the time ran out; models may load for longer, and the fleet serves on.
         """
         # The controller's first reading of the store; before it, the fleet lists no models.
         reconcile(self.running.controller, self._settings)
+        before = 0
         for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
-            if all(model.state != "LOADING" for model in snapshot.models):
+            loading = [model.name for model in snapshot.models if model.state == "LOADING"]
+            if len(loading) != before:
+                num, before = len(snapshot.models), len(loading)
+                on_part(num - before, num, f"loading {', '.join(loading)}" if loading else "")
+            if not loading:
                 for name in {model.name for model in snapshot.models if model.state == "READY"}:
                     wait_served(self._settings, self.running.grpc_address, name, timeout_s)
                 return
@@ -207,6 +223,7 @@ class LocalFleet:
             on_trouble=self._note,
         )
         self._processes.append(process)
+        self._on_part(len(self._processes), 2 if self._options.ray_address else 3, name)
         # The gateway, added last, stops first: no request meets a fleet without replicas.
         self.held.callback(process.close)
         return process

@@ -23,7 +23,7 @@ from services.controller.events.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 
 
-def run_status(settings: CliSettings, *, as_json: bool) -> None:
+def run_status(settings: CliSettings, *, as_json: bool, is_wide: bool = False) -> None:
     """Print models, replicas and running builds.
 
     Raises:
@@ -40,7 +40,7 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     workers = document["gateway_workers"] = gateway_workers(running) if running else None
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
     lines = where_lines(running, workers) if running else elsewhere
-    show(document, chain(lines, _text(document)), as_json=as_json)
+    show(document, chain(lines, _text(document)), as_json=as_json, is_wide=is_wide)
 
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
@@ -49,30 +49,29 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["standby"]:
         yield document["standby"]["reason"]
     models = [
-        (
-            m["name"],
-            str(m["version"]),
-            m["state"],
-            f"{m['num_ready']}/{m['num_wanted']}",
-            m["reason"],
-        )
+        (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}")
         for m in document["models"]
     ]
-    yield Table("Models", ("model", "version", "state", "replicas", "reason"), models)
+    yield Table("Models", ("model", "version", "state", "replicas"), models)
+    # Below the tables: sentences in a column of them cannot be read on a narrow screen.
+    for m in document["models"]:
+        if m["reason"]:
+            yield f"{m['name']} version {m['version']}: {m['reason']}"
     replicas = [
         (
-            r["replica"],
+            f"{r['model']} v{r['version']}",
             r["state"],
             r["generation"],
             _serves_with(r),
-            reason_words(r["fallback_reason"]),
+            r["replica"],
         )
         for r in document["replicas"]
     ]
-    yield Table("Replicas", ("replica", "state", "generation", "serves with", "why"), replicas)
+    columns = ("model", "state", "generation", "serves with", "replica")
+    yield Table("Replicas", columns, replicas, wide=("replica",))
     yield from (r["loading"] for r in document["replicas"])
     yield from queue_lines(document["models"])
-    yield from refuted_lines(document["replicas"])
+    yield from fallback_lines(document["replicas"])
     yield from running_builds_text(document["builds"])
     if document["builds_unknown"]:
         yield f"what is being built is not known: {document['builds_unknown']}"
@@ -105,13 +104,13 @@ def process_lines(running: RunningFleet) -> list[str]:
     return away + again
 
 
-def refuted_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
-    """For each model version whose fallback is not torch's, once for each reason, why not."""
-    # Below the table: sentences in a column of it cannot be read on a narrow screen.
+def fallback_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
+    """Why model versions serve on the fallback, and on ONNX Runtime's; each reason once."""
     found = (
-        f"{r['model']} version {r['version']} on {r['generation']}: {r['fallback_refuted']}"
+        f"{r['model']} version {r['version']} on {r['generation']}: {words}"
         for r in replicas
-        if r["fallback_refuted"]
+        for words in (reason_words(r["fallback_reason"]), r["fallback_refuted"])
+        if words
     )
     return list(dict.fromkeys(found))
 

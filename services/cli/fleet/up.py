@@ -16,6 +16,7 @@ from services.cli.output.show import print_line, show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.hardware.facts import Generation
 from services.contracts.text.text_table import Table
 from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
@@ -43,8 +44,12 @@ def run_up(
         Ctrl-C came before anything served.
 
     Raises:
+        InvalidRequestError: no such generation.
         SmeltError: something did not start; the message names it and its log.
     """
+    # Refused before Ray is started, which takes seconds.
+    if options.generation:
+        Generation.parse(options.generation)
     if is_detached:
         return _detach(settings, as_json=as_json)
     steps = Steps(is_quiet=as_json)
@@ -70,13 +75,13 @@ def _begin(
     """Start the fleet; whether the demo's answers matched, True without a demo."""
     if is_demo:
         _prepare_demo(settings, steps)
-    with steps.step("Fleet"):
-        fleet.start()
+    with steps.step("Fleet") as line:
+        fleet.start(line.begin)
     if is_demo:
         return _show_demo(settings, fleet, steps, as_json=as_json)
     with steps.step("Models") as line:
         try:
-            fleet.wait_settled(settings.start_timeout_s)
+            fleet.wait_settled(settings.start_timeout_s, line.begin)
         except NotReadyError:
             line.summary = "some are still loading: smelt status"
     return True
@@ -146,6 +151,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     spawn(command, environment, log_path, write_fd)
     # Else this end keeps the pipe open, and the child's death would not end the wait.
     os.close(write_fd)
-    announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
+    with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
+        announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
     _print_serving(RunningFleet(**announced), "smelt down", as_json=as_json)
     return 0

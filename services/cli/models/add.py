@@ -37,6 +37,9 @@ from services.contracts.registry.model_versions import check_model_name, master_
 from services.contracts.registry.registry import Registry
 from services.engines.shapes import ranges_text
 
+# Open, run, compare, publish.
+_NUM_PARTS = 4
+
 
 def run_models_add(
     settings: CliSettings,
@@ -143,18 +146,19 @@ def _publish(
     line: StepLine,
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
+        line.begin(1, _NUM_PARTS)
         opened = open_master(source, Path(folder), line.update)
         chosen = options.recipe or opened.recipe or Recipe()
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = master_record(opened, files={})
         chosen, buckets = _checked(record, chosen, samples, opened.dim_limits)
-        line.update("running the largest sizes")
+        line.begin(2, _NUM_PARTS, "running the largest sizes")
         check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
         check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
         check_rows(opened.files[MODEL_FILE], record, chosen, buckets)
         calibration = _calibration(record, chosen, options.folder, Path(folder) / "calibration")
-        line.update("comparing the fallback's graph with ONNX Runtime")
+        line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
         master = opened.files[MODEL_FILE], record
         judged = judge_import(
             master,
@@ -164,7 +168,7 @@ def _publish(
             settings_from_environment(),
             line.show,
         )
-        line.update("publishing the master")
+        line.begin(4, _NUM_PARTS, "publishing the master")
         return registry.add_model_version(
             name=name,
             # Last of all: what was refused before leaves nothing in the store.

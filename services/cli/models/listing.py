@@ -12,10 +12,13 @@ from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_size
 from services.pb import fleet_v1_pb2 as fleet
 
-_MASTER_COLUMNS = ("master", "opset", "size", "source")
+_MASTER_COLUMNS = ("size", "master", "opset", "source")
+_WIDE = ("versions", "master", "opset", "source")
 
 
-def run_models_list(settings: CliSettings, *, is_each_version: bool, as_json: bool) -> None:
+def run_models_list(
+    settings: CliSettings, *, is_each_version: bool, as_json: bool, is_wide: bool = False
+) -> None:
     """Print the newest version of each model and which versions serve, or every version."""
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
@@ -29,7 +32,7 @@ def run_models_list(settings: CliSettings, *, is_each_version: bool, as_json: bo
         unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
     table = _versions_table(models) if is_each_version else _models_table(models)
     text: list[str | Table] = [table, why_not if models else "", *map(_unread_words, unread)]
-    show({"models": models, "unread": unread}, text, as_json=as_json)
+    show({"models": models, "unread": unread}, text, as_json=as_json, is_wide=is_wide)
 
 
 def version_document(version: ModelVersion) -> dict[str, Any]:
@@ -90,12 +93,13 @@ def _models_table(models: Sequence[dict[str, Any]]) -> Table:
         (m["name"], str(m["version"]), str(len(m["versions"])), _serving(m), *_master(m))
         for m in models
     ]
-    return Table("Models", ("model", "newest", "versions", "serving", *_MASTER_COLUMNS), rows)
+    columns = ("model", "newest", "versions", "serving", *_MASTER_COLUMNS)
+    return Table("Models", columns, rows, _WIDE)
 
 
 def _versions_table(versions: Sequence[dict[str, Any]]) -> Table:
     rows = [(v["name"], str(v["version"]), v["state"] or "?", *_master(v)) for v in versions]
-    return Table("Versions", ("model", "version", "state", *_MASTER_COLUMNS), rows)
+    return Table("Versions", ("model", "version", "state", *_MASTER_COLUMNS), rows, _WIDE)
 
 
 def _serving(model: dict[str, Any]) -> str:
@@ -105,4 +109,4 @@ def _serving(model: dict[str, Any]) -> str:
 
 def _master(version: dict[str, Any]) -> tuple[str, str, str, str]:
     digest, size = version["master_digest"][:12], readable_size(version["num_bytes"])
-    return digest, str(version["opset"]), size, version["source"]
+    return size, digest, str(version["opset"]), version["source"]

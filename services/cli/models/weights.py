@@ -61,7 +61,6 @@ def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool
     shares = shares_among(weights, versions)
     rows = [
         (
-            name,
             str(version),
             f"{weights[version]:g}" if version in weights else "",
             f"{shares.get(version, 0.0):.1%}",
@@ -69,7 +68,7 @@ def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool
         )
         for version in versions
     ]
-    columns = ("model", "version", "weight", "share", "state", "served now")
+    columns = ("version", "weight", "share", "state", "served now")
     none = "no weights are set: the newest version that is ready gets every request"
     document = {
         "name": name,
@@ -79,5 +78,5 @@ def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool
         if snapshot
         else None,
     }
-    text: list[str | Table] = [Table("Weights", columns, rows), "" if weights else none, why_not]
-    show(document, text, as_json=as_json)
+    table = Table(f"Weights of {name}", columns, rows)
+    show(document, [table, "" if weights else none, why_not], as_json=as_json)

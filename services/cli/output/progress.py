@@ -1,62 +1,100 @@
 """Progress of long work: a live line for people, plain lines in a log, nothing with --json."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
 
 from services.cli.output.show import error_console
+from services.contracts.text.durations import readable_duration
+
+# In a log, details come at most so often.
+_LOG_PERIOD_S = 10.0
 
 
 class Steps:
     """Named steps that run one after another; progress goes to standard error."""
 
-    def __init__(self, *, is_quiet: bool) -> None:
+    def __init__(self, *, is_quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_quiet = is_quiet
+        self._clock = clock
 
     @contextmanager
     def step(self, title: str) -> Iterator["StepLine"]:
-        """Show a step while it runs, and its seconds once it is done."""
-        started = time.monotonic()
+        """Show a step while it runs, and how long it took once it is done."""
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            TimeElapsedColumn(),
+            _Elapsed(),
             # A builder's output may hold [brackets], which are no markup.
             TextColumn("{task.fields[detail]}", style="dim", markup=False),
-            console=error_console,
+            console=error_console(),
             transient=True,
             # Without a terminal a bar would fill a log with control characters.
-            disable=self._is_quiet or not error_console.is_terminal,
+            disable=self._is_quiet or not error_console().is_terminal,
         ) as progress:
-            line = StepLine(progress, title, is_plain=not self._is_quiet)
+            line = StepLine(progress, title, self._clock, is_plain=not self._is_quiet)
             yield line
         if not self._is_quiet:
-            elapsed_s = time.monotonic() - started
-            error_console.print(f"[green]done[/] {title} [dim]{elapsed_s:.1f} s {line.summary}[/]")
+            words = f"{line.elapsed} {line.summary}"
+            error_console().print(f"[green]done[/] {title} [dim]{words}[/]", soft_wrap=True)
 
 
 class StepLine:
-    """The line of one step; `update` and `show` are safe to call from any thread.
+    """The line of one step; all its methods are safe to call from any thread.
 
     Attributes:
         summary: shown behind the step once it is done.
     """
 
-    def __init__(self, progress: Progress, title: str, *, is_plain: bool) -> None:
+    def __init__(
+        self, progress: Progress, title: str, clock: Callable[[], float], *, is_plain: bool
+    ) -> None:
         self._progress = progress
         self._title = title
+        self._clock, self._started = clock, clock()
         self._is_plain = is_plain and progress.disable
+        self._logged = self._started
+        self._place = ""
         self._task = progress.add_task(title, total=None, detail="")
         self.summary = ""
 
+    @property
+    def elapsed(self) -> str:
+        """How long the step has taken, in words."""
+        return readable_duration(self._clock() - self._started)
+
+    def begin(self, place: int, total: int, detail: str = "") -> None:
+        """Show that of so many parts this one begins."""
+        self._place = f"{place} of {total}"
+        self._progress.update(self._task, description=f"{self._title}: {self._place}")
+        if detail:
+            self.update(detail)
+
     def show(self, detail: str) -> None:
-        """Show what happens now on a terminal alone; a log would only grow by it."""
+        """Show what happens now; of several within some seconds, a log has the first alone."""
         self._progress.update(self._task, detail=detail)
+        if self._clock() - self._logged >= _LOG_PERIOD_S:
+            self._log(detail)
 
     def update(self, detail: str) -> None:
         """Show what happens now, in a log too."""
-        self.show(detail)
-        if self._is_plain:
-            error_console.print(f"  {self._title}: {detail}", markup=False)
+        self._progress.update(self._task, detail=detail)
+        self._log(detail)
+
+    def _log(self, detail: str) -> None:
+        if not self._is_plain:
+            return
+        self._logged = self._clock()
+        where = ", ".join(filter(None, (self._place, self.elapsed)))
+        line = f"  {self._title} ({where}): {detail}"
+        error_console().print(line, markup=False, soft_wrap=True)
+
+
+class _Elapsed(ProgressColumn):
+    """The time since a step began, as its log has it."""
+
+    def render(self, task: Task) -> Text:
+        return Text(readable_duration(task.elapsed or 0.0), style="progress.elapsed")

@@ -1,50 +1,59 @@
 """What commands print: text and tables for people, or one JSON document for programs."""
 
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+import textwrap
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from rich import table as rich_table
-from rich.console import Console
-from rich.text import Text
+import typer
 
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_ratio
 
-# A pipe has no width; wide tables keep one row per line there.
-_PIPE_WIDTH = 160
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def _console(*, is_error: bool) -> Console:
+@cache
+def error_console() -> "Console":
+    """Standard error for what has colours or changes while it is seen."""
+    # Most commands have neither, and start sooner without Rich.
+    from rich.console import Console
+
     # A factory may be called `module:factory`, which Rich would print as a picture of one.
-    console = Console(stderr=is_error, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    return console
-
-
-console = _console(is_error=False)
-error_console = _console(is_error=True)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 # Text may be a generator: with --json it is never computed.
-def show(document: Any, text: Iterable[str | Table], *, as_json: bool) -> None:
-    """Print what a command found: a document for programs, else its text for people."""
+def show(
+    document: Any, text: Iterable[str | Table], *, as_json: bool, is_wide: bool = False
+) -> None:
+    """Print what a command found.
+
+    Args:
+        document: for programs.
+        text: for people; "" prints nothing.
+        as_json: print the document.
+        is_wide: print every column of a table, and do not make one narrower.
+    """
     if as_json:
         print_json(document)
         return
     for part in text:
         if isinstance(part, Table):
-            print_table(*part)
-        else:
+            _print_table(part, is_wide=is_wide)
+        elif part:
             print_line(part)
 
 
-def print_line(text: str) -> None:
-    """Text as it is, neither wrapped nor read as markup; nothing for ""."""
-    if text:
-        console.print(text, markup=False, soft_wrap=True)
+def print_line(text: str, *, is_folded: bool = False) -> None:
+    """Text as it is; or folded, with what follows the first line set in."""
+    if is_folded:
+        text = textwrap.fill(text, _width(), subsequent_indent="    ", break_on_hyphens=False)
+    typer.echo(text)
 
 
 def print_json(value: Any) -> None:
@@ -53,23 +62,32 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table, or one line saying that there is nothing."""
-    if not rows:
-        console.print(f"{title}: none")
-        return
-    table = rich_table.Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        # Not as markup: a reason or a shape may hold [words in brackets].
-        table.add_row(*map(Text, row))
-    console.print(table)
+def _width() -> int:
+    """That of the terminal, or COLUMNS; 80 in a pipe."""
+    return shutil.get_terminal_size().columns
+
+
+def _print_table(table: Table, *, is_wide: bool) -> None:
+    title, *lines = table.lines(None if is_wide else _width())
+    typer.secho(title, bold=bool(lines))
+    for line in lines:
+        typer.echo(line)
 
 
 def print_error(message: str) -> None:
     """Print to standard error why a command failed."""
-    error_console.print(Text("error: ", "bold red").append(message, "default"), soft_wrap=True)
+    _print_labelled("error: ", "bold red", message)
+
+
+def print_warning(message: str) -> None:
+    """Print to standard error what is wrong, though the command did its work."""
+    _print_labelled("warning: ", "bold yellow", message)
+
+
+def _print_labelled(label: str, style: str, message: str) -> None:
+    from rich.text import Text
+
+    error_console().print(Text(label, style).append(message, "default"), soft_wrap=True)
 
 
 def print_json_error(kind: str, message: str) -> None:

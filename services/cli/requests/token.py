@@ -3,8 +3,9 @@
 import yaml
 
 from services.cli.output.show import show
-from services.gateway.access.access_file import Grant, StaticToken, Verb
+from services.gateway.access.access_file import Grant, StaticToken
 from services.gateway.access.static_tokens import new_token, token_hash
+from services.gateway.access.verbs import Verb
 
 
 def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool) -> None:

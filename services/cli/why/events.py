@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from services.cli.output.show import print_json, print_line
@@ -20,7 +20,13 @@ _SHORT = 12
 
 
 def run_events(
-    settings: CliSettings, model: str, *, limit: int, is_followed: bool, as_json: bool
+    settings: CliSettings,
+    model: str,
+    *,
+    limit: int,
+    is_followed: bool,
+    as_json: bool,
+    is_wide: bool = False,
 ) -> None:
     """Print the newest events, and with `is_followed` those that come, until Ctrl-C or SIGTERM.
 
@@ -34,14 +40,15 @@ def run_events(
     if model and not any(event.model == model for _, event in shown):
         _check_known(registry, model)
     if not is_followed:
-        _print_all((event for _, event in shown), as_json=as_json)
+        _print_all((event for _, event in shown), as_json=as_json, is_wide=is_wide)
         return
     # Neither signal cuts an event in two.
     with stop_signals() as is_stopped:
         for _, event in shown:
-            _print_one(event, as_json=as_json)
+            _print_one(event, as_json=as_json, is_wide=is_wide)
         position = shown[-1][0] if shown else end
-        _follow(registry, position, model, is_stopped, as_json=as_json)
+        for event in _followed(registry, position, model, is_stopped):
+            _print_one(event, as_json=as_json, is_wide=is_wide)
 
 
 def _check_known(registry: Registry, model: str) -> None:
@@ -67,23 +74,18 @@ def event_line(event: Event) -> str:
     return f"{readable_time(event.at)} {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
 
 
-def _follow(
-    registry: Registry,
-    position: EventPosition,
-    model: str,
-    is_stopped: Callable[[float], bool],
-    *,
-    as_json: bool,
-) -> None:
+def _followed(
+    registry: Registry, position: EventPosition, model: str, is_stopped: Callable[[float], bool]
+) -> Iterator[Event]:
     while not is_stopped(_FOLLOW_PERIOD_S):
         # The position moves for events that are not shown too: they are not read again.
         for reached, event in registry.events_after(position):
             position = reached
             if not model or event.model in ("", model):
-                _print_one(event, as_json=as_json)
+                yield event
 
 
-def _print_all(events: Iterable[Event], *, as_json: bool) -> None:
+def _print_all(events: Iterable[Event], *, as_json: bool, is_wide: bool) -> None:
     known = list(events)
     if as_json:
         print_json({"events": [_document(event) for event in known]})
@@ -91,15 +93,15 @@ def _print_all(events: Iterable[Event], *, as_json: bool) -> None:
         print_line("no events yet: a controller writes them")
     else:
         for event in known:
-            _print_one(event, as_json=False)
+            _print_one(event, as_json=False, is_wide=is_wide)
 
 
-def _print_one(event: Event, *, as_json: bool) -> None:
+def _print_one(event: Event, *, as_json: bool, is_wide: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(_document(event), ensure_ascii=False) + "\n")
         sys.stdout.flush()
     else:
-        print_line(event_line(event))
+        print_line(event_line(event), is_folded=not is_wide)
 
 
 def _document(event: Event) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`smelt why`: what serves a model on a generation, and why nothing better does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from services.cli.builds.build_queue import queued_builds, standby_document
@@ -17,7 +17,6 @@ from services.contracts.events import EventKind
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
-from services.contracts.security.signing import TrustRoot
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
@@ -25,7 +24,7 @@ from services.contracts.text.words import readable_time, worker_command
 from services.controller.build.key_status import KeyState
 from services.pb import fleet_v1_pb2 as fleet
 
-_COLUMNS = ("rank", "kind", "precision", "state", "p50", "x eager", "x fallback", "engine")
+_COLUMNS = ("rank", "kind", "state", "p50", "x eager", "x fallback", "engine")
 _TROUBLES = (EventKind.QUARANTINED, EventKind.BUILD_FAILED, EventKind.BUILD_WAITING)
 _NUM_EVENTS_READ = 200
 
@@ -37,6 +36,7 @@ def run_why(
     *,
     version: int | None = None,
     as_json: bool,
+    is_wide: bool = False,
 ) -> None:
     """Explain one generation, or all that are planned or serve.
 
@@ -46,6 +46,7 @@ def run_why(
         generation: "" for all.
         version: the newest by default.
         as_json: print one document in place of tables.
+        is_wide: print all columns of the tables.
 
     Raises:
         NotFoundError: no such model or version, or nothing is known of the generation.
@@ -69,7 +70,8 @@ def run_why(
     text.append(unplaced and f"{name}: {unplaced}")
     text.append(standby["reason"] if standby else "")
     where = {"model": name, "version": explained.version, "unplaced": unplaced}
-    show(where | {"standby": standby, "generations": cases}, text, as_json=as_json)
+    document = where | {"standby": standby, "generations": cases}
+    show(document, text, as_json=as_json, is_wide=is_wide)
 
 
 def last_trouble(registry: Registry, model: str, generation: str) -> str:
@@ -106,7 +108,11 @@ def _cases(
                 + worker_command(settings.store_url, *plan)
             )
         )
-    trust = TrustRoot(settings.trust_root) if settings.trust_root else None
+    trust = None
+    if settings.trust_root:
+        from services.contracts.security.signing import TrustRoot
+
+        trust = TrustRoot(settings.trust_root)
     for each in [wanted] if wanted else sorted(known):
         # One that does not know its generation yet may be of this one.
         here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
@@ -126,9 +132,9 @@ def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> st
 def _text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
     yield f"{version.name} version {version.version} on {case['generation']}: {case['serves']}"
     rows = [_row(key) for key in case["planned"]]
-    rows += [("-", s["kind"], s["precision"], "skipped", *["-"] * 4) for s in case["skipped"]]
+    rows += [("-", _name(skipped), "skipped", *["-"] * 4) for skipped in case["skipped"]]
     if rows or not case["build"]:
-        yield Table("Planned", _COLUMNS, rows)
+        yield Table("Planned", _COLUMNS, rows, ("x eager",))
     # Below the table: sentences in a column of it cannot be read on a narrow screen.
     yield from _lines(case, version)
 
@@ -139,14 +145,19 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     ]
     return (
         str(key["rank"] or "-"),
-        key["kind"],
-        key["precision"],
+        _name(key),
         key["standing"].replace("_", " "),
-        " - ".join(dict.fromkeys((p50s[0], p50s[-1]))) if p50s else "-",
+        _span(p50s) if p50s else "-",
         times(key["speed_over_eager"], is_wild=key["is_wild"]),
         times(key["speed_over_fallback"], is_wild=key["is_wild"]),
         key["digest"][:SHORT],
     )
+
+
+def _span(texts: Sequence[str]) -> str:
+    """The first and the last of some with one unit: `1.20..34.50 ms`."""
+    least, most = texts[0], texts[-1]
+    return most if least == most else f"{least.partition(' ')[0]}..{most}"
 
 
 def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -11,7 +11,6 @@ from services.contracts.hardware.facts import DeviceFacts, generation_named
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
-from services.contracts.security.signing import TrustRoot
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.selection import Selection, select
 from services.contracts.selection.speed_gate import deciding
@@ -19,6 +18,9 @@ from services.controller.build.build_view import FleetView, plan_for_pool
 from services.controller.build.key_status import KeyStatus, RetryPolicy
 from services.controller.interfaces import NodePool
 from services.pb import fleet_v1_pb2 as fleet
+
+if TYPE_CHECKING:
+    from services.contracts.security.signing import TrustRoot
 
 
 class Case:
@@ -40,7 +42,7 @@ class Case:
         *,
         replicas: Sequence[fleet.ReplicaReport] | None,
         build: dict[str, Any] | None,
-        trust: TrustRoot | None,
+        trust: "TrustRoot | None",
     ) -> None:
         """Gather what is known.
 

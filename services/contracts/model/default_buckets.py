@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.recipe import Bucket, DimRange
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.document import Document

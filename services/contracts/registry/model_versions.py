@@ -17,7 +17,7 @@ from services.contracts.errors import (
     NotFoundError,
     SmeltError,
 )
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelRemoval, ModelVersion

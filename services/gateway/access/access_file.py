@@ -1,6 +1,5 @@
 """The access file: tokens, trusted issuers, and what each may do."""
 
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Self
 from urllib.parse import urlsplit
@@ -12,16 +11,9 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.model.document import Document
 from services.contracts.model.recipe_faults import first_fault
 from services.contracts.model.yaml_text import value_from_yaml
+from services.gateway.access.verbs import Verb
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-class Verb(StrEnum):
-    """What can be allowed. Any verb on a model also allows its metadata."""
-
-    INFER = "infer"
-    LOAD = "load"
-    ADMIN = "admin"
 
 
 class Grant(Document):

@@ -4,7 +4,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from services.contracts.errors import NotAllowedError
-from services.gateway.access.access_file import Grant, Verb
+from services.gateway.access.access_file import Grant
+from services.gateway.access.verbs import Verb
 
 # Of the request being served, for the access log; "" where no token is required.
 CALLER_NAME: ContextVar[str] = ContextVar("smelt_caller", default="")

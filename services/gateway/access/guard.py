@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.contracts.errors import SmeltError
-from services.gateway.access.access_file import Verb
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.gate import Gate, Metadata
+from services.gateway.access.verbs import Verb
 from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import Incoming

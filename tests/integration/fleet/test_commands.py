@@ -150,5 +150,6 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = alone.smelt_process("up", "--ray-address", "127.0.0.1:1", "--grpc-port", "0")
     assert done.returncode == 1
     assert "Ray at 127.0.0.1:1 cannot be joined" in done.stderr
+    assert "  Fleet (1 of 2, " in done.stderr
     both = ("--ray-address", "127.0.0.1:1", "--generation", "cuda-sm90")
     assert "leave one of them out" in alone.smelt_process("up", *both).stderr

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec, check_array
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole
 from services.contracts.selection.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
@@ -235,7 +235,7 @@ def test_samples_are_valid_inputs() -> None:
     assert inputs["mask"].tolist() == [[1, 1]] * 4
     assert inputs["word"].tolist() == ["1.5"] * 4
     for spec in specs:
-        spec.check(inputs[spec.name])
+        check_array(spec, inputs[spec.name])
 
 
 # ---------------------------------------------------------------- reports

@@ -1,6 +1,7 @@
 """`smelt build`: what its exit code and its last lines say."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,11 @@ def test_what_is_built_by_hand_is_signed_too(
         CliRunner().invoke(app, build, catch_exceptions=False)
     keys = new_keys(tmp_path)
     monkeypatch.setenv("SMELT_SIGNING_KEY", str(keys.private))
-    assert CliRunner().invoke(app, build, catch_exceptions=False).exit_code == 0
+    done = CliRunner().invoke(app, build, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert re.search(
+        r"^  Engines of tiny \(1 of 1, .+\): \S+ onnxruntime fp32: build", done.stderr, re.M
+    )
     registry = Registry(open_store(str(tmp_path / "home" / "store")), tmp_path / "cache")
     engines, master = registry.engines(), registry.model_version("tiny").master
     assert len(engines) == 1

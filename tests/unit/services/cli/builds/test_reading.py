@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from services.cli.builds.engines import engines_document, engines_text
 from services.cli.main import app, main
-from services.cli.output import show as output
 from services.contracts.errors import NotFoundError
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
+from services.contracts.text.text_table import Table
 from tests.unit.services.controller import build_world as world
 
 READING = (
@@ -60,20 +59,14 @@ def test_engines_json_says_which_are_for_a_model_s_recipe(registry: Registry) ->
         assert f"smelt build {model['name']}" in model["other_recipe"][others]
 
 
-def test_the_table_says_it_in_a_column_and_puts_ours_first(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    console = Console(record=True, width=200, force_terminal=False)
-    monkeypatch.setattr(output, "console", console)
+def test_those_of_another_recipe_are_in_a_table_of_their_own_after_ours(registry: Registry) -> None:
     for name, recipe, other in (("mine", MINE, THEIRS), ("theirs", THEIRS, MINE)):
-        output.show(None, engines_text(registry, [name]), as_json=False)
-        rows = [line for line in console.export_text().splitlines() if "openvino" in line]
-        assert [("this" in row.split(), "another" in row.split()) for row in rows] == [
-            (True, False),
-            (False, True),
-        ]
-        for row, asked in zip(rows, (recipe, other), strict=True):
-            assert key_for(asked).digest()[:12] in row
+        ours, others = (part for part in engines_text(registry, [name]) if isinstance(part, Table))
+        title = f"Engines of {name} version 1 on {world.GENERATION}"
+        assert (ours.title, others.title) == (title, f"{title} for another recipe")
+        for table, asked in ((ours, recipe), (others, other)):
+            ((kind, *_, digest),) = table.rows
+            assert (kind, digest) == ("openvino fp32", key_for(asked).digest()[:12])
 
 
 @pytest.mark.parametrize("is_json", [False, True])

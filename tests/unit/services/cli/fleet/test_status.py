@@ -5,11 +5,12 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from services.cli.fleet.fleet_file import RunningFleet
 from services.cli.fleet.gateway_workers import gateway_workers
-from services.cli.fleet.status import refuted_lines, status_document, where_lines
+from services.cli.fleet.status import fallback_lines, status_document, where_lines
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.unit.services.cli.fleet_stub import replica
+from tests.unit.services.controller import build_world as world
 
 BARE = RunningFleet(
     supervisor_pid=1,
@@ -79,6 +80,9 @@ def test_which_fallback_serves_and_why_it_is_not_torchs() -> None:
     document = status_document({}, fleet.FleetSnapshot(replicas=[*replicas, replica(3, "e" * 64)]))
     names = [each["fallback"] for each in document["replicas"]]
     assert names == ["torch.compile", "ONNX Runtime", "ONNX Runtime", ""]
-    (line,) = refuted_lines(document["replicas"])
-    assert line.startswith("m version 2 on ")
-    assert line.endswith(wrong)
+    no_engine = "no engine of this model is published"
+    where = [f"m version {number} on {world.GENERATION}" for number in (1, 2, 2)]
+    assert fallback_lines(document["replicas"]) == [
+        f"{subject}: {words}"
+        for subject, words in zip(where, (no_engine, no_engine, wrong), strict=True)
+    ]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -277,7 +278,9 @@ def test_integers_of_which_nothing_is_said_are_told_and_no_others(
     graph = """g (int64[batch, 2] count, int64[batch, 2] ids) => (float[batch, 2] y) {
         c = Cast <to = 1> (count)  rows = Gather (table, ids)  y = Add (c, rows) }"""
     path = str(written(tmp_path, graph, table=normal(9)))
-    said = CliRunner().invoke(app, ["models", "add", "shop", path], catch_exceptions=False).stdout
+    done = CliRunner().invoke(app, ["models", "add", "shop", path], catch_exceptions=False)
+    said = done.stdout
+    assert re.search(r"^  Model shop \(4 of 4, .+\): publishing the master$", done.stderr, re.M)
     assert "which integers 'count' takes: proofs draw 0 and 1 alone" in said
     assert "which integers 'ids' takes" not in said
     assert "input ids: 0 to 8" in said

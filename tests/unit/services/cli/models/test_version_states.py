@@ -113,6 +113,6 @@ class TestCommands:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SMELT_CONTROLLER", "127.0.0.1:1")
-        text = self.run("list")
+        text = self.run("list", "--wide")
         assert "what is served now is not known: controller at 127.0.0.1:1" in text
         assert world.MASTER.digest[:12] in text

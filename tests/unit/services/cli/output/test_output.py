@@ -1,34 +1,55 @@
-"""What people read: words in brackets are words, never markup."""
+"""What people read: words in brackets are words, never markup; how far long work has come."""
 
 import pytest
-from rich.console import Console
 
-from services.cli.output import progress
 from services.cli.output import show as output
+from services.cli.output.progress import Steps
+from services.contracts.text.text_table import Table
 
 BRACKETED = "cannot open [/usr/lib/x.so]: expected [batch, 4]"
 
 
-@pytest.fixture
-def console(monkeypatch: pytest.MonkeyPatch) -> Console:
-    console = Console(record=True, width=160, force_terminal=True)
-    for module, name in ((output, "console"), (output, "error_console")):
-        monkeypatch.setattr(module, name, console)
-    monkeypatch.setattr(progress, "error_console", console)
-    return console
+def test_a_table_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show(None, [Table("t", ("reason",), [(BRACKETED,)])], as_json=False)
+    assert BRACKETED in capsys.readouterr().out
 
 
-def test_a_table_shows_words_in_brackets(console: Console) -> None:
-    output.print_table("t", ("reason",), [(BRACKETED,)])
-    assert BRACKETED in console.export_text()
-
-
-def test_an_error_shows_words_in_brackets(console: Console) -> None:
+def test_an_error_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_error(BRACKETED)
-    assert console.export_text() == f"error: {BRACKETED}\n"
+    assert capsys.readouterr().err == f"error: {BRACKETED}\n"
 
 
-def test_progress_shows_words_in_brackets(console: Console) -> None:
-    with progress.Steps(is_quiet=False).step("build") as line:
-        line.update(BRACKETED)
-    assert BRACKETED in console.export_text()
+class Clock:
+    """Stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_log_says_which_of_how_many_and_since_when(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Steps(is_quiet=False, clock=clock).step("Engines of m") as line:
+        line.update("planning")
+        clock.now = 130.0
+        line.begin(3, 8, BRACKETED)
+        clock.now = 131.0
+        line.show("too soon after the last line")
+        clock.now = 145.0
+        line.show("compiling C++")
+        clock.now = 3900.0
+        line.summary = "8 built"
+    assert capsys.readouterr().err.splitlines() == [
+        "  Engines of m (0.0 s): planning",
+        f"  Engines of m (3 of 8, 2 min 10 s): {BRACKETED}",
+        "  Engines of m (3 of 8, 2 min 25 s): compiling C++",
+        "done Engines of m 1 h 5 min 8 built",
+    ]
+
+
+def test_for_programs_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with Steps(is_quiet=True).step("Engines of m") as line:
+        line.begin(1, 2, "building")
+    assert capsys.readouterr().err == ""

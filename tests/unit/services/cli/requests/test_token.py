@@ -6,8 +6,9 @@ import yaml
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.gateway.access.access_file import AccessDocument, Grant, Verb
+from services.gateway.access.access_file import AccessDocument, Grant
 from services.gateway.access.static_tokens import StaticTokens
+from services.gateway.access.verbs import Verb
 
 
 def test_the_entry_lets_the_token_in() -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotAllowedError
-from services.gateway.access.access_file import AccessDocument, Grant, Verb
+from services.gateway.access.access_file import AccessDocument, Grant
 from services.gateway.access.caller import Caller
+from services.gateway.access.verbs import Verb
 
 TRUSTED = "issuers: [{{issuer: i, audience: a, jwks: {jwks}, roles: {{r: [{{verbs: [infer]}}]}}}}]"
 

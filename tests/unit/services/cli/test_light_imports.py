@@ -1,0 +1,74 @@
+"""What commands must not import, as each of these libraries costs a start of theirs its time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from tests.reference.commands import all_commands
+from tests.unit.services.controller import build_world as world
+
+COMPUTING = {
+    "torch", "ray", "onnx", "onnxruntime", "openvino", "tensorrt", "sympy", "scipy", "numpy",
+    "ml_dtypes", "transformers", "tritonclient",
+}  # fmt: skip
+# What only some commands have a use for, and only at some times.
+TALKING = {"grpc", "cryptography", "prometheus_client", "psutil", "rich"}
+READING = {"pydantic", "pydantic_settings", "yaml", "obstore", "google.protobuf"}
+RUN = """
+import json, sys
+from services.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code or 0
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def imported(*words: str, **environment: str) -> set[str]:
+    """All modules of a process that ran this command."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *words],
+        capture_output=True, text=True, env=dict(os.environ) | environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    return set(modules)
+
+
+def test_the_version_is_printed_at_once() -> None:
+    assert not imported("--version") & {*COMPUTING, *TALKING, *READING}
+
+
+@pytest.mark.parametrize("command", ["", *all_commands()])
+def test_help_needs_nothing_of_what_the_command_does(command: str) -> None:
+    modules = imported(*command.split(), "--help")
+    # Typer's help is made by Rich, and its options are read by pydantic where that is installed.
+    assert not modules & ({*COMPUTING, *TALKING, *READING} - {"rich", "pydantic"})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "models list", "models weights m", "models unload m", "engines", "events", "why m",
+        "prune", "rebuild m",
+    ],
+)  # fmt: skip
+def test_what_looks_at_a_store_imports_nothing_that_computes_or_talks(
+    command: str, tmp_path: Path
+) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    modules = imported(*command.split(), SMELT_HOME=str(tmp_path))
+    assert not modules & {*COMPUTING, *TALKING}
+    assert "services.cli.registry" in modules or command == "prune"
