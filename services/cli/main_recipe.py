@@ -42,7 +42,7 @@ def recipe_check(
     run_recipe_check(settings_for(store), file, model, as_json=as_json)
 
 
-@recipe_app.command("schema", epilog="Example: smelt recipe schema > recipe.schema.json")
+@recipe_app.command("schema", epilog="Example: smelt recipe schema")
 def recipe_schema(as_json: AsJson = False) -> None:
     """Print the recipe's JSON schema, by which editors complete and check one."""
     from services.cli.recipes.recipe_schema import run_recipe_schema
