@@ -41,8 +41,9 @@ _WANTED_BY_WORD = {
 def first_fault(error: ValidationError, document: type[BaseModel]) -> str:
     """The first fault that pydantic found in a document, in words for its author."""
     fault = error.errors()[0]
-    # pydantic names a wrong key of a mapping by the key and then this word.
-    path = [part for part in fault["loc"] if part != "[key]"]
+    # pydantic names a wrong key of a mapping by the key and then this word, and a form of a field
+    # that has several by its tag.
+    path = [part for part in fault["loc"] if part not in ("[key]", "[list]")]
     key = ".".join(map(str, path)) or "document"
     if fault["type"] == "extra_forbidden":
         known = _keys_at(document, path[:-1])

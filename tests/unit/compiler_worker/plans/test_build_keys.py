@@ -9,7 +9,6 @@ from compiler_worker.builders.base import Builder, BuildOutput, BuildSpec
 from compiler_worker.builders.select import BUILD_ORDER
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plans.build_keys import (
-    AHEAD_OF_TIME_GENERATIONS,
     BuildTable,
     Wanted,
     buckets_of,
@@ -95,22 +94,55 @@ def test_every_combination_that_was_asked_for_is_planned() -> None:
     ("devices", "local"), [(CPU_ONLY, "cpu-x86_64-amx"), (WITH_GPU, "cuda-sm90")]
 )
 def test_by_default_this_machines_generation_is_built(devices: Devices, local: str) -> None:
-    recipe = version(kinds=["onnxruntime", "openvino"])
+    recipe = version(kinds=["onnxruntime", "openvino"], precisions=["fp32"])
     table = plan_builds(recipe, Wanted(), devices, always(TableBuilder()))
     assert rows(table) == [("onnxruntime", local, "fp32"), ("openvino", local, "fp32")]
 
 
-def test_by_default_tensorrt_is_also_built_ahead_of_time() -> None:
-    pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
-    table = plan_builds(version(kinds=["tensorrt"]), Wanted(), CPU_ONLY, always(TableBuilder()))
-    found = [key.generation for key in table.planned]
-    assert found == ["cpu-x86_64-amx", *map(str, AHEAD_OF_TIME_GENERATIONS)]
-    assert found[1:] == ["cuda-sm80", "cuda-sm86", "cuda-sm89", "cuda-sm120", "cuda-sm121"]
+def test_tensorrt_is_built_for_other_generations_only_where_they_are_named() -> None:
+    made, builder = version(kinds=["tensorrt"], precisions=["fp32"]), always(TableBuilder())
+    assert rows(plan_builds(made, Wanted(), CPU_ONLY, builder)) == [
+        ("tensorrt", "cpu-x86_64-amx", "fp32")
+    ]
+    named = Wanted(generations=(Generation.parse("cuda-sm89"),))
+    assert rows(plan_builds(made, named, CPU_ONLY, builder)) == [("tensorrt", "cuda-sm89", "fp32")]
+
+
+CALIBRATION = BlobRef(sha256="5" * 64, num_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("generation", "calibration", "found"),
+    [
+        ("cpu-x86_64-v3", CALIBRATION, ["fp32"]),
+        ("cpu-x86_64-amx", None, ["fp32", "bf16"]),
+        ("cpu-x86_64-amx", CALIBRATION, ["fp32", "bf16", "int8"]),
+        ("cuda-sm75", None, ["fp32", "fp16"]),
+        ("cuda-sm90", CALIBRATION, ["fp32", "fp16", "bf16", "int8"]),
+    ],
+)
+def test_auto_plans_what_a_generation_has_instructions_for(
+    generation: str, calibration: BlobRef | None, found: list[str]
+) -> None:
+    made = version(kinds=["inductor"]).model_copy(update={"calibration": calibration})
+    wanted = Wanted(generations=(Generation.parse(generation),))
+    keys = plan_builds(made, wanted, WITH_GPU, always(TableBuilder())).planned
+    assert [key.precision.value for key in keys] == found
+    listed = made.model_copy(
+        update={
+            "recipe": made.recipe.model_copy(
+                update={"precisions": tuple(map(Precision, found)), "calibration": {"path": "x"}}
+            )
+        }
+    )
+    by_hand = plan_builds(listed, wanted, WITH_GPU, always(TableBuilder())).planned
+    assert [key.digest() for key in by_hand] == [key.digest() for key in keys]
 
 
 def test_what_is_built_quickest_comes_first() -> None:
     wanted = Wanted(generations=(Generation.parse("cuda-sm90"),), kinds=tuple(EngineKind))
-    table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
+    made = version(precisions=["fp32"])
+    table = plan_builds(made, wanted, WITH_GPU, always(TableBuilder()))
     found = [key.kind.value for key in table.planned]
     assert found == ["onnxruntime", "openvino", "tensorrt", "inductor"]
 
@@ -146,7 +178,8 @@ def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
 
 def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
     wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
-    (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder())).planned
+    made = version(precisions=["fp32"])
+    (key,) = plan_builds(made, wanted, WITH_GPU, always(TableBuilder())).planned
     assert key.master_digest == master_record().digest
     assert key.builder_options == {"precision": "fp32", "code": build_code(EngineKind.INDUCTOR)}
     assert key.toolchain == {"torch": "2.13.0"}
@@ -155,7 +188,8 @@ def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
 
 def test_a_device_bound_key_names_the_device() -> None:
     wanted = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm90"),))
-    (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder(is_bound=True))).planned
+    made = version(precisions=["fp32"])
+    (key,) = plan_builds(made, wanted, WITH_GPU, always(TableBuilder(is_bound=True))).planned
     assert (key.device_name, key.device_memory_gib, key.driver) == ("NVIDIA H200", 140, "580.1")
 
 
