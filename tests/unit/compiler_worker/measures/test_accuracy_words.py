@@ -1,5 +1,7 @@
 """A recipe's word for accuracy, with its numbers."""
 
+from pathlib import Path
+
 from compiler_worker.measures.accuracy_words import accuracy_words, distances
 from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
 from services.contracts.hardware.kinds import Precision
@@ -39,3 +41,14 @@ def test_no_word_loosens_a_bound() -> None:
         recipe = Recipe(accuracy=word, ranking=ranking)
         for precision, default in DEFAULT_TOLERANCES.items():
             assert distances(precision, recipe).items() <= default.model_dump().items()
+
+
+def test_the_page_for_owners_has_the_same_numbers() -> None:
+    page = Path(__file__).parents[4] / "docs/how-to/write-a-recipe.md"
+    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines()]
+    stated = {
+        row[0]: [float(cell) for cell in row[1:]] for row in rows if row[0] in list(Precision)
+    }
+    assert set(stated) >= {"fp32", "fp16", "bf16", "int8"}
+    for precision, numbers in stated.items():
+        assert numbers == list(distances(Precision(precision), Recipe()).values())
