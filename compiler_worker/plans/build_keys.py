@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from compiler_worker.builders.base import Builder
-from compiler_worker.builders.select import BUILD_ORDER, builder_for
+from compiler_worker.builders.select import build_place, builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.builds.build_key import BuildKey
@@ -120,7 +120,7 @@ def plan_builds(
         )
         planned.append(_bound(key, builder, generation, devices))
     return BuildTable(
-        planned=tuple(sorted(planned, key=lambda key: BUILD_ORDER.index(key.kind))),
+        planned=tuple(sorted(planned, key=build_place)),
         skipped=tuple(skipped),
     )
 
