@@ -57,7 +57,7 @@ class BuildReport:
         records: one for each attempt of this run.
         up_to_date: engines that were published before.
         joint_runs: in which proven ones were timed beside each other, one for each device.
-        tried: precisions that nobody named: what a proof refuses of them is a result.
+        tried: precisions that the recipe leaves to `auto`: a proof that refuses them is no failure.
     """
 
     table: BuildTable

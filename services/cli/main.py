@@ -123,7 +123,8 @@ def engines(
 def build(
     name: Annotated[str, typer.Argument(help="Model to build engines for.")],
     generation: Annotated[
-        list[str] | None, typer.Option(help="Only for this generation; may be repeated.")
+        list[str] | None,
+        typer.Option(help="For this generation, not this machine's own; may be repeated."),
     ] = None,
     kind: Annotated[
         list[str] | None,

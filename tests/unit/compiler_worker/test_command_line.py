@@ -168,7 +168,7 @@ class TestReport:
         report = BuildReport(table=BuildTable(), records=(record(outcome),), up_to_date=())
         assert report.is_success == is_success
 
-    def test_what_a_proof_refuses_of_a_precision_that_nobody_named_is_no_failure(self) -> None:
+    def test_what_a_proof_refuses_of_a_precision_that_auto_tries_is_no_failure(self) -> None:
         for tried, outcome, is_success in (
             (KEY.precision, BuildOutcome.PROOF_FAILED, True),
             (KEY.precision, BuildOutcome.FAILED, False),

@@ -1,4 +1,4 @@
-"""Builds of a host work beside each other; what is timed has the host for itself."""
+"""Builds share a host; a timing has exclusive use of it."""
 
 import fcntl
 import threading
@@ -12,7 +12,7 @@ Turn = Callable[[Path], AbstractContextManager[None]]
 
 
 class Worker:
-    """A thread that takes a turn, notes that it has it, and keeps it until it is told to end."""
+    """A thread that takes a turn, notes that it has it, and keeps it until `end`."""
 
     def __init__(self, turn: Turn, folder: Path, name: str, order: list[str]) -> None:
         self._turn, self._folder, self._name, self._order = turn, folder, name, order
