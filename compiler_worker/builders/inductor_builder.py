@@ -6,12 +6,7 @@ from typing import Any
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
-from compiler_worker.builders.hosts import (
-    bf16_reason,
-    foreign_cuda_reason,
-    local_generation,
-    vnni_reason,
-)
+from compiler_worker.builders.hosts import foreign_cuda_reason, local_generation
 from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import check_ranges
@@ -19,6 +14,7 @@ from compiler_worker.progress import Progress
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
 from services.engines.device.toolchain import installed_toolchain, missing_reason
 from services.engines.shapes import union_of
@@ -136,13 +132,11 @@ def _compile(
 
 
 def _cpu_precision_reason(generation: Generation, precision: Precision) -> str:
-    match precision:
-        case Precision.BF16:
-            return bf16_reason(generation)
-        case Precision.INT8:
-            return vnni_reason(generation) or quantiser_reason(precision)
-        case _:
-            return _CPU_REASONS.get(precision, "")
+    return (
+        _CPU_REASONS.get(precision, "")
+        or missing_instructions(generation, precision)
+        or quantiser_reason(precision)
+    )
 
 
 def _cpu_host_reason(generation: Generation) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
-from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
 from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
 from services.engines.device.toolchain import installed_version, missing_reason
 from services.engines.openvino_engine import (
@@ -34,7 +34,7 @@ class OpenvinoBuilder(CompilesAtLoad):
             return f"kind openvino is for CPUs, not for {generation}"
         if precision in (Precision.FP16, Precision.FP8):
             return f"kind openvino computes in fp32, bf16 or int8 on a CPU, not in {precision}"
-        if precision is Precision.BF16 and (reason := bf16_reason(generation)):
+        if precision is Precision.BF16 and (reason := missing_instructions(generation, precision)):
             return reason
         return missing_reason("openvino") or quantiser_reason(precision)
 
@@ -44,7 +44,8 @@ class OpenvinoBuilder(CompilesAtLoad):
         Of a quantised graph it is for what is not quantised.
         """
         if precision.is_quantised:
-            rest = Precision.FP32 if bf16_reason(generation) else Precision.BF16
+            has_bf16 = not missing_instructions(generation, Precision.BF16)
+            rest = Precision.BF16 if has_bf16 else Precision.FP32
             return {PRECISION_HINT: PRECISION_HINTS[rest], **quantiser_options(precision)}
         return {PRECISION_HINT: PRECISION_HINTS[precision]}
 

@@ -8,6 +8,7 @@ from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.quantiser import quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
 
 if TYPE_CHECKING:
@@ -20,13 +21,10 @@ _LOWERABLE = ("Attention", "RMSNormalization", "RotaryEmbedding")
 _LOWERED_IN_FP32 = ("Attention",)
 
 
-_FIRST_WITH_FP8 = (8, 9)
-
-
 def precision_reason(generation: Generation, precision: Precision) -> str:
     """Why TensorRT cannot or should not build a precision for a generation, or ""."""
-    if precision is Precision.FP8 and (generation.major, generation.minor) < _FIRST_WITH_FP8:
-        return f"fp8 needs SM 8.9 or newer; {generation} has none"
+    if precision is Precision.FP8 and (reason := missing_instructions(generation, precision)):
+        return reason
     if precision is Precision.INT8_WEIGHT_ONLY:
         return "TensorRT folds int8 weights back into floats: use fp16, bf16 or int8"
     return quantiser_reason(precision)

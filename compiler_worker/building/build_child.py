@@ -6,6 +6,7 @@ from compiler_worker.builders.base import BuildSpec
 from compiler_worker.children.child import Events, limit_threads
 from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
 from compiler_worker.memory import peak_resident_bytes
+from compiler_worker.timing.host_turns import beside_others
 from services.engines.caches.compile_cache import use_compile_cache
 
 
@@ -25,7 +26,7 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
         typed_graphs=request.cache_dir / "typed",
     )
     started = time.monotonic()
-    with events.stage(Stage.BUILD):
+    with events.stage(Stage.BUILD), beside_others(request.cache_dir):
         output = builder_for(request.key.kind).build(plan, request.workspace, events.line)
     return BuildResult(
         files=output.files,

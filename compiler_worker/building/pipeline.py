@@ -31,6 +31,7 @@ from services.contracts.builds.build_plan import is_of_other_code
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
@@ -40,6 +41,8 @@ from services.contracts.model.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
+from services.contracts.model.precision_choice import AUTO
+from services.contracts.model.recipe import Recipe
 from services.contracts.selection.joint_run import JointRun
 
 logger = logging.getLogger(__name__)
@@ -54,19 +57,33 @@ class BuildReport:
         records: one for each attempt of this run.
         up_to_date: engines that were published before.
         joint_runs: in which proven ones were timed beside each other, one for each device.
+        tried: precisions that the recipe leaves to `auto`: a proof that refuses them is no failure.
     """
 
     table: BuildTable
     records: tuple[BuildRecord, ...]
     up_to_date: tuple[PublishedEngine, ...]
     joint_runs: tuple[JointRun, ...] = ()
+    tried: frozenset[Precision] = frozenset()
+
+    @property
+    def failures(self) -> tuple[BuildRecord, ...]:
+        """Attempts that failed; an engine that is built but unproven is no failure."""
+        return tuple(
+            each
+            for each in self.records
+            if not each.outcome.is_good
+            and (each.outcome is BuildOutcome.FAILED or each.key.precision not in self.tried)
+        )
 
     @property
     def is_success(self) -> bool:
-        """Whether nothing failed; an engine that is built but unproven is no failure."""
-        are_built = all(record.outcome.is_good for record in self.records)
-        proofs = (engine.proof.outcome for engine in self.up_to_date)
-        return are_built and ProofOutcome.FAILED not in proofs
+        """Whether nothing failed."""
+        return not self.failures and not any(
+            engine.proof.outcome is ProofOutcome.FAILED
+            and engine.manifest.key.precision not in self.tried
+            for engine in self.up_to_date
+        )
 
 
 def build_model(
@@ -122,7 +139,14 @@ def build_model(
         records=tuple(records),
         up_to_date=tuple(up_to_date),
         joint_runs=tuple(compare_engines(version, worker)),
+        tried=_tried(version.recipe, wanted),
     )
+
+
+def _tried(recipe: Recipe, wanted: Wanted) -> frozenset[Precision]:
+    if recipe.precisions != AUTO or wanted.precisions:
+        return frozenset()
+    return frozenset(Precision) - {Precision.FP32}
 
 
 def _is_any_proven(records: Sequence[BuildRecord], up_to_date: Sequence[PublishedEngine]) -> bool:

@@ -7,6 +7,7 @@ engine keeps would show them. A recipe that names another set for a precision, o
 from compiler_worker.inputs.sampling import is_floating
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.precisions import admitted_precisions
 from services.contracts.model.recipe import OutputRecipe, Recipe
 
 _LITTLE = ("a column shifted by a tenth of its spread", "one row in fifty of another sample")
@@ -17,9 +18,12 @@ OF_EIGHT_BITS: dict[Precision, tuple[str, ...]] = {
 }
 
 
-def with_accepted_blindness(recipe: Recipe, master: MasterRecord) -> Recipe:
+def with_accepted_blindness(
+    recipe: Recipe, master: MasterRecord, *, has_calibration: bool
+) -> Recipe:
     """The recipe with what it accepts of each precision in eight bits that it asks for."""
-    wanted = {each: OF_EIGHT_BITS[each] for each in recipe.precisions if each in OF_EIGHT_BITS}
+    asked = admitted_precisions(recipe, has_calibration=has_calibration)
+    wanted = {each: OF_EIGHT_BITS[each] for each in asked if each in OF_EIGHT_BITS}
     outputs = dict(recipe.outputs)
     for spec in master.outputs if wanted else ():
         if is_floating(spec):

@@ -16,6 +16,7 @@ from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.precision_choice import AUTO
 from services.contracts.model.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
 from services.contracts.model.task_recipe import BoxTask, FunctionTask, Task, TopKTask
 from services.contracts.text.nearest import nearest
@@ -93,7 +94,8 @@ def _check_is_numbers(key: str, spec: TensorSpec) -> None:
 
 def _check_calibration(master: MasterRecord, recipe: Recipe) -> None:
     """Never calibrated on drawn numbers: their scales would fit no real request."""
-    wanting = [precision for precision in recipe.precisions if precision.is_calibrated]
+    listed = () if recipe.precisions == AUTO else recipe.precisions
+    wanting = [precision for precision in listed if precision.is_calibrated]
     strings = [spec.name for spec in master.inputs if spec.datatype == BYTES]
     if wanting and strings:
         raise InvalidRecipeError(

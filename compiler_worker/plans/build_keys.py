@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 
 from compiler_worker.builders.base import Builder
-from compiler_worker.builders.select import BUILD_ORDER, builder_for
+from compiler_worker.builders.select import build_place, builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.builds.build_key import BuildKey
@@ -16,13 +15,9 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.default_buckets import default_buckets, dynamic_dims
 from services.contracts.model.dim_limits import DimLimits, limits_fault
 from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.precisions import precisions_on
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.terms import calibration_digest, proof_terms
-
-# What TensorRT-RTX builds ahead of time on any machine.
-AHEAD_OF_TIME_GENERATIONS = tuple(
-    Generation.parse(f"cuda-{sm}") for sm in ("sm80", "sm86", "sm89", "sm120", "sm121")
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +25,7 @@ class Wanted:
     """What to build; empty means the default.
 
     Attributes:
-        generations: default: this machine's, and for kind tensorrt all that can be built
-            ahead of time.
+        generations: default: this machine's.
         kinds, precisions: default: the recipe's.
         keys: digests; only these, also those that failed or are proven before.
         is_first: stop once one engine is proven; the others are another run's.
@@ -93,7 +87,7 @@ def plan_builds(
     buckets = buckets_of(version.master, version.recipe, version.dim_limits)
     planned: list[BuildKey] = []
     skipped: list[SkippedBuild] = []
-    for generation, kind, precision in _combinations(version.recipe, wanted, devices):
+    for generation, kind, precision in _combinations(version, wanted, devices):
         builder = find_builder(kind)
         reason = builder.unavailable_reason(generation, precision)
         if not reason and precision.is_calibrated and version.calibration is None:
@@ -126,7 +120,7 @@ def plan_builds(
         )
         planned.append(_bound(key, builder, generation, devices))
     return BuildTable(
-        planned=tuple(sorted(planned, key=lambda key: BUILD_ORDER.index(key.kind))),
+        planned=tuple(sorted(planned, key=build_place)),
         skipped=tuple(skipped),
     )
 
@@ -159,19 +153,18 @@ def buckets_of(
 
 
 def _combinations(
-    recipe: Recipe, wanted: Wanted, devices: Devices
+    version: ModelVersion, wanted: Wanted, devices: Devices
 ) -> Iterator[tuple[Generation, EngineKind, Precision]]:
-    for kind in wanted.kinds or recipe.kinds:
-        for generation in wanted.generations or _default_generations(kind, devices):
-            for precision in wanted.precisions or recipe.precisions:
+    for kind in wanted.kinds or version.recipe.kinds:
+        for generation in wanted.generations or (main_device(devices).parsed_generation,):
+            for precision in wanted.precisions or _built_on(generation, version):
                 yield generation, kind, precision
 
 
-def _default_generations(kind: EngineKind, devices: Devices) -> list[Generation]:
-    local = main_device(devices).parsed_generation
-    if kind is not EngineKind.TENSORRT or find_spec("tensorrt_rtx") is None:
-        return [local]
-    return [local, *(g for g in AHEAD_OF_TIME_GENERATIONS if g != local)]
+def _built_on(generation: Generation, version: ModelVersion) -> list[Precision]:
+    has_calibration = version.calibration is not None
+    found = precisions_on(generation, version.recipe, has_calibration=has_calibration)
+    return [precision for precision, reason in found.items() if not reason]
 
 
 def _bound(key: BuildKey, builder: Builder, generation: Generation, devices: Devices) -> BuildKey:

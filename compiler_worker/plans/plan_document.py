@@ -30,6 +30,7 @@ from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.precisions import admitted_precisions
 from services.contracts.registry.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -170,8 +171,9 @@ def _check_wanted(version: ModelVersion, wanted: Wanted) -> None:
     # Replicas take any engine that is proven: they would serve with what the model's owner did
     # not choose.
     recipe = version.recipe
+    precisions = admitted_precisions(recipe, has_calibration=version.calibration is not None)
     _check_choice("kind", wanted.kinds, recipe.kinds, version)
-    _check_choice("precision", wanted.precisions, recipe.precisions, version)
+    _check_choice("precision", wanted.precisions, precisions, version)
 
 
 def _check_choice(

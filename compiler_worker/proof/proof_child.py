@@ -22,6 +22,7 @@ from compiler_worker.references.models import FxModel, Model
 from compiler_worker.references.reference import Reference, open_eager, open_reference
 from compiler_worker.timing.benchmark import BenchmarkLimits, Contender, Contest, benchmark
 from compiler_worker.timing.fallback import open_fallback
+from compiler_worker.timing.host_turns import alone, beside_others
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware.facts import Platform
@@ -61,7 +62,7 @@ class _Proving:
     def run(self) -> Proof:
         """Load, judge, and time what passed."""
         prepare_torch(self._request)
-        with self._events.stage(Stage.PROVE):
+        with self._events.stage(Stage.PROVE), beside_others(self._request.cache_dir):
             self._events.line("loading the engine")
             try:
                 # The engine first: memory is measured before anything else has grown.
@@ -137,7 +138,8 @@ class _Proving:
         with self._events.stage(Stage.BENCHMARK):
             self._events.line("opening the fallback")
             timed = self._timed()
-            fallback = open_fallback(request, timed)
+            with beside_others(request.cache_dir):
+                fallback = open_fallback(request, timed)
             contest = Contest(
                 engine=Contender(model=engine, held_bytes=proof.peak_memory_bytes),
                 eager=Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
@@ -152,7 +154,8 @@ class _Proving:
                 min_iterations=request.benchmark_iterations,
             )
             answers = [engine.run(sample.inputs) for sample in timed]
-            timings = benchmark(contest, timed, request.recipe, limits)
+            with alone(request.cache_dir):
+                timings = benchmark(contest, timed, request.recipe, limits)
             fallback.close()
             reason = self._changed(engine, timed, answers)
         outcome = ProofOutcome.FAILED if reason else proof.outcome

@@ -11,6 +11,7 @@ from compiler_worker.references.models import FxModel, Model, OrtModel
 from compiler_worker.references.reference import open_eager
 from compiler_worker.timing.benchmark import BenchmarkLimits, Contender, race
 from compiler_worker.timing.fallback import OpenedFallback, open_fallback
+from compiler_worker.timing.host_turns import alone, beside_others
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.hardware.facts import Platform
 from services.contracts.selection.joint_run import JointTiming
@@ -45,11 +46,13 @@ class _Timing:
         """Load everything, then time it."""
         prepare_torch(self._any)
         with self._events.stage(Stage.BENCHMARK):
-            engines = self._loaded()
-            eager = self._opened_eager()
-            self._events.line("opening the fallback")
-            fallback = open_fallback(self._any, self._samples)
-            shapes = tuple(self._at(each, engines, eager, fallback) for each in self._samples)
+            with beside_others(self._any.cache_dir):
+                engines = self._loaded()
+                eager = self._opened_eager()
+                self._events.line("opening the fallback")
+                fallback = open_fallback(self._any, self._samples)
+            with alone(self._any.cache_dir):
+                shapes = tuple(self._at(each, engines, eager, fallback) for each in self._samples)
             fallback.close()
             for engine in engines.values():
                 engine.close()

@@ -27,7 +27,8 @@ def engines(
 def build(
     name: Annotated[str, model_argument("Model to build engines for.")],
     generation: Annotated[
-        list[str] | None, typer.Option(help="Only for this generation; may be repeated.")
+        list[str] | None,
+        typer.Option(help="For this generation, not this machine's own; may be repeated."),
     ] = None,
     kind: Annotated[
         list[str] | None,

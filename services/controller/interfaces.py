@@ -21,6 +21,7 @@ class NodePool:
         num_nodes: how many are there now; 0 for a pool that may grow.
         num_known: how many there are with those that take nothing new for now (cordoned, not
             ready); 0 where the source knows of no others.
+        num_builds: how many build tasks its nodes take at a time.
         names: what a person calls them (node names, a line of the file).
         is_stale: as they were before the source was lost: nothing is launched for them.
     """
@@ -29,6 +30,7 @@ class NodePool:
     source: str
     num_nodes: int
     num_known: int = 0
+    num_builds: int = 1
     names: tuple[str, ...] = ()
     is_stale: bool = False
 

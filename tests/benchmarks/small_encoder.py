@@ -3,7 +3,7 @@
 import torch
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 
@@ -72,6 +72,7 @@ def _encoder(*boxes: tuple[int, int, int, int]) -> PyTorchModel:
         output_names=("embedding",),
         recipe=Recipe(
             kinds=(EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
+            precisions=(Precision.FP32,),
             buckets=tuple(Bucket(dims=dims) for dims in buckets),
             inputs={"ids": InputRecipe(low=0, high=_NUM_WORDS, min=0, max=_NUM_WORDS - 1)},
             batching=Batching(batch_dim="batch"),

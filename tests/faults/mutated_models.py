@@ -23,7 +23,7 @@ from compiler_worker.master.source import OnnxFile
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import InvalidModelError, SmeltError, UnsupportedGraphError
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Recipe
 from tests.faults.mutations import mutated
 from tests.quick_worker import quick_worker
@@ -68,7 +68,7 @@ def _built(seed: int, master: OpenedMaster, worker: WorkerContext) -> BuildRepor
     version = worker.registry.add_model_version(
         name=f"seed{seed}",
         master=worker.registry.publish_master(master),
-        recipe=Recipe(),
+        recipe=Recipe(precisions=(Precision.FP32,)),
         source="mutation",
         source_fingerprint=str(seed),
     )

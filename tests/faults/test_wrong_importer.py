@@ -12,6 +12,7 @@ import pytest
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.errors import UnsupportedGraphError
+from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import bytes_from_array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
@@ -25,7 +26,10 @@ from services.telemetry.recorder import NullRecorder
 from tests.faults.judged import normal, written
 
 WRONG = Path(__file__).with_name("wrong_importer")
-RECIPE = Recipe(buckets=(Bucket(dims={"batch": DimRange(min=1, opt=4, max=9)}),))
+RECIPE = Recipe(
+    precisions=(Precision.FP32,),
+    buckets=(Bucket(dims={"batch": DimRange(min=1, opt=4, max=9)}),),
+)
 WEIGHTS = {"w": normal(8, 16), "v": normal(16, 4)}
 
 

@@ -60,7 +60,7 @@ def is_anything_there(report: BuildReport) -> bool:
 
 def again_lines(registry: Registry, report: BuildReport) -> Iterator[str]:
     """A line for each key that had failed before and failed again."""
-    for digest in (r.key.digest() for r in report.records if not r.outcome.is_good):
+    for digest in (record.key.digest() for record in report.failures):
         if (number := len(registry.build_records(digest))) > 1:
             yield (
                 f"{digest[:12]} failed in attempt {number}: each smelt build tries it again; a "
@@ -83,9 +83,11 @@ def build_engines(
 
 
 def _counts(report: BuildReport) -> str:
-    failures = sum(not record.outcome.is_good for record in report.records)
-    words = f"{len(report.records) - failures} built, {len(report.up_to_date)} up to date"
-    return f"{words}, {failures} failed" if failures else words
+    num_built = sum(record.outcome.is_good for record in report.records)
+    num_refused = len(report.records) - num_built - len(report.failures)
+    counts = {"refused by their proofs": num_refused, "failed": len(report.failures)}
+    words = [f"{num_built} built", f"{len(report.up_to_date)} up to date"]
+    return ", ".join([*words, *(f"{num} {what}" for what, num in counts.items() if num)])
 
 
 def wanted_from(generations: Sequence[str], kinds: Sequence[str]) -> Wanted:

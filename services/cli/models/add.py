@@ -3,7 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compiler_worker.inputs.integer_draws import undescribed
@@ -12,6 +12,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.master.stored import MODEL_FILE
+from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
 from compiler_worker.model_checks.import_verdict import judge_import
@@ -28,9 +29,12 @@ from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.precision_choice import AUTO, Accuracy
+from services.contracts.model.precisions import admitted_precisions
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.model.value_limits import limits_of
 from services.contracts.registry.model_versions import check_model_name, master_record
@@ -85,6 +89,9 @@ def _text(version: ModelVersion) -> Iterator[str]:
             f"serves {ranges_text(bucket.dims)}, as its recipe names no buckets; for other sizes "
             "add it again with a recipe that has some: --recipe FILE"
         )
+    has_calibration = version.calibration is not None
+    admitted = admitted_precisions(version.recipe, has_calibration=has_calibration)
+    yield from accuracy_words(version.recipe, admitted)
     yield from accepted_words(version.recipe)
     if version.fallback_verdict:
         yield version.fallback_verdict.words
@@ -157,7 +164,10 @@ def _publish(
         check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
         check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
         check_rows(opened.files[MODEL_FILE], record, chosen, buckets)
-        calibration = _calibration(record, chosen, options.folder, Path(folder) / "calibration")
+        given = replace(options, samples=samples)
+        calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
+        has_calibration = calibration is not None
+        chosen = with_accepted_blindness(chosen, record, has_calibration=has_calibration)
         line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
         master = opened.files[MODEL_FILE], record
         judged = judge_import(
@@ -190,13 +200,25 @@ def _publish(
 
 
 def _calibration(
-    master: MasterRecord, recipe: Recipe, source_dir: Path, target_dir: Path
+    master: MasterRecord, recipe: Recipe, given: AddOptions, target_dir: Path, line: StepLine
 ) -> Path | None:
-    """The recipe's calibration set, checked and in the form in which it is kept."""
-    if recipe.calibration is None:
+    """What int8 is calibrated with: what the recipe names, or samples where the order decides."""
+    if recipe.calibration is not None:
+        return _kept(master, recipe, given.folder / recipe.calibration.path, target_dir)
+    is_order_kept = recipe.precisions == AUTO and recipe.accuracy is Accuracy.RANKING
+    if given.samples is None or not is_order_kept:
         return None
-    path, limits = source_dir / recipe.calibration.path, limits_of(master, recipe)
-    arrays = read_calibration(path, master.inputs, limits)
+    try:
+        return _kept(master, recipe, given.samples, target_dir)
+    except InvalidRecipeError as error:
+        # Samples for proofs may be fewer, or strings.
+        line.update(f"no int8 engines are built: {error}")
+        return None
+
+
+def _kept(master: MasterRecord, recipe: Recipe, path: Path, target_dir: Path) -> Path:
+    """A calibration set, checked and in the form in which it is kept."""
+    arrays = read_calibration(path, master.inputs, limits_of(master, recipe))
     target_dir.mkdir()
     return write_calibration(arrays, target_dir)
 
@@ -214,5 +236,4 @@ def _checked(
     if samples is not None:
         check_samples(samples, master.inputs, limits_of(master, recipe))
     require_samples(samples, master, recipe, buckets)
-    kept = with_accepted_blindness(recipe, master)
-    return recipe_with_words(kept, samples, master.inputs), buckets
+    return recipe_with_words(recipe, samples, master.inputs), buckets

@@ -9,6 +9,7 @@ from services.cli.models.version_states import loading_words
 from services.cli.output.show import show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
+from services.cli.why.precision_words import precision_document, precision_lines
 from services.cli.why.why_case import Case, replicas_of
 from services.cli.why.why_document import SHORT, case_document
 from services.cli.why.why_keys import difference_words
@@ -118,7 +119,8 @@ def _cases(
         here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
         made = [plan for plan in plans if plan.node_class.generation == each]
         case = Case(registry, version, made, replicas=here, build=builds.get(each), trust=trust)
-        yield {"generation": each} | case_document(case, settings.store_url)
+        about = {"generation": each} | precision_document(version, each)
+        yield about | case_document(case, settings.store_url)
 
 
 def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> str:
@@ -171,6 +173,7 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
         f"{_name(k)}: {k['proof']['words']}" for k in keys if k["proof"] and k["proof"]["words"]
     )
     yield from (f"{_name(skipped)}: {skipped['reason']}" for skipped in case["skipped"])
+    yield from precision_lines(case, version)
     # What a replica reports of its fallback stands in the first line already.
     if verdict and not any(replica["fallback_refuted"] for replica in case["replicas"]):
         yield verdict.words

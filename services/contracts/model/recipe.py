@@ -9,12 +9,13 @@ from enum import StrEnum
 from typing import Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
 from services.contracts.model.document import Document
+from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.recipe_faults import faults_in
 from services.contracts.model.task_recipe import Task
 from services.contracts.model.yaml_text import line_of, value_from_yaml
@@ -244,7 +245,9 @@ class Recipe(Document):
     """Everything the owner of a model may choose.
 
     Attributes:
-        kinds, precisions: what to try; builders that do not apply are skipped with a reason.
+        kinds: what to try; builders that do not apply are skipped with a reason.
+        precisions: `auto`, or a list of what to try. `auto` is what each generation has
+            instructions for: bf16, fp16 on GPUs, and int8 where there are calibration samples.
         buckets: shapes to build for and to serve; empty means those of `default_buckets`.
         inputs: how each input is drawn, padded and checked, by its name.
         outputs: how each output is compared, by its name.
@@ -252,6 +255,7 @@ class Recipe(Document):
             `compiler_worker/measures/tolerances.py`.
         ranking: of an embedding, how well engines have to keep the order of neighbours.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
+        accuracy: how close answers must be, in a word.
         calibration: needed for precisions int8 and fp8, unused by the others.
         batching: how replicas join requests.
         tensorrt, inductor: options of these kinds.
@@ -263,13 +267,18 @@ class Recipe(Document):
     """
 
     kinds: tuple[EngineKind, ...] = tuple(EngineKind)
-    precisions: tuple[Precision, ...] = (Precision.FP32,)
+    precisions: PrecisionChoice = AUTO
     buckets: tuple[Bucket, ...] = ()
     inputs: dict[str, InputRecipe] = {}
     outputs: dict[str, OutputRecipe] = {}
     tolerances: dict[Precision, Tolerance] = {}
     ranking: RankingTask | None = None
     tasks: tuple[Task, ...] = ()
+    # Behind what it is checked against; left out by default, so that an older release can read
+    # the record of a recipe that lists its precisions.
+    accuracy: Accuracy = Field(
+        default=Accuracy.CLOSE, exclude_if=lambda word: word is Accuracy.CLOSE
+    )
     calibration: Calibration | None = None
     batching: Batching = Batching()
     tensorrt: TensorrtOptions = TensorrtOptions()
@@ -277,6 +286,24 @@ class Recipe(Document):
     num_replicas: int = Field(default=1, ge=1)
     must_beat_fallback: bool = True
     response_cache: bool = False
+
+    @field_validator("accuracy")
+    @classmethod
+    def _can_be_kept(cls, word: Accuracy, info: ValidationInfo) -> Accuracy:
+        """A word asks for nothing that the rest of the recipe rules out."""
+        listed = info.data.get("precisions", AUTO)
+        is_reduced = listed not in (AUTO, (Precision.FP32,))
+        if word is Accuracy.EXACT and is_reduced:
+            raise ValueError(
+                f"only fp32 is that close, and precisions lists {', '.join(listed)}; expected "
+                "close, or precisions: auto"
+            )
+        if word is Accuracy.RANKING and not (info.data.get("ranking") or info.data.get("tasks")):
+            raise ValueError(
+                "it needs an order to compare; expected `ranking: {output: NAME}` of an embedding "
+                "or, of a classifier, `tasks: [{metric: top_k, output: NAME, k: 5}]`"
+            )
+        return word
 
     def builder_options(self, kind: EngineKind) -> dict[str, str]:
         """Options of a kind that differ from its defaults, for the build key."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
+from services.contracts.model.precisions import admitted_precisions
 from services.contracts.selection.joint_order import JointOrder, engine_history, joint_order
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.speed_gate import (
@@ -198,10 +199,11 @@ def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
     Engines of one master serve every version that has it, but only on that version's terms.
     """
     key, recipe = engine.manifest.key, version.recipe
+    precisions = admitted_precisions(recipe, has_calibration=version.calibration is not None)
     if key.kind not in recipe.kinds:
         return f"kind {key.kind}, the recipe asks for {', '.join(recipe.kinds)}"
-    if key.precision not in recipe.precisions:
-        return f"precision {key.precision}, the recipe asks for {', '.join(recipe.precisions)}"
+    if key.precision not in precisions:
+        return f"precision {key.precision}, the recipe asks for {', '.join(precisions)}"
     if version.buckets != key.buckets:
         found, wanted = (
             ", ".join(bucket.label for bucket in buckets)

@@ -38,21 +38,21 @@ class BuildCandidate:
 class _Reservations:
     """What running tasks and those chosen already take."""
 
-    classes: set[str] = field(default_factory=set)
+    classes: Counter[str] = field(default_factory=Counter)
     subjects: set[tuple[str, int, str]] = field(default_factory=set)
     is_any_anywhere: bool = False
 
     def add(self, task: TaskSpec) -> None:
         """Take a task's class of nodes and its subject."""
-        self.classes.add(task.node_class.digest())
+        self.classes[task.node_class.digest()] += 1
         self.subjects.add((task.model, task.version, task.node_class.generation))
         self.is_any_anywhere |= task.is_anywhere
 
-    def holds(self, task: BuildTask) -> bool:
-        """Whether a task has to wait for another one."""
+    def holds(self, task: BuildTask, num_builds: int) -> bool:
+        """Whether a task has to wait for another one; its nodes take so many at a time."""
         subject = (task.model, task.version, task.node_class.generation)
         return (
-            task.node_class.digest() in self.classes
+            self.classes[task.node_class.digest()] >= num_builds
             or subject in self.subjects
             # On nodes that serve something else: one at a time is burden enough.
             or (task.is_anywhere and self.is_any_anywhere)
@@ -76,7 +76,7 @@ def turns(
         # Of a node that may be gone by now: its Job would wait for nothing.
         if task is None or candidate.pool.is_stale:
             continue
-        if not reservations.holds(task):
+        if not reservations.holds(task, candidate.pool.num_builds):
             reservations.add(task)
             chosen.append(task)
         elif _place(task) not in under_way:

@@ -6,8 +6,8 @@ or after a rollback. A pool without nodes gets what can be built ahead of time:
 the rest needs a node of its generation.
 
 Without a plan the first task plans and builds all that is missing; with one, tasks name their
-keys. At most one task runs on a class of nodes at a time, and one for a model on a generation,
-so that serving there keeps its processor time and no engine is built twice.
+keys. At most as many tasks as its pool takes run on a class of nodes at a time, and one for a
+model on a generation, so that serving there keeps its processor time and no engine is built twice.
 
 What nothing serves comes first, then what has no proven engine, then the oldest version. Where
 several have no engine, a task makes one: each gets its first before any gets its second.

@@ -176,7 +176,7 @@ class Subject:
     def recipe(self, precision: Precision) -> Recipe:
         """What proofs draw by."""
         wanted = self.specimen.recipe.model_copy(update={"precisions": (precision,)})
-        recipe = with_accepted_blindness(wanted, self.master)
+        recipe = with_accepted_blindness(wanted, self.master, has_calibration=True)
         if not precision.is_calibrated:
             return recipe
         return calibrated_recipe(recipe, self.master, self.given)

@@ -12,6 +12,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import (
     Bucket,
@@ -31,6 +32,8 @@ from tests.quick_worker import quick_settings
 __all__ = ["forked_children"]  # a fixture
 
 RECIPE = Recipe(
+    # The kinds are what differs in these tests.
+    precisions=(Precision.FP32,),
     inputs={
         "ids": InputRecipe(high=VOCABULARY),
         "mask": InputRecipe(role=InputRole.MASK),

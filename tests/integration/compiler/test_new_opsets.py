@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ProofOutcome
 from services.contracts.model.recipe import Recipe
 from tests.faults.judged import normal
@@ -32,7 +32,12 @@ def model() -> onnx.ModelProto:
 
 def test_it_is_witnessed_by_onnxs_own_implementation(worker: WorkerContext, tmp_path: Path) -> None:
     kinds = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
-    version = added(model(), worker, tmp_path, Recipe(kinds=kinds, buckets=(BUCKET,)))
+    version = added(
+        model(),
+        worker,
+        tmp_path,
+        Recipe(kinds=kinds, precisions=(Precision.FP32,), buckets=(BUCKET,)),
+    )
     assert version.master.opset == 28
     report = build_model(version, Wanted(), worker)
     (engine,) = worker.registry.engines()

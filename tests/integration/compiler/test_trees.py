@@ -13,7 +13,7 @@ from compiler_worker.master.source import OnnxFile
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.plans.plan_document import keep_plans
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.tiny_model import tiny_model
@@ -23,6 +23,7 @@ from tests.integration.compiler.conftest import hurried
 pytestmark = pytest.mark.usefixtures("forked_children")
 
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR)
+FP32 = (Precision.FP32,)
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=8, max=32)})
 
 
@@ -45,7 +46,9 @@ def added(
 def test_trees_are_built_and_proven_on_the_kind_that_takes_them(
     worker: WorkerContext, tmp_path: Path
 ) -> None:
-    version = added(classifier(), worker, tmp_path, Recipe(kinds=KINDS, buckets=(BUCKET,)))
+    version = added(
+        classifier(), worker, tmp_path, Recipe(kinds=KINDS, precisions=FP32, buckets=(BUCKET,))
+    )
     report = build_model(version, Wanted(), worker)
 
     assert [(r.key.kind, r.outcome) for r in report.records] == [
@@ -71,7 +74,7 @@ def test_trees_are_built_and_proven_on_the_kind_that_takes_them(
 def test_what_the_importer_takes_is_skipped_by_nobody(
     worker: WorkerContext, tmp_path: Path
 ) -> None:
-    recipe = Recipe(kinds=KINDS)
+    recipe = Recipe(kinds=KINDS, precisions=FP32)
     version = added(tiny_model(), worker, tmp_path, recipe)
     (plan,) = keep_plans(version, Wanted(), worker)
     assert plan.skipped == ()
@@ -88,7 +91,7 @@ def test_a_master_that_ends_the_importer_is_left_to_the_build(
     worker: WorkerContext, tmp_path: Path
 ) -> None:
     """A child that gives no verdict refuses nothing, and nothing is kept of it."""
-    recipe = Recipe(kinds=(EngineKind.INDUCTOR,), buckets=(BUCKET,))
+    recipe = Recipe(kinds=(EngineKind.INDUCTOR,), precisions=FP32, buckets=(BUCKET,))
     version = added(regressor(), worker, tmp_path, recipe)
     with hurried(worker, build_time_limit_s=0.01) as hasty:
         (plan,) = keep_plans(version, Wanted(), hasty)

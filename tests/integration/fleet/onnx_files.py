@@ -66,11 +66,12 @@ def write_noop(path: Path) -> Path:
 def write_recipe(
     path: Path, num_replicas: int, max_batch: int = 32, max_queue: int = 512, **dims: int
 ) -> Path:
-    """One bucket: a batch of 1 to `max_batch`, and each other dimension up to its value."""
+    """In fp32; one bucket: a batch of 1 to `max_batch`, each other dimension up to its value."""
     ranges = {"batch": max_batch} | dims
     lines = [f"      {name}: {{min: 1, opt: {top}, max: {top}}}" for name, top in ranges.items()]
     path.write_text(
         f"num_replicas: {num_replicas}\n"
+        "precisions: [fp32]\n"
         f"batching: {{max_queue: {max_queue}}}\n"
         "buckets:\n  - dims:\n" + "\n".join(lines) + "\n"
     )

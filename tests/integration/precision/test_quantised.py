@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from onnx import load as load_onnx
 
-from compiler_worker.builders.hosts import vnni_reason
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted, plan_builds
 from compiler_worker.worker_context import WorkerContext
@@ -17,6 +16,7 @@ from services.cli.output.progress import Steps
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import BuildOutcome, ModelVersion
 from services.contracts.model.recipe import Recipe
@@ -87,7 +87,8 @@ def test_quantised_engines_are_built_and_proven(
 
 
 @pytest.mark.skipif(
-    bool(vnni_reason(probe_device(Platform.CPU).parsed_generation)), reason="for hosts with VNNI"
+    bool(missing_instructions(probe_device(Platform.CPU).parsed_generation, Precision.INT8)),
+    reason="for hosts with VNNI",
 )
 def test_inductor_calls_kernels_for_eight_bits(worker: WorkerContext, models: Path) -> None:
     wanted = recipe("attention", Precision.INT8, kinds=(EngineKind.INDUCTOR,))

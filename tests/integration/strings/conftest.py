@@ -12,7 +12,7 @@ from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.strings import WORDS, colours
 from tests.integration.gateway.conftest import Fleet
@@ -21,6 +21,7 @@ from tests.quick_worker import quick_worker
 
 RECIPE = Recipe(
     kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR),
+    precisions=(Precision.FP32,),
     buckets=(Bucket(dims={"batch": DimRange(min=1, opt=4, max=8)}),),
 )
 

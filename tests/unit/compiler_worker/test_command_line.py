@@ -168,6 +168,20 @@ class TestReport:
         report = BuildReport(table=BuildTable(), records=(record(outcome),), up_to_date=())
         assert report.is_success == is_success
 
+    def test_what_a_proof_refuses_of_a_precision_that_auto_tries_is_no_failure(self) -> None:
+        for tried, outcome, is_success in (
+            (KEY.precision, BuildOutcome.PROOF_FAILED, True),
+            (KEY.precision, BuildOutcome.FAILED, False),
+            (Precision.INT8, BuildOutcome.PROOF_FAILED, False),
+        ):
+            report = BuildReport(
+                table=BuildTable(),
+                records=(record(outcome),),
+                up_to_date=(),
+                tried=frozenset({tried}),
+            )
+            assert report.is_success == is_success
+
     def test_a_timed_engine_says_how_much_faster_it_is(self) -> None:
         timing = Timing(bucket="b", sizes={}, p50_s=1, p95_s=1, throughput=1, eager_p50_s=3)
         assert engine_line(engine(ProofOutcome.PASSED, "", timing)).endswith("3.00 x eager")

@@ -2,6 +2,7 @@
 
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
@@ -11,6 +12,18 @@ from services.controller.interfaces import NodePool
 logger = logging.getLogger(__name__)
 
 _FIX = 'start it by: ray start --labels "$(smelt node-labels)" ...'
+
+
+# A build has the memory of a master, its float64 reference and a compiler.
+_CORES_PER_BUILD, _GIB_PER_BUILD = 2, 8
+
+
+def num_builds(node: Mapping[str, Any]) -> int:
+    """How many builds a node takes at a time, by its cores and what Ray leaves of its memory."""
+    has = node.get("Resources") or {}
+    by_cores = has.get("CPU", 0.0) // _CORES_PER_BUILD
+    by_memory = has.get("memory", 0.0) // (_GIB_PER_BUILD * 2**30)
+    return max(int(min(by_cores, by_memory)), 1)
 
 
 class RayNodes:
@@ -32,16 +45,21 @@ class RayNodes:
             nodes = ray.nodes()
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             raise NotReadyError(f"Ray's nodes cannot be listed: {error}") from error
-        by_class: defaultdict[NodeClass, list[str]] = defaultdict(list)
+        by_class: defaultdict[NodeClass, list[dict[str, Any]]] = defaultdict(list)
         for node in nodes:
             # Ray lists nodes that died as well.
             if node["Alive"] and (found := self._node_class(node)):
-                by_class[found].append(node["NodeID"])
+                by_class[found].append(node)
         return [
             NodePool(
-                node_class=node_class, source="ray", num_nodes=len(ids), names=tuple(sorted(ids))
+                node_class=node_class,
+                source="ray",
+                num_nodes=len(alike),
+                # All of them may come to one node: Ray places what takes no resources anywhere.
+                num_builds=min(map(num_builds, alike)),
+                names=tuple(sorted(node["NodeID"] for node in alike)),
             )
-            for node_class, ids in sorted(by_class.items(), key=lambda item: item[0].digest())
+            for node_class, alike in sorted(by_class.items(), key=lambda item: item[0].digest())
         ]
 
     def _node_class(self, node: dict[str, Any]) -> NodeClass | None:

@@ -29,12 +29,3 @@ def test_without_a_gpu_there_is_no_cuda_generation(monkeypatch: pytest.MonkeyPat
     assert hosts.local_generation(Platform.CUDA) is None
     reason = hosts.foreign_cuda_reason(Generation.parse("cuda-sm89"))
     assert reason.endswith("this machine has no CUDA device")
-
-
-@pytest.mark.parametrize(
-    ("generation", "is_fit"),
-    [("avx512_bf16", True), ("amx", True), ("avx512_vnni", False), ("v3", False)],
-)
-def test_bf16_needs_a_generation_that_computes_it(generation: str, is_fit: bool) -> None:
-    reason = hosts.bf16_reason(Generation.parse(f"cpu-x86_64-{generation}"))
-    assert (reason == "") is is_fit

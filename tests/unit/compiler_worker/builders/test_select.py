@@ -53,14 +53,14 @@ REFUSALS = [
     (EngineKind.INDUCTOR, AVX512_BF16, Precision.FP16, "fp16 on a CPU"),
     (EngineKind.INDUCTOR, "cpu-x86_64-v3", Precision.BF16, "AVX512_BF16 or AMX"),
     (EngineKind.INDUCTOR, "cuda-sm90", Precision.FP16, ""),
-    (EngineKind.INDUCTOR, "cpu-x86_64-avx512", Precision.INT8, "int8 needs AVX512_VNNI"),
+    (EngineKind.INDUCTOR, "cpu-x86_64-avx512", Precision.INT8, "AVX512_VNNI is needed"),
     (EngineKind.INDUCTOR, AVX512_BF16, Precision.INT8_WEIGHT_ONLY, "2.6 times as long"),
     (EngineKind.INDUCTOR, AVX512_BF16, Precision.FP8, "no fp8 products"),
     (EngineKind.INDUCTOR, "cuda-sm90", Precision.INT8, "a quantised graph in floats"),
     (EngineKind.OPENVINO, AVX512_BF16, Precision.FP8, "fp32, bf16 or int8 on a CPU, not in fp8"),
     (EngineKind.ONNXRUNTIME, AVX512_BF16, Precision.FP8, "compute in fp32"),
     (EngineKind.ONNXRUNTIME, "cuda-sm90", Precision.INT8, "computes int8 graphs in floats"),
-    (EngineKind.TENSORRT, "cuda-sm80", Precision.FP8, "fp8 needs SM 8.9 or newer"),
+    (EngineKind.TENSORRT, "cuda-sm80", Precision.FP8, "which begin with SM 8.9"),
     (EngineKind.TENSORRT, "cuda-sm89", Precision.INT8_WEIGHT_ONLY, "folds int8 weights back"),
 ]
 

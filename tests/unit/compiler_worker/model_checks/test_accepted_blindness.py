@@ -26,13 +26,17 @@ MASTER = MasterRecord(
 INT8 = Precision.INT8
 
 
+def accepting(recipe: Recipe) -> Recipe:
+    return with_accepted_blindness(recipe, MASTER, has_calibration=True)
+
+
 def test_what_may_be_overlooked_are_faults_that_proofs_know() -> None:
     assert {fault for faults in OF_EIGHT_BITS.values() for fault in faults} <= set(OF_FLOATS)
     assert set(OF_EIGHT_BITS) == {each for each in Precision if each.is_quantised}
 
 
 def test_outputs_of_floats_accept_it_in_eight_bits_alone() -> None:
-    kept = with_accepted_blindness(Recipe(precisions=(Precision.FP32, INT8)), MASTER)
+    kept = accepting(Recipe(precisions=(Precision.FP32, INT8)))
     accepted = {INT8: OF_EIGHT_BITS[INT8]}
     assert {name: output.accept_blind for name, output in kept.outputs.items()} == {
         "y": accepted,
@@ -41,11 +45,17 @@ def test_outputs_of_floats_accept_it_in_eight_bits_alone() -> None:
     [line] = accepted_words(kept)
     assert line.startswith("int8: its proof may overlook on y, z: 2 % off")
     plain = Recipe(precisions=(Precision.FP32, Precision.BF16))
-    assert with_accepted_blindness(plain, MASTER) == plain
+    assert accepting(plain) == plain
+
+
+def test_auto_accepts_it_where_it_builds_in_eight_bits() -> None:
+    listed = accepting(Recipe(precisions=(Precision.FP32, INT8)))
+    assert accepting(Recipe()).outputs == listed.outputs
+    assert with_accepted_blindness(Recipe(), MASTER, has_calibration=False) == Recipe()
 
 
 def test_a_recipe_that_says_what_it_accepts_is_left_as_it_is() -> None:
     own = {"y": OutputRecipe(accept_blind={INT8: ()}), "z": OutputRecipe(valid_where="m")}
-    kept = with_accepted_blindness(Recipe(precisions=(INT8,), outputs=own), MASTER).outputs
+    kept = accepting(Recipe(precisions=(INT8,), outputs=own)).outputs
     assert kept["y"].accept_blind == {INT8: ()}
     assert kept["z"] == OutputRecipe(valid_where="m", accept_blind={INT8: OF_EIGHT_BITS[INT8]})

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.builders.base import Builder, BuildOutput, BuildSpec
-from compiler_worker.builders.select import BUILD_ORDER
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plans.build_keys import (
-    AHEAD_OF_TIME_GENERATIONS,
     BuildTable,
     Wanted,
     buckets_of,
@@ -83,11 +81,11 @@ def test_every_combination_that_was_asked_for_is_planned() -> None:
         precisions=(Precision.FP32, Precision.BF16),
     )
     table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
-    assert rows(table) == [
-        ("inductor", "cuda-sm90", "fp32"),
-        ("inductor", "cuda-sm90", "bf16"),
-        ("inductor", "cpu-x86_64-v3", "fp32"),
+    assert sorted(rows(table)) == [
         ("inductor", "cpu-x86_64-v3", "bf16"),
+        ("inductor", "cpu-x86_64-v3", "fp32"),
+        ("inductor", "cuda-sm90", "bf16"),
+        ("inductor", "cuda-sm90", "fp32"),
     ]
 
 
@@ -95,24 +93,82 @@ def test_every_combination_that_was_asked_for_is_planned() -> None:
     ("devices", "local"), [(CPU_ONLY, "cpu-x86_64-amx"), (WITH_GPU, "cuda-sm90")]
 )
 def test_by_default_this_machines_generation_is_built(devices: Devices, local: str) -> None:
-    recipe = version(kinds=["onnxruntime", "openvino"])
+    recipe = version(kinds=["onnxruntime", "openvino"], precisions=["fp32"])
     table = plan_builds(recipe, Wanted(), devices, always(TableBuilder()))
-    assert rows(table) == [("onnxruntime", local, "fp32"), ("openvino", local, "fp32")]
+    assert sorted(rows(table)) == [("onnxruntime", local, "fp32"), ("openvino", local, "fp32")]
 
 
-def test_by_default_tensorrt_is_also_built_ahead_of_time() -> None:
-    pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
-    table = plan_builds(version(kinds=["tensorrt"]), Wanted(), CPU_ONLY, always(TableBuilder()))
-    found = [key.generation for key in table.planned]
-    assert found == ["cpu-x86_64-amx", *map(str, AHEAD_OF_TIME_GENERATIONS)]
-    assert found[1:] == ["cuda-sm80", "cuda-sm86", "cuda-sm89", "cuda-sm120", "cuda-sm121"]
+def test_tensorrt_is_built_for_other_generations_only_where_they_are_named() -> None:
+    made, builder = version(kinds=["tensorrt"], precisions=["fp32"]), always(TableBuilder())
+    assert rows(plan_builds(made, Wanted(), CPU_ONLY, builder)) == [
+        ("tensorrt", "cpu-x86_64-amx", "fp32")
+    ]
+    named = Wanted(generations=(Generation.parse("cuda-sm89"),))
+    assert rows(plan_builds(made, named, CPU_ONLY, builder)) == [("tensorrt", "cuda-sm89", "fp32")]
 
 
-def test_what_is_built_quickest_comes_first() -> None:
-    wanted = Wanted(generations=(Generation.parse("cuda-sm90"),), kinds=tuple(EngineKind))
-    table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
-    found = [key.kind.value for key in table.planned]
-    assert found == ["onnxruntime", "openvino", "tensorrt", "inductor"]
+CALIBRATION = BlobRef(sha256="5" * 64, num_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("generation", "calibration", "found"),
+    [
+        ("cpu-x86_64-v3", CALIBRATION, ["fp32"]),
+        ("cpu-x86_64-amx", None, ["fp32", "bf16"]),
+        ("cpu-x86_64-amx", CALIBRATION, ["fp32", "bf16", "int8"]),
+        ("cuda-sm75", None, ["fp32", "fp16"]),
+        ("cuda-sm90", CALIBRATION, ["fp32", "fp16", "bf16", "int8"]),
+    ],
+)
+def test_auto_plans_what_a_generation_has_instructions_for(
+    generation: str, calibration: BlobRef | None, found: list[str]
+) -> None:
+    made = version(kinds=["inductor"]).model_copy(update={"calibration": calibration})
+    wanted = Wanted(generations=(Generation.parse(generation),))
+    keys = plan_builds(made, wanted, WITH_GPU, always(TableBuilder())).planned
+    assert {key.precision.value for key in keys} == set(found)
+    listed = made.model_copy(
+        update={
+            "recipe": made.recipe.model_copy(
+                update={"precisions": tuple(map(Precision, found)), "calibration": {"path": "x"}}
+            )
+        }
+    )
+    by_hand = plan_builds(listed, wanted, WITH_GPU, always(TableBuilder())).planned
+    assert [key.digest() for key in by_hand] == [key.digest() for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("generation", "calibration", "found"),
+    [
+        (
+            "cpu-x86_64-amx",
+            CALIBRATION,
+            ["openvino int8", "inductor int8", "openvino bf16", "inductor bf16", "openvino fp32",
+             "onnxruntime fp32", "inductor fp32"],
+        ),
+        (
+            "cpu-x86_64-avx512_bf16",
+            None,
+            ["openvino bf16", "inductor bf16", "openvino fp32", "onnxruntime fp32",
+             "inductor fp32"],
+        ),
+        ("cpu-x86_64-v3", None, ["openvino fp32", "onnxruntime fp32", "inductor fp32"]),
+        (
+            "cuda-sm90",
+            None,
+            ["inductor fp16", "tensorrt fp16", "inductor bf16", "tensorrt bf16"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_promises_most_comes_first(
+    generation: str, calibration: BlobRef | None, found: list[str]
+) -> None:
+    wanted = Wanted(generations=(Generation.parse(generation),))
+    made = version().model_copy(update={"calibration": calibration})
+    table = plan_builds(made, wanted, WITH_GPU, always(TableBuilder()))
+    order = [f"{key.kind} {key.precision}" for key in table.planned]
+    assert order[: len(found)] == found
 
 
 def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:
@@ -146,7 +202,8 @@ def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
 
 def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
     wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
-    (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder())).planned
+    made = version(precisions=["fp32"])
+    (key,) = plan_builds(made, wanted, WITH_GPU, always(TableBuilder())).planned
     assert key.master_digest == master_record().digest
     assert key.builder_options == {"precision": "fp32", "code": build_code(EngineKind.INDUCTOR)}
     assert key.toolchain == {"torch": "2.13.0"}
@@ -155,7 +212,8 @@ def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
 
 def test_a_device_bound_key_names_the_device() -> None:
     wanted = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm90"),))
-    (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder(is_bound=True))).planned
+    made = version(precisions=["fp32"])
+    (key,) = plan_builds(made, wanted, WITH_GPU, always(TableBuilder(is_bound=True))).planned
     assert (key.device_name, key.device_memory_gib, key.driver) == ("NVIDIA H200", 140, "580.1")
 
 
@@ -224,13 +282,13 @@ class TestCalibration:
 
     def test_the_digest_of_the_samples_is_in_the_key(self) -> None:
         found = self.plan(BlobRef(sha256="5" * 64, num_bytes=1)).planned
-        assert [(key.precision.value, key.calibration_digest) for key in found] == [
-            ("fp32", ""), ("int8_weight_only", ""), ("int8", "5" * 64), ("fp8", "5" * 64),
-        ]  # fmt: skip
+        assert {key.precision.value: key.calibration_digest for key in found} == {
+            "fp32": "", "int8_weight_only": "", "int8": "5" * 64, "fp8": "5" * 64,
+        }  # fmt: skip
 
     def test_a_version_without_samples_has_a_reason(self) -> None:
         table = self.plan(None)
-        assert [key.precision.value for key in table.planned] == ["fp32", "int8_weight_only"]
+        assert [key.precision.value for key in table.planned] == ["int8_weight_only", "fp32"]
         assert [skipped.precision.value for skipped in table.skipped] == ["int8", "fp8"]
         assert all("without a calibration set" in s.reason for s in table.skipped)
 
@@ -256,7 +314,3 @@ class TestDevices:
         self, generation: str, devices: Devices, found: DeviceFacts | None
     ) -> None:
         assert device_that_runs(Generation.parse(generation), devices) == found
-
-
-def test_every_kind_has_its_place_in_the_order_of_builds() -> None:
-    assert sorted(BUILD_ORDER) == sorted(EngineKind)

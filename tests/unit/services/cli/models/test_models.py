@@ -158,6 +158,29 @@ def test_a_calibration_set_is_found_beside_its_recipe_and_kept_with_the_version(
     assert [each.version for each in registry.versions("tiny")] == [1, 2]
 
 
+@pytest.mark.parametrize(("rows", "has_calibration"), [(20, True), (12, False)])
+def test_where_the_order_decides_samples_calibrate_too(
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    has_calibration: bool,
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    samples = samples_file(tmp_path / "samples.npz", draw_inputs(rows, 6))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("accuracy: ranking\nranking: {output: pooled, num_queries: 4, top_k: 2}\n")
+    words = ["models", "add", "tiny", source(tmp_path / "a"), "--samples", str(samples)]
+    done = CliRunner().invoke(app, [*words, "--recipe", str(recipe)], catch_exceptions=False)
+    version = registry.model_version("tiny")
+    assert (version.calibration is not None) is has_calibration
+    accepted = {Precision.INT8: OF_EIGHT_BITS[Precision.INT8]} if has_calibration else {}
+    assert all(each.accept_blind == accepted for each in version.recipe.outputs.values())
+    assert "accuracy: ranking; engines also pass ranking of 'pooled'" in done.stdout
+    assert ("int8: at most" in done.stdout) is has_calibration
+    assert ("no int8 engines are built" in done.output) is not has_calibration
+
+
 def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +189,8 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     done = CliRunner().invoke(app, [*words, source(tmp_path / "a")], catch_exceptions=False)
     assert told in done.stdout
     assert "--recipe FILE" in done.stdout
+    assert "accuracy: close" in done.stdout
+    assert "bf16: at most relative L2 0.02" in done.stdout
     recipe = tmp_path / "recipe.yaml"
     span = "{min: 1, opt: 4, max: 32}"
     recipe.write_text(f"buckets: [dims: {{batch: {span}, sequence: {span}}}]\n")

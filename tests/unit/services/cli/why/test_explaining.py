@@ -113,6 +113,19 @@ class TestWhy:
         seen = "1 of 2 kinds of faults would be refused, blind to '2 % off' (accepted)"
         assert f"onnxruntime fp32: output 'y': {seen}" in text
 
+    def test_each_precision_says_how_close_it_is_or_why_it_is_not_built(
+        self, registry: Registry
+    ) -> None:
+        (case,) = smelt_json("why", "m")["generations"]
+        assert case["accuracy"] == "close"
+        fp32, bf16 = case["precisions"]["fp32"], case["precisions"]["bf16"]
+        assert fp32["distances"]["rel_l2"] == 1e-5
+        reason = "cpu-x86_64-v3 has no bf16 instructions: AVX512_BF16 or AMX is needed"
+        assert bf16 == {"not_built": reason}
+        lines = " ".join(smelt("why", "m").split())
+        assert "accuracy: close fp32: at most relative L2 1e-05" in lines
+        assert f"bf16: not built: {reason} int8: not built: " in lines
+
     def test_engines_of_other_generations_are_counted_and_not_listed(
         self, registry: Registry
     ) -> None:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.document import canonical_json
+from services.contracts.model.precision_choice import Accuracy
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.terms import proof_terms
 
@@ -34,7 +35,8 @@ def test_a_recipe_without_keys_has_defaults() -> None:
     recipe = Recipe.from_yaml("{}")
     assert recipe == Recipe()
     assert recipe.kinds == tuple(EngineKind)
-    assert recipe.precisions == (Precision.FP32,)
+    assert recipe.precisions == "auto"
+    assert recipe.accuracy is Accuracy.CLOSE
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "null"])
@@ -72,9 +74,9 @@ def test_a_full_recipe_is_read() -> None:
         ("tolerances: {fp61: {}}", r"recipe: tolerances\.fp61: got 'fp61': .*'fp32'"),
         (
             "num_replica: 2",
-            r"recipe: num_replica: no such key, did you mean 'num_replicas'\?; expected batching",
+            r"recipe: num_replica: no such key, did you mean 'num_replicas'\?; expected accuracy, ",
         ),
-        ("zzz: 2", r"recipe: zzz: no such key; expected batching"),
+        ("zzz: 2", r"recipe: zzz: no such key; expected accuracy, batching"),
         ("inputs: {ids: {hi: 2}}", r"inputs\.ids\.hi: no such key.*; expected high, low, max"),
         ("buckets: [{dims: {batch: {top: 2, min: 1, opt: 1, max: 1}}}]", r"expected max, min, opt"),
         (
@@ -82,7 +84,7 @@ def test_a_full_recipe_is_read() -> None:
             r"batching\.dim: no such key.*; expected batch_dim, default_priority",
         ),
         ("ranking: {output: y, k: 1}", r"ranking\.k: no such key.*; expected min_overlap"),
-        ("false", r"recipe: document: got False: .*; expected a mapping of batching"),
+        ("false", r"recipe: document: got False: .*; expected a mapping of accuracy, batching"),
         ("[]", r"recipe: document: got \[\]"),
         ("inputs: {ids: {min: 9, max: 1}}", r"inputs\.ids: .*expected min <= max, got 9 and 1"),
         ("inputs: {ids: {low: 1, high: 12, max: 10}}", r"below high is 11, outside of .* max 10"),
@@ -99,6 +101,13 @@ def test_a_full_recipe_is_read() -> None:
         ("num_replicas: many", r"num_replicas: got 'many': expected a whole number$"),
         ("num_replicas: 1.5", r"num_replicas: got 1\.5: expected a whole number$"),
         ("batching: {batch_dim: [b]}", r"batch_dim: got \['b'\]: expected text$"),
+        ("precisions: bf16", r"got 'bf16': expected auto or a list, such as \[fp32, bf16\]$"),
+        (
+            "{accuracy: exact, precisions: [fp32, bf16]}",
+            r"accuracy: got 'exact': only fp32 is that close, and precisions lists fp32, bf16;",
+        ),
+        ("accuracy: ranking", r"accuracy: got 'ranking': it needs an order to compare; .* top_k"),
+        ("accuracy: exat", r"accuracy: got 'exat': .*did you mean 'exact'"),
         ("kinds: onnxruntime", r"kinds: got 'onnxruntime': expected a list$"),
         ("inputs: [ids]", r"inputs: got \['ids'\]: expected a mapping$"),
         ("must_beat_fallback: perhaps", r"got 'perhaps': expected true or false$"),

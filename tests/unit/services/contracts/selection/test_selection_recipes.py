@@ -14,6 +14,7 @@ from services.contracts.model.manifest import (
     Proof,
     PublishedEngine,
 )
+from services.contracts.model.precision_choice import Accuracy
 from services.contracts.model.recipe import (
     Bucket,
     DimRange,
@@ -53,7 +54,13 @@ TERMS = [
     (Recipe(**FP16), Recipe(**FP16, ranking=RankingTask(output="x")), None, "another recipe"),
     (Recipe(**FP16), Recipe(**FP16, inputs={"x": InputRecipe(high=9)}), None, "another recipe"),
     (Recipe(**FP16), Recipe(**FP16), SAMPLES, "another recipe"),
-    (Recipe(**FP16), Recipe(), None, "precision fp16, the recipe asks for fp32"),
+    (Recipe(**FP16), Recipe(), None, ""),
+    (
+        Recipe(**FP16),
+        Recipe(accuracy=Accuracy.EXACT),
+        None,
+        "precision fp16, the recipe asks for fp32",
+    ),
     (
         Recipe(**FP16, buckets=(WIDER,)),
         Recipe(**FP16),

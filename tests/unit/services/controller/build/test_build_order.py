@@ -37,6 +37,22 @@ class TestWhoComesFirst:
         start = task_start(task, seen, world.AT)
         assert tasks_of(view(**vars(seen) | {"running": [start]})) == []
 
+    def test_as_many_tasks_run_on_a_class_as_its_nodes_take(self) -> None:
+        pools = (replace(world.pool(), num_builds=2),)
+        versions = [world.version(name=name) for name in "abc"]
+        seen = view(pools=pools, versions=versions, plans={})
+        decision = decide(seen, START, POLICY)
+        assert [(task.model, task.is_first) for task in decision.tasks] == [
+            ("a", True),
+            ("b", True),
+        ]
+        assert [task.model for task in decision.queued] == ["c"]
+        starts = [task_start(task, seen, world.AT) for task in decision.tasks]
+        # One of a model alone runs on a generation: no engine is built twice.
+        assert tasks_of(view(**vars(seen) | {"running": starts})) == []
+        (task,) = tasks_of(view(**vars(seen) | {"running": starts[1:]}))
+        assert task.model == "a"
+
     def test_what_nothing_serves_is_first_then_the_oldest(self) -> None:
         ages = {"new": "2026-03-01", "old": "2026-01-01", "served": "2025-01-01"}
         versions = [world.version(name=name, created_at=f"{at}T00:00:00Z")
