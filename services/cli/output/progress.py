@@ -30,7 +30,7 @@ class Steps:
             # Without a terminal a bar would fill a log with control characters.
             disable=self._is_quiet or not error_console.is_terminal,
         ) as progress:
-            line = StepLine(progress, title, is_plain=not self._is_quiet)
+            line = StepLine(progress, title, is_quiet=self._is_quiet)
             yield line
         if not self._is_quiet:
             elapsed_s = time.monotonic() - started
@@ -44,16 +44,21 @@ class StepLine:
         summary: shown behind the step once it is done.
     """
 
-    def __init__(self, progress: Progress, title: str, *, is_plain: bool) -> None:
+    def __init__(self, progress: Progress, title: str, *, is_quiet: bool) -> None:
         self._progress = progress
         self._title = title
-        self._is_plain = is_plain and progress.disable
+        self._is_quiet, self._is_plain = is_quiet, progress.disable and not is_quiet
         self._task = progress.add_task(title, total=None, detail="")
         self.summary = ""
 
     def show(self, detail: str) -> None:
         """Show what happens now on a terminal alone; a log would only grow by it."""
         self._progress.update(self._task, detail=detail)
+
+    def keep(self, remark: str) -> None:
+        """Show something that stays, whatever the step does next."""
+        if not self._is_quiet:
+            error_console.print(f"  {remark}", markup=False)
 
     def update(self, detail: str) -> None:
         """Show what happens now, in a log too."""
