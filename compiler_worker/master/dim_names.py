@@ -19,7 +19,9 @@ from services.contracts.model.default_buckets import dynamic_dims, image_sides
 BATCH = "batch"
 _SEQUENCE, _SIDES = "sequence", ("height", "width")
 # Symbols of torch.export, of ONNX and TensorFlow, of torch's older exporter, and of Paddle.
-_NUMBERED = re.compile(r"s\d+|unk__\d+|.*_dynamic_axes_\d+|(?:p2o\.)?DynamicDimension\.\d+")
+_NUMBERED = re.compile(
+    r"s\d+|unk__\d+|.+_dynamic_axes_\d+|.+_dim_\d+|(?:p2o\.)?DynamicDimension\.\d+"
+)
 # A dimension may be an expression of others: `2*s31 + 1`.
 _OPERAND = re.compile(r"[^\s()*/,+-]+")
 _EQUALITY = {

@@ -38,6 +38,12 @@ TABLE = pytest.mark.parametrize(
             id="a symbol for each",
         ),
         pytest.param(
+            "(int64[ids_dynamic_axes_1] ids) => (float[Castids_dim_0] y)",
+            "y = Cast <to = 1> (ids)",
+            {"ids": ("batch",), "y": ("batch",)},
+            id="torch by tracing",
+        ),
+        pytest.param(
             "(int64[?, ?] ids, float[?, ?] mask) => (float[?, ?] y)",
             MASKED,
             {
