@@ -15,7 +15,7 @@ from services.contracts.errors import InvalidModelError
 from services.contracts.model.document import canonical_json
 
 # Raise it when export or normalisation changes what a source becomes, or what is recorded of it.
-MASTER_REVISION = 2
+MASTER_REVISION = 3
 _EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 

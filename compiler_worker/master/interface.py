@@ -12,11 +12,19 @@ DATATYPE_FROM_IR = {
 }
 
 
-def name_dynamic_dims(model: ir.Model) -> None:
-    """Give each dynamic dimension without a name one: `<tensor>_dim<axis>`.
+# What exporters write of dimensions that have no name.
+_NO_NAMES = (None, "", "?", "None", "-1")
 
-    A recipe speaks of dimensions by name. Exporters that write -1 mean a dynamic one.
+
+def label_dynamic_dims(model: ir.Model) -> set[str]:
+    """Give each dynamic dimension without a name a label, and return the labels.
+
+    Exporters that write -1 mean a dynamic one.
+
+    Raises:
+        UnsupportedGraphError: the rank of an input or output is unknown.
     """
+    labels = set()
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is None:
             raise UnsupportedGraphError(
@@ -27,9 +35,16 @@ def name_dynamic_dims(model: ir.Model) -> None:
         if value.shape.frozen:
             value.shape = value.shape.copy()
         for axis, dim in enumerate(value.shape):
-            is_unnamed = dim < 0 if isinstance(dim, int) else not dim.value
+            is_unnamed = dim < 0 if isinstance(dim, int) else dim.value in _NO_NAMES
             if is_unnamed:
-                value.shape[axis] = f"{value.name}_dim{axis}"
+                value.shape[axis] = label_of(value.name or "", axis)
+                labels.add(label_of(value.name or "", axis))
+    return labels
+
+
+def label_of(tensor: str, axis: int) -> str:
+    """What a dimension is called for want of a name."""
+    return f"{tensor}_dim{axis}"
 
 
 def tensor_specs(values: Sequence[ir.Value]) -> tuple[TensorSpec, ...]:

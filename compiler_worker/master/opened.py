@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compiler_worker.master.named_dim import NamedDim
 from compiler_worker.master.pytorch_source import load_factory
 from compiler_worker.master.samples import check_samples, write_samples
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
@@ -24,6 +25,7 @@ class StoredMaster:
         opset: version of the default domain.
         num_parameters: elements over all initialisers.
         input_values: by input, the integers that its graph takes.
+        named_dims: dimensions that its source left unnamed.
     """
 
     digest: str
@@ -33,6 +35,7 @@ class StoredMaster:
     opset: int
     num_parameters: int
     input_values: Mapping[str, InputValues] = field(default_factory=dict)
+    named_dims: tuple[NamedDim, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from compiler_worker.master.external import check_external_data
+from compiler_worker.master.foreign_files import refusal_of
 from services.contracts.errors import InvalidModelError
 
 # Protobuf's own bound on one message; beyond it a file cannot be parsed at all.
@@ -30,19 +31,22 @@ def read_onnx(path: Path) -> ReadModel:
     """Parse an ONNX file and check every file it names.
 
     Raises:
-        InvalidModelError: no such file, over 2 GiB, broken or truncated, no graph, or a
-            fault of its external data.
+        InvalidModelError: no such file, one of another format, over 2 GiB, broken or truncated, no
+            graph, or a fault of its external data.
     """
     _check_size(path)
     try:
         proto = onnx.ModelProto.FromString(path.read_bytes())
     except DecodeError as error:
+        broken = "not an ONNX file, or broken or truncated"
         raise InvalidModelError(
-            f"{path}: not an ONNX file, or broken or truncated ({error}); export or copy it again"
+            refusal_of(path, is_onnx=False)
+            or f"{path}: {broken} ({error}); export or copy it again"
         ) from error
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(
-            f"{path}: no graph or no opset found, an ONNX model with both wanted; the file is "
+            refusal_of(path, is_onnx=False)
+            or f"{path}: no graph or no opset found, an ONNX model with both wanted; the file is "
             "truncated or not ONNX: export or copy it again"
         )
     return ReadModel(path=path, proto=proto, data_files=check_external_data(proto, path))
@@ -50,8 +54,10 @@ def read_onnx(path: Path) -> ReadModel:
 
 def _check_size(path: Path) -> None:
     # The size is read before any byte: a file that cannot be a message is never loaded.
-    if not path.is_file():
+    if not path.exists():
         raise InvalidModelError(f"{path}: no such file; expected an ONNX model")
+    if refusal := refusal_of(path):
+        raise InvalidModelError(refusal)
     found = path.stat().st_size
     if found > MAX_PROTO_BYTES:
         raise InvalidModelError(

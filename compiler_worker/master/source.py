@@ -11,7 +11,7 @@ _FACTORY = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxFile:
-    """An ONNX file, its external data beside it."""
+    """An ONNX file, its external data beside it; what it is, `read_onnx` says."""
 
     path: Path
 
@@ -41,9 +41,9 @@ def source_from_text(text: str) -> MasterSource:
     """
     if match := _FACTORY.fullmatch(text):
         return TorchFactory(module=match[1], name=match[2])
-    if text.endswith(".onnx") or Path(text).is_file():
+    if text.endswith(".onnx") or (text and Path(text).exists()):
         return OnnxFile(path=Path(text))
     raise InvalidModelError(
         f"model source '{text}': expected a file that ends with .onnx, or a PyTorch factory "
-        "written package.module:function"
+        "written package.module:function; no file or folder is called so"
     )

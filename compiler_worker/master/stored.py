@@ -15,8 +15,9 @@ import onnx_ir as ir
 from compiler_worker.master import walk
 from compiler_worker.master.admission import NEWEST_RUN_OPSET, admit, check_rules
 from compiler_worker.master.digest import canonical_digest
+from compiler_worker.master.dim_names import name_dims
 from compiler_worker.master.integer_inputs import input_values
-from compiler_worker.master.interface import name_dynamic_dims, tensor_specs
+from compiler_worker.master.interface import tensor_specs
 from compiler_worker.master.normalise import normalise
 from compiler_worker.master.opened import StoredMaster
 from compiler_worker.master.opset6 import at_opset_7
@@ -35,7 +36,7 @@ def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
     """
     model = load_ir(path)
     normalise(model)
-    name_dynamic_dims(model)
+    named_dims = name_dims(model, path)
     inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
     values = input_values(model)
     files = _write(model, target_dir)
@@ -48,6 +49,7 @@ def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
         opset=model.opset_imports[""],
         num_parameters=_num_parameters(model),
         input_values=values,
+        named_dims=named_dims,
     )
 
 

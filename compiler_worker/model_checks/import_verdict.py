@@ -8,7 +8,7 @@ from compiler_worker.children.child_jobs import VERDICT
 from compiler_worker.children.process import ChildLimits, run_child
 from compiler_worker.children.requests import ChildEvent, VerdictRequest
 from compiler_worker.master.admission import NEWEST_RUN_OPSET
-from compiler_worker.model_checks.verdict_child import ANSWERS_FILE, beside_refusal
+from compiler_worker.model_checks.verdict_child import ANSWERS_FILE, without_torch
 from compiler_worker.progress import Progress
 from compiler_worker.settings import CompilerSettings
 from services.contracts.errors import UnsupportedGraphError
@@ -58,7 +58,7 @@ def judge_import(
     path, master = opened
     if strings := strings_among(master.inputs, master.outputs):
         words = f"{strings} is strings (BYTES), which torch does not have"
-        return Judged(verdict=FallbackVerdict(unknown=words + beside_refusal(path, master)))
+        return Judged(verdict=without_torch(words, path, master))
     if not settings.verdict_time_limit_s:
         return None
     request = VerdictRequest(

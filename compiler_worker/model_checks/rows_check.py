@@ -23,10 +23,13 @@ _ALLOWED = DEFAULT_TOLERANCES[Precision.INT8]
 
 def check_rows(
     master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-) -> None:
-    """Ask a few rows together and the first of them alone: replicas join rows of many callers.
+) -> bool:
+    """Ask a few rows together and the last of them alone: replicas join rows of many callers.
 
-    What ONNX Runtime does not run, or not in the memory of this host, is left to the proof.
+    The last, as a recurrence passes on what was before.
+
+    What ONNX Runtime does not run, or not in the memory of this host, is left to the proof. Returns
+    whether answers were compared.
 
     Args:
         master_path: the master's `model.onnx`.
@@ -41,16 +44,17 @@ def check_rows(
     rows = recipe.batching.batch_dim
     specs = (*master.inputs, *master.outputs)
     if rows is None or rows not in buckets[0].dims or not has_room(master_path):
-        return
+        return False
     # A tensor without rows, or with rows against rows, has none to take out.
     if any(spec.shape.count(rows) != 1 for spec in specs):
-        return
+        return False
     try:
         fault = _fault(OrtModel.open(master_path, master), master, recipe, buckets[0], rows)
     except ProofError:
-        return
+        return False
     if fault:
         raise InvalidRecipeError(fault)
+    return True
 
 
 def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket, rows: str) -> str:
@@ -60,8 +64,8 @@ def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket
     if span.min > 1 or sizes[rows] < 2:
         return ""
     inputs = draw_sample(master, recipe, bucket, sizes).inputs
-    first = {spec.name: _first(inputs[spec.name], spec, rows) for spec in master.inputs}
-    among, alone, again = model.run(inputs), model.run(first), model.run(first)
+    last = {spec.name: _last(inputs[spec.name], spec, rows) for spec in master.inputs}
+    among, alone, again = model.run(inputs), model.run(last), model.run(last)
     for spec in master.outputs:
         if not has_numbers({spec.name: alone[spec.name]}):
             return (
@@ -69,15 +73,15 @@ def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket
                 "be compared with another; look at the model's weights, and give inputs that must "
                 "not be negative a range in the recipe (inputs: {NAME: {low: 0, high: 1}})"
             )
-        if difference := _difference(spec, recipe, first, alone, again[spec.name]):
+        if difference := _difference(spec, recipe, last, alone, again[spec.name]):
             return (
                 f"the same request twice gives different answers: {difference}; no engine of a "
                 "model that draws random numbers can be proven, as a proof compares answers: make "
                 "them an input of the model, or have it served without engines by a recipe that "
                 "says batching: {batch_dim: null}"
             )
-        row = _first(among[spec.name], spec, rows)
-        if difference := _difference(spec, recipe, first, alone, row):
+        row = _last(among[spec.name], spec, rows)
+        if difference := _difference(spec, recipe, last, alone, row):
             return (
                 f"rows depend on each other: {difference} between a row alone and the same one "
                 "among others, and replicas join rows of many callers; give a recipe that says "
@@ -100,5 +104,5 @@ def _difference(
     return ""
 
 
-def _first(array: Array, spec: TensorSpec, rows: str) -> Array:
-    return np.take(array, [0], axis=spec.shape.index(rows))
+def _last(array: Array, spec: TensorSpec, rows: str) -> Array:
+    return np.take(array, [-1], axis=spec.shape.index(rows))

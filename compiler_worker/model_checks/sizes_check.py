@@ -9,8 +9,9 @@ from compiler_worker.inputs.sample_sizes import edge_sizes
 from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.references.models import EvaluatorModel, Model, OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
+from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
 
@@ -62,27 +63,103 @@ def check_largest(
     left to the proof.
 
     Raises:
-        InvalidRecipeError: it fails, at which sizes, and whose choice they are.
+        InvalidRecipeError: it fails, and at which sizes.
     """
-    rows = recipe.batching.batch_dim
-    if not any(name != rows for bucket in buckets for name in bucket.dims):
-        return
-    if not has_room(master_path):
-        return
-    try:
-        model = OrtModel.open(master_path, master)
-        # What fails here fails for another reason than size.
-        _run(model, master, {name: max(span.min, 1) for name, span in buckets[0].dims.items()})
-    except ProofError:
+    sized = _Sized.opened(master_path, master, recipe, buckets)
+    # What fails at the smallest fails for another reason than size.
+    if sized is None or sized.fault(buckets[0], 0):
         return
     for bucket in buckets:
-        sizes = {n: max(r.min, 1) if n == rows else r.max for n, r in bucket.dims.items()}
+        most = max(span.max for span in bucket.dims.values())
+        if fault := sized.fault(bucket, most):
+            raise InvalidRecipeError(
+                f"recipe: bucket {bucket.label}: the model fails at {sized.at(bucket, most)}: "
+                f"{fault}; end the bucket at sizes that it computes"
+            )
+
+
+def computed_sizes(
+    master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
+) -> tuple[dict[str, DimLimits], str]:
+    """Where in a bucket that nobody chose the model computes, rows aside; and its words beyond.
+
+    Empty where it computes all of it, or nothing that ONNX Runtime was asked for.
+    """
+    sized = _Sized.opened(master_path, master, recipe, [bucket])
+    if sized is None:
+        return {}, ""
+    spans = sized.spans(bucket)
+    ends = min(span.min for span in spans.values()), max(span.max for span in spans.values())
+    right = (span.opt for span in spans.values())
+    start = next((size for size in (*right, *ends) if not sized.fault(bucket, size)), None)
+    if start is None:
+        return {}, ""
+    least, most = (_last_right(sized, bucket, start, end) for end in ends)
+    limits = {
+        name: DimLimits(min=_within(span, least), max=_within(span, most))
+        for name, span in spans.items()
+        if not least <= span.min <= span.max <= most
+    }
+    if not limits:
+        return {}, ""
+    return limits, sized.fault(bucket, most + 1 if most < ends[1] else least - 1)
+
+
+def _last_right(sized: "_Sized", bucket: Bucket, right: int, end: int) -> int:
+    """The size nearest to an end that is computed, where all from a right one on are."""
+    if not sized.fault(bucket, end):
+        return end
+    while abs(end - right) > 1:
+        middle = (right + end) // 2
+        if sized.fault(bucket, middle):
+            end = middle
+        else:
+            right = middle
+    return right
+
+
+def _within(span: DimRange, size: int) -> int:
+    return max(span.min, min(size, span.max))
+
+
+class _Sized:
+    """A model that is run at sizes, each time with as few rows as there may be."""
+
+    def __init__(self, model: OrtModel, master: MasterRecord, rows: str | None) -> None:
+        self._model, self._master, self._rows = model, master, rows
+
+    @classmethod
+    def opened(
+        cls, master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+    ) -> "_Sized | None":
+        """None where there are no sizes but rows, or ONNX Runtime does not run it here."""
+        rows = recipe.batching.batch_dim
+        has_sizes = any(name != rows for bucket in buckets for name in bucket.dims)
+        if not has_sizes or not has_room(master_path):
+            return None
         try:
-            _run(model, master, sizes)
+            return cls(OrtModel.open(master_path, master), master, rows)
+        except ProofError:
+            return None
+
+    def spans(self, bucket: Bucket) -> dict[str, DimRange]:
+        """Of all dimensions but rows."""
+        return {name: span for name, span in bucket.dims.items() if name != self._rows}
+
+    def at(self, bucket: Bucket, size: int) -> Sizes:
+        """Each dimension as near to a size as its bucket goes; rows, and empty ones, at least."""
+        sizes = {name: max(span.min, 1) for name, span in bucket.dims.items()}
+        return sizes | {n: max(_within(r, size), 1) for n, r in self.spans(bucket).items()}
+
+    def fault(self, bucket: Bucket, size: int) -> str:
+        """In words why it fails; "" where it does not, or for want of memory."""
+        sizes = self.at(bucket, size)
+        try:
+            # Zeros, which any model takes: valid indices, and no value that matters.
+            self._model.run({spec.name: zeros_at(spec, sizes) for spec in self._master.inputs})
         except ProofError as error:
-            if any(words in str(error) for words in _NO_MEMORY):
-                return
-            raise InvalidRecipeError(_too_large(bucket, sizes, recipe, error)) from error
+            return "" if any(words in str(error) for words in _NO_MEMORY) else str(error)
+        return ""
 
 
 def has_room(master_path: Path) -> bool:
@@ -90,20 +167,3 @@ def has_room(master_path: Path) -> bool:
     files = (path for path in master_path.parent.iterdir() if path.is_file())
     num_bytes = sum(path.stat().st_size for path in files)
     return bool(2 * num_bytes <= psutil.virtual_memory().available)
-
-
-def _run(model: OrtModel, master: MasterRecord, sizes: Sizes) -> None:
-    """Of zeros, which any model takes: valid indices, and no value that matters."""
-    model.run({spec.name: zeros_at(spec, sizes) for spec in master.inputs})
-
-
-def _too_large(bucket: Bucket, sizes: Sizes, recipe: Recipe, error: ProofError) -> str:
-    if recipe.buckets:
-        return (
-            f"recipe: bucket {bucket.label}: the model fails at {sizes}: {error}; end the bucket "
-            "at sizes that it computes"
-        )
-    return (
-        f"the model fails at {sizes}, sizes that are served where a recipe names no buckets: "
-        f"{error}; give a recipe that has buckets of sizes that it computes: --recipe FILE"
-    )

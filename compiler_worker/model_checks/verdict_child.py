@@ -59,8 +59,7 @@ def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
     path, master = request.master_path, request.master
     eager = open_eager(path, master, "cpu")
     if isinstance(eager, str):
-        refusal = f"the importer refuses the graph: {eager}"
-        return FallbackVerdict(unknown=refusal + beside_refusal(path, master))
+        return without_torch(f"the importer refuses the graph: {eager}", path, master)
     cache_dir = request.folder / "cache"
     reference = open_reference(
         path, master, eager, cache_dir, device="cpu", num_threads=request.num_threads
@@ -72,17 +71,17 @@ def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
     )
 
 
-def beside_refusal(path: Path, master: MasterRecord) -> str:
-    """What follows for a master that torch cannot serve; "" where ONNX Runtime can."""
+def without_torch(reason: str, path: Path, master: MasterRecord) -> FallbackVerdict:
+    """The verdict on a master that torch cannot serve: ONNX Runtime does, if it can."""
     try:
         OrtModel.open(path, master)
     except ProofError as error:
-        return (
-            f"; {error}; so no fallback can serve this model: it is unavailable on a generation "
-            "until an engine of another kind is proven there (smelt why says whether one is); "
-            "export it with ops and types that ONNX Runtime has"
+        return FallbackVerdict(
+            unknown=f"{reason}; {error}; so no fallback can serve this model: it is unavailable on "
+            "a generation until an engine of another kind is proven there (smelt why says whether "
+            "one is); export it with ops and types that ONNX Runtime has"
         )
-    return ""
+    return FallbackVerdict(refused=reason)
 
 
 class _Judge:

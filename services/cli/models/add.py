@@ -1,10 +1,13 @@
 """`smelt models add`: from a source to a published version."""
 
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import yaml
 
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.fingerprint import fingerprint
@@ -17,8 +20,7 @@ from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
 from compiler_worker.model_checks.import_verdict import judge_import
 from compiler_worker.model_checks.recipe_check import check_recipe
-from compiler_worker.model_checks.rows_check import check_rows
-from compiler_worker.model_checks.sizes_check import check_empty, check_largest
+from compiler_worker.model_checks.served_shapes import served_shapes
 from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.settings import settings_from_environment
@@ -87,7 +89,7 @@ def _text(version: ModelVersion) -> Iterator[str]:
     if bucket.dims and not version.recipe.buckets:
         yield (
             f"serves {ranges_text(bucket.dims)}, as its recipe names no buckets; for other sizes "
-            "add it again with a recipe that has some: --recipe FILE"
+            f"add it again with a recipe that has some: --recipe FILE, as in {_as_recipe(bucket)}"
         )
     has_calibration = version.calibration is not None
     admitted = admitted_precisions(version.recipe, has_calibration=has_calibration)
@@ -95,6 +97,11 @@ def _text(version: ModelVersion) -> Iterator[str]:
     yield from accepted_words(version.recipe)
     if version.fallback_verdict:
         yield version.fallback_verdict.words
+
+
+def _as_recipe(bucket: Bucket) -> str:
+    line = {"buckets": [bucket.model_dump()]}
+    return yaml.safe_dump(line, default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,21 +166,22 @@ def _publish(
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = master_record(opened, files={})
-        chosen, buckets = _checked(record, chosen, samples, opened.dim_limits)
+        chosen = _checked(record, chosen, samples, opened.dim_limits)
         line.begin(2, _NUM_PARTS, "running the largest sizes")
-        check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
-        check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
-        check_rows(opened.files[MODEL_FILE], record, chosen, buckets)
+        master = opened.files[MODEL_FILE], record
+        unnamed = [dim.name for dim in opened.named_dims]
+        shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
+        for remark in (*(dim.words for dim in opened.named_dims), *shapes.remarks):
+            line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
         has_calibration = calibration is not None
-        chosen = with_accepted_blindness(chosen, record, has_calibration=has_calibration)
+        chosen = with_accepted_blindness(shapes.recipe, record, has_calibration=has_calibration)
         line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
-        master = opened.files[MODEL_FILE], record
         judged = judge_import(
             master,
             chosen,
-            buckets,
+            shapes.buckets,
             Path(folder) / "verdict",
             settings_from_environment(),
             line.show,
@@ -191,7 +199,7 @@ def _publish(
             # Those of dimensions that the master has; a factory may name others too.
             dim_limits={
                 name: limit
-                for name, limit in opened.dim_limits.items()
+                for name, limit in shapes.limits.items()
                 if name in dynamic_dims(opened.inputs)
             },
             fallback_verdict=judged.verdict if judged else None,
@@ -228,12 +236,12 @@ def _checked(
     recipe: Recipe,
     samples_path: Path | None,
     limits: Mapping[str, DimLimits],
-) -> tuple[Recipe, tuple[Bucket, ...]]:
-    """The recipe as it is kept and its buckets, once they and the samples fit the master."""
+) -> Recipe:
+    """The recipe as it is kept, once it and the samples fit the master."""
     check_recipe(master, recipe)
     buckets = buckets_of(master, recipe, limits)
     samples = read_samples(samples_path) if samples_path else None
     if samples is not None:
         check_samples(samples, master.inputs, limits_of(master, recipe))
     require_samples(samples, master, recipe, buckets)
-    return recipe_with_words(recipe, samples, master.inputs), buckets
+    return recipe_with_words(recipe, samples, master.inputs)

@@ -35,7 +35,7 @@ class Steps:
             # Without a terminal a bar would fill a log with control characters.
             disable=self._is_quiet or not error_console().is_terminal,
         ) as progress:
-            line = StepLine(progress, title, self._clock, is_plain=not self._is_quiet)
+            line = StepLine(progress, title, self._clock, is_quiet=self._is_quiet)
             yield line
         if not self._is_quiet:
             words = f"{line.elapsed} {line.summary}"
@@ -50,12 +50,12 @@ class StepLine:
     """
 
     def __init__(
-        self, progress: Progress, title: str, clock: Callable[[], float], *, is_plain: bool
+        self, progress: Progress, title: str, clock: Callable[[], float], *, is_quiet: bool
     ) -> None:
         self._progress = progress
         self._title = title
         self._clock, self._started = clock, clock()
-        self._is_plain = is_plain and progress.disable
+        self._is_quiet, self._is_plain = is_quiet, progress.disable and not is_quiet
         self._logged = self._started
         self._place = ""
         self._task = progress.add_task(title, total=None, detail="")
@@ -78,6 +78,11 @@ class StepLine:
         self._progress.update(self._task, detail=detail)
         if self._clock() - self._logged >= _LOG_PERIOD_S:
             self._log(detail)
+
+    def keep(self, remark: str) -> None:
+        """Show something that stays, whatever the step does next."""
+        if not self._is_quiet:
+            error_console().print(f"  {remark}", markup=False, soft_wrap=True)
 
     def update(self, detail: str) -> None:
         """Show what happens now, in a log too."""

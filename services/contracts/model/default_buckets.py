@@ -8,6 +8,8 @@ from services.contracts.model.recipe import Bucket, DimRange
 
 _BATCH = DimRange(min=1, opt=4, max=8)
 _DIM = DimRange(min=1, opt=64, max=128)
+_SIDE = DimRange(min=32, opt=224, max=256)
+_COLOURS = (3, 4)
 
 
 def default_buckets(
@@ -22,7 +24,11 @@ def default_buckets(
         batch_dim: the dimension of rows.
         limits: by dimension, where the source says what it may be.
     """
-    dims = {dim: _BATCH if dim == batch_dim else _DIM for dim in dynamic_dims(inputs)}
+    specs = tuple(inputs)
+    dims = dict.fromkeys(dynamic_dims(specs), _DIM)
+    for spec in specs:
+        dims |= {d: _SIDE for axis in image_sides(spec) if (d := spec.shape[axis]) in dims}
+    dims |= {dim: _BATCH for dim in dims if dim == batch_dim}
     for dim, limit in (limits or {}).items():
         if dim in dims:
             dims[dim] = limit.clipped(dims[dim])
@@ -32,3 +38,12 @@ def default_buckets(
 def dynamic_dims(inputs: Iterable[TensorSpec]) -> list[str]:
     """Names of the dynamic dimensions of the inputs, sorted."""
     return sorted({dim for spec in inputs for dim in spec.shape if isinstance(dim, str)})
+
+
+def image_sides(spec: TensorSpec) -> tuple[int, ...]:
+    """Axes of height and width where an input looks like pictures; none where it does not."""
+    if len(spec.shape) != 4:
+        return ()
+    if spec.shape[1] in _COLOURS:
+        return 2, 3
+    return (1, 2) if spec.shape[3] in _COLOURS else ()

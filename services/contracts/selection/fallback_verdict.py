@@ -5,6 +5,8 @@ the witness; a few of its answers are kept with the version, so that every repli
 own compiled fallback on its own device.
 """
 
+from pydantic import Field
+
 from services.contracts.model.document import Document
 from services.contracts.model.recipe import Tolerance
 
@@ -14,6 +16,7 @@ class FallbackVerdict(Document):
 
     Attributes:
         refuted: where they differ, how far, and how far they may; "" when they agree.
+        refused: why torch cannot compute the master at all, where ONNX Runtime can.
         unknown: why nothing was compared; "" when something was.
         witness: what it was compared with.
         code: digest of the importer that made the graph: another one's graph is another.
@@ -22,6 +25,8 @@ class FallbackVerdict(Document):
     """
 
     refuted: str = ""
+    # Left out when it is not there: older releases refuse keys that they do not know.
+    refused: str = Field(default="", exclude_if=lambda v: not v)
     unknown: str = ""
     witness: str = ""
     code: str = ""
@@ -29,14 +34,16 @@ class FallbackVerdict(Document):
     allowed: dict[str, Tolerance] = {}
 
     def refutes(self, code: str) -> bool:
-        """Whether a graph that this importer makes is known to be wrong."""
-        return bool(self.refuted) and self.code == code
+        """Whether a graph that this importer makes is known to be wrong, or is none."""
+        return bool(self.refused) or (bool(self.refuted) and self.code == code)
 
     @property
     def words(self) -> str:
         """All of it in one sentence."""
         if self.unknown:
             return f"the fallback's graph was not compared with ONNX Runtime: {self.unknown}"
+        if self.refused:
+            return f"ONNX Runtime serves until an engine is proven, as torch cannot: {self.refused}"
         if self.refuted:
             return (
                 f"the fallback's graph is refuted, so ONNX Runtime serves in its place: "

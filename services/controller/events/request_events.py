@@ -38,7 +38,7 @@ def _published(state: EventState, version: ModelVersion, newest: Event | None) -
         and not state.is_removed(version.name, newest.version)
     )
     verdict = version.fallback_verdict
-    refuted = f"; {verdict.words}" if verdict and verdict.refuted else ""
+    refuted = f"; {verdict.words}" if verdict and (verdict.refuted or verdict.refused) else ""
     return Event(
         kind=EventKind.RECIPE_CHANGED if is_same_master else EventKind.MODEL_PUBLISHED,
         model=version.name,

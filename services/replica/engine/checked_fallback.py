@@ -46,7 +46,8 @@ class CheckedFallback:
             if refutation is None:
                 return engine, None
             engine.close()
-        logger.error("model '%s' version %d: %s", model.name, model.version, refutation.words)
+        level = logging.INFO if refutation.found_by is FoundBy.UNSUPPORTED else logging.ERROR
+        logger.log(level, "model '%s' version %d: %s", model.name, model.version, refutation.words)
         return self._master_itself(model, refutation), refutation
 
     def _by_device(self, engine: RunningEngine, model: ModelVersion) -> Refutation | None:
@@ -83,5 +84,8 @@ def _by_importer(model: ModelVersion) -> Refutation | None:
     verdict = model.fallback_verdict
     if verdict is None or not verdict.refutes(importer_code()):
         return None
+    if verdict.refused:
+        words = f"{_IN_PLACE}, which cannot compute this model: {verdict.refused}"
+        return Refutation(found_by=FoundBy.UNSUPPORTED, words=words)
     words = f"{_IN_PLACE}, whose graph is imported wrong: {verdict.refuted}"
     return Refutation(found_by=FoundBy.IMPORTER, words=words)

@@ -45,14 +45,15 @@ class FallbackLoader(Protocol):
 
 
 class FoundBy(StrEnum):
-    """What showed a fallback to be wrong; a label of a metric, so a closed set.
+    """What showed a fallback to be wrong, or not to be; a label of a metric, so a closed set.
 
     IMPORTER: its graph differed from ONNX Runtime when the model was added. DEVICE: what was
-    compiled of it differs from the kept answers here.
+    compiled of it differs from the kept answers here. UNSUPPORTED: torch has no such graph.
     """
 
     IMPORTER = "importer"
     DEVICE = "device"
+    UNSUPPORTED = "unsupported"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.queue import Dropped
 from services.replica.batching.run_shapes import elements_of
-from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.loaded_engine import FoundBy, LoadedEngine
 from services.telemetry import catalog
 from services.telemetry.recorder import NullRecorder, Observer, Recorder
 
@@ -64,8 +64,9 @@ class ReplicaMetrics:
         if loaded.fallback_reason:
             reason = loaded.fallback_reason.value
             self._recorder.count(catalog.FALLBACKS, 1, reason=reason, **self._place)
-        if loaded.refutation:
-            reason = loaded.refutation.found_by.value
+        refutation = loaded.refutation
+        if refutation and refutation.found_by is not FoundBy.UNSUPPORTED:
+            reason = refutation.found_by.value
             self._recorder.count(catalog.FALLBACKS_REFUTED, 1, reason=reason, **self._place)
 
     def engine_returned(self, bad: LoadedEngine) -> None:

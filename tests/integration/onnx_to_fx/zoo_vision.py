@@ -60,6 +60,11 @@ def _settled(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
+def classifier(module: nn.Module) -> Entry:
+    """A classifier of transformers."""
+    return _images(_Logits(module))
+
+
 def resnet() -> Entry:
     """ResNet-50 with one block of each stage."""
     config = transformers.ResNetConfig(depths=[1, 1, 1, 1], hidden_sizes=[32, 64, 96, 128])

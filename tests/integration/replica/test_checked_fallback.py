@@ -94,6 +94,19 @@ def test_an_import_that_was_refuted_is_not_even_compiled(shelf: Shelf, tmp_path:
     assert_right(loaded)
 
 
+def test_a_model_that_torch_has_not_is_served_without_asking_torch(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = judged(shelf, tmp_path)
+    verdict = FallbackVerdict(refused="ai.onnx.ml::TreeEnsembleRegressor is not translated")
+    loaded = loaded_by(shelf, model.model_copy(update={"fallback_verdict": verdict}), no_fallback)
+    assert (loaded.kind, loaded.fallback_reason) == ("fallback", "no_engine")
+    assert loaded.refutation is not None
+    assert loaded.refutation.found_by is FoundBy.UNSUPPORTED
+    assert "cannot compute this model: ai.onnx.ml::TreeEnsemble" in loaded.refutation.words
+    assert_right(loaded)
+
+
 @pytest.mark.parametrize(("scale", "is_refuted"), [(1.0, False), (1.001, True)])
 def test_of_another_importer_the_kept_answers_say_enough(
     shelf: Shelf, tmp_path: Path, scale: float, is_refuted: bool

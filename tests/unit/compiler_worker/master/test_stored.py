@@ -168,10 +168,10 @@ def test_nameless_dynamic_dims_get_names(
     stored = store(
         make_model([helper.make_node("Relu", ["x"], ["y"])], inputs=infos[:1], outputs=infos[1:])
     )
-    assert stored.inputs[0].shape == ("x_dim0", "x_dim1", 4)
+    assert stored.inputs[0].shape == ("batch", "sequence", 4)
     saved = onnx.load(str(stored.files["model.onnx"]))
     dims = saved.graph.input[0].type.tensor_type.shape.dim
-    assert [dim.dim_param for dim in dims] == ["x_dim0", "x_dim1", ""]
+    assert [dim.dim_param for dim in dims] == ["batch", "sequence", ""]
     assert outputs_of(str(stored.files["model.onnx"]), x=np.ones((2, 3, 4), np.float32))
 
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from onnx import parser
 
-from compiler_worker.model_checks.sizes_check import check_empty, check_largest
+from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.kserve.tensors import Array, TensorSpec
@@ -33,6 +33,9 @@ PLACES = """n = Shape <start = 1> (x)
   one = Constant <value_ints = [1]> ()
   y = ReduceSum <keepdims = 0> (moved, one)"""
 SUM = "one = Constant <value_ints = [1]> ()\n  y = ReduceSum <keepdims = 0> (x, one)"
+# The fifth place of each row.
+FEWEST = "fifth = Constant <value_int = 4> ()\n  y = Gather <axis = 1> (x, fifth)"
+NEVER = "far = Constant <value_int = 1000> ()\n  y = Gather <axis = 1> (x, far)"
 MASTER = MasterRecord(
     digest="a" * 64,
     files={},
@@ -78,10 +81,25 @@ def test_a_model_that_fails_at_its_largest_sizes_is_refused_with_them(tmp_path: 
         InvalidRecipeError, match="bucket batch4-n8: the model fails at {'batch': 1, 'n': 8}"
     ):
         check_largest(path, MASTER, recipe, recipe.buckets)
-    with pytest.raises(InvalidRecipeError, match="'n': 128}, sizes that are served where a recipe"):
-        check_largest(path, MASTER, Recipe(), default_buckets(MASTER.inputs, "batch"))
-    limits = {"n": DimLimits(min=1, max=6)}
-    check_largest(path, MASTER, Recipe(), default_buckets(MASTER.inputs, "batch", limits))
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "words"),
+    [
+        (PLACES, {"n": DimLimits(min=1, max=6)}, "6 by 7"),
+        (FEWEST, {"n": DimLimits(min=5, max=128)}, "idx=4"),
+        (SUM, {}, ""),
+        (NEVER, {}, ""),
+    ],
+    ids=["largest", "smallest", "all", "none"],
+)
+def test_sizes_by_default_are_those_that_the_model_computes(
+    body: str, limits: dict[str, DimLimits], words: str, tmp_path: Path
+) -> None:
+    path, (bucket,) = _saved(body, tmp_path), default_buckets(MASTER.inputs, "batch")
+    found, why = computed_sizes(path, MASTER, Recipe(), bucket)
+    assert found == limits
+    assert words in why
 
 
 def test_an_opset_that_onnxruntime_does_not_know_is_checked_too(tmp_path: Path) -> None:
@@ -91,8 +109,7 @@ def test_an_opset_that_onnxruntime_does_not_know_is_checked_too(tmp_path: Path) 
 
 
 def test_a_model_that_fails_at_any_size_is_left_to_its_proof(tmp_path: Path) -> None:
-    never = "y = Gather <axis = 1> (x, far)"
-    path = _saved("far = Constant <value_int = 1000> ()\n  " + never, tmp_path)
+    path = _saved(NEVER, tmp_path)
     check_largest(path, MASTER, _recipe(1), _recipe(1).buckets)
 
 

@@ -23,6 +23,8 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.kept_answers import read_answers
+from services.engines.fallback.fallback_program import importer_code
+from tests.conformance.trees import classifier
 from tests.faults.judged import normal, record_of, written
 from tests.faults.saboteurs.models_of_tables import quantised
 
@@ -120,12 +122,12 @@ def test_without_time_a_small_and_a_middle_sample_are_compared(tmp_path: Path) -
     assert sorted(len(answer.inputs["x"]) > 1 for answer in kept) == [False, True]
 
 
-def test_what_the_importer_refuses_has_no_verdict(tmp_path: Path) -> None:
+def test_what_the_importer_refuses_is_served_by_onnxruntime(tmp_path: Path) -> None:
     graph = """g (float[batch, 4] x) => (float[batch, 4] y)
         { r = RandomUniformLike <low = 1.0, high = 1.0> (x) y = Mul (x, r) }"""
     found = verdict_of(written(tmp_path, graph))
-    assert "the importer refuses the graph: RandomUniformLike" in found.unknown
-    assert "was not compared" in found.words
+    assert "the importer refuses the graph: RandomUniformLike" in found.refused
+    assert "ONNX Runtime serves until an engine is proven" in found.words
     assert not (tmp_path / ANSWERS_FILE).exists()
 
 
@@ -150,6 +152,14 @@ def test_a_model_that_no_fallback_serves_is_named_so(tmp_path: Path, is_of_strin
     why = "is strings (BYTES)" if is_of_strings else "the importer refuses the graph: RandomUniform"
     for words in (why, "ONNX Runtime refuses the master", "no fallback can serve this model"):
         assert words in judged.verdict.words
+
+
+def test_what_torch_has_not_is_served_by_onnxruntime_at_once(tmp_path: Path) -> None:
+    onnx.save(classifier(), tmp_path / "m.onnx")
+    found = verdict_of(tmp_path / "m.onnx")
+    assert "ai.onnx.ml::TreeEnsembleClassifier" in found.refused
+    assert found.refutes(importer_code())
+    assert found.words.startswith("ONNX Runtime serves until an engine is proven, as torch cannot")
 
 
 def test_an_output_without_numbers_says_nothing(tmp_path: Path) -> None:

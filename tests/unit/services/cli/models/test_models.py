@@ -202,6 +202,27 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     assert (plain.recipe.buckets, asked.buckets) == ((), asked.recipe.buckets)
 
 
+def test_what_was_taken_without_being_asked_for_is_said_and_the_printed_recipe_is_one(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    graph = """g (float[s31, s7] x) => (float[s31, s7] y) {
+        n = Shape <start = 1> (x)  zero = Constant <value_ints = [0]> ()
+        some = Slice (places, zero, n)  y = Add (x, some) }"""
+    path = str(written(tmp_path, graph, places=normal(6)))
+    done = CliRunner().invoke(app, ["models", "add", "sized", path], catch_exceptions=False)
+    for words in ("took 'batch' for x[0]", "are computed as if alone", "'x_dim1' 1..6: "):
+        assert words in done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "as in {" in line]
+    printed = Recipe.from_yaml(line.partition(", as in ")[2])
+    assert printed.buckets == registry.model_version("sized").buckets
+    # Nothing is said of what a recipe names.
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(line.partition(", as in ")[2])
+    words = ["models", "add", "sized", path, "--recipe", str(recipe)]
+    assert "'x_dim1' 1..6" not in CliRunner().invoke(app, words, catch_exceptions=False).stderr
+
+
 SHORT = """
     import torch
     from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel

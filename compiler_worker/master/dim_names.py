@@ -1,0 +1,177 @@
+"""Names for the dynamic dimensions that an exporter left unnamed, or numbered (`s31`, `unk__6`).
+
+Recipes, errors and the sizes by default speak of dimensions by name, so names have to mean
+something, and dimensions that are always equal need one name.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from compiler_worker.master.interface import label_dynamic_dims, label_of, tensor_specs
+from compiler_worker.master.named_dim import NamedDim
+from compiler_worker.master.trial_run import TrialRun
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.default_buckets import dynamic_dims, image_sides
+
+BATCH = "batch"
+_SEQUENCE, _SIDES = "sequence", ("height", "width")
+# Symbols of torch.export, of ONNX and TensorFlow, of torch's older exporter, and of Paddle.
+_NUMBERED = re.compile(
+    r"s\d+|unk__\d+|.+_dynamic_axes_\d+|.+_dim_\d+|(?:p2o\.)?DynamicDimension\.\d+"
+)
+# A dimension may be an expression of others: `2*s31 + 1`.
+_OPERAND = re.compile(r"[^\s()*/,+-]+")
+_EQUALITY = {
+    True: "equal at each of these, as ONNX Runtime computes no other sizes",
+    False: "of its own size, as ONNX Runtime computes different ones",
+    None: "not known to be equal to another: ONNX Runtime computed neither way",
+}
+
+
+def name_dims(model: ir.Model, path: Path) -> tuple[NamedDim, ...]:
+    """Name all dynamic dimensions of inputs and outputs, in place; what was taken for what.
+
+    Args:
+        model: normalised.
+        path: the file that it was read from, for runs that show which sizes are equal.
+
+    Raises:
+        UnsupportedGraphError: the rank of an input or output is unknown.
+    """
+    labels = label_dynamic_dims(model)
+    inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
+    naming = _Naming(inputs, _unnamed(inputs, labels))
+    trial = TrialRun(path)
+    naming.name_rows()
+    naming.tie(trial)
+    naming.name_places()
+    names = dict.fromkeys(dynamic_dims(inputs), "") | naming.names
+    if of_outputs := _unnamed(outputs, labels) - names.keys():
+        names |= _names_of_outputs(outputs, of_outputs, trial.output_dims(naming.specs))
+    if renamed := {old: new for old, new in names.items() if new}:
+        _rename(model, renamed)
+    return naming.found()
+
+
+def _unnamed(specs: Sequence[TensorSpec], labels: Collection[str]) -> set[str]:
+    return {dim for dim in dynamic_dims(specs) if dim in labels or _NUMBERED.fullmatch(dim)}
+
+
+class _Naming:
+    """The inputs, whose dimensions get their names one after the other.
+
+    Attributes:
+        specs: the inputs as their dimensions are called by now.
+        names: by its first name, what each dimension that had none is called by now.
+    """
+
+    def __init__(self, inputs: Sequence[TensorSpec], unnamed: Collection[str]) -> None:
+        self.specs = tuple(inputs)
+        self.names = {dim: dim for dim in unnamed}
+        self._open, self._basis = set(unnamed), dict[str, str]()
+
+    def name_rows(self) -> None:
+        """Axis 0 where it is dynamic in all inputs, by the owner's name where one has it."""
+        firsts = {spec.shape[0] if spec.shape else 1 for spec in self.specs}
+        others = {dim for spec in self.specs for dim in spec.shape[1:]}
+        owned = firsts - self._open
+        name = owned.pop() if len(owned) == 1 else BATCH
+        if isinstance(name, str) and not owned and name not in others and not firsts & others:
+            for dim in firsts & self._open:
+                self._settle(str(dim), name, "axis 0 of every input")
+
+    def tie(self, trial: TrialRun) -> None:
+        """One name for equal axes of several inputs that do not compute at different sizes."""
+        ties: dict[str, str] = {}
+        for axis in range(1, max(len(spec.shape) for spec in self.specs)):
+            dims = dict.fromkeys(spec.shape[axis] for spec in self.specs if axis < len(spec.shape))
+            first, *others = [str(dim) for dim in dims if dim in self._open] or [""]
+            ties |= dict.fromkeys(others, first)
+        if not ties:
+            return
+        tied = _renamed(self.specs, ties)
+        are_equal = trial.are_equal(self.specs, tied)
+        self._basis |= dict.fromkeys({*ties, *ties.values()}, _EQUALITY[are_equal])
+        if are_equal:
+            self._replace(ties)
+            self._open -= ties.keys()
+
+    def name_places(self) -> None:
+        """By what an axis mostly is, else by the first input that has it."""
+        for spec in self.specs:
+            usual = self._usual_names(spec)
+            for axis, dim in enumerate(spec.shape):
+                if dim in self._open:
+                    label, name = label_of(spec.name, axis), usual.get(axis, "")
+                    is_free = name and name not in dynamic_dims(self.specs)
+                    self._settle(str(dim), name if is_free else label, "as the file has it")
+
+    def _usual_names(self, spec: TensorSpec) -> dict[int, str]:
+        """Sides of pictures; axis 1 of ids and of vectors where there is one such dimension."""
+        if sides := image_sides(spec):
+            return dict(zip(sides, _SIDES, strict=True))
+        seconds = {each.shape[1] for each in self.specs if len(each.shape) in (2, 3)}
+        is_text = len(spec.shape) == 3 or (len(spec.shape) == 2 and "INT" in spec.datatype)
+        num_dynamic = sum(isinstance(dim, str) for dim in seconds)
+        return {1: _SEQUENCE} if is_text and num_dynamic == 1 else {}
+
+    def found(self) -> tuple[NamedDim, ...]:
+        """What was taken for what, in the order of the inputs."""
+        places: dict[str, list[str]] = {name: [] for name in self._basis}
+        for spec in self.specs:
+            for axis, dim in enumerate(spec.shape):
+                if dim in places:
+                    places[str(dim)].append(f"{spec.name}[{axis}]")
+        return tuple(
+            NamedDim(name=name, places=tuple(where), basis=self._basis[name])
+            for name, where in places.items()
+            if where
+        )
+
+    def _settle(self, dim: str, name: str, basis: str) -> None:
+        self._basis[name] = self._basis.pop(dim, basis)
+        self._open.remove(dim)
+        self._replace({dim: name})
+
+    def _replace(self, names: Mapping[str, str]) -> None:
+        self.specs = _renamed(self.specs, names)
+        self.names = {old: names.get(now, now) for old, now in self.names.items()}
+
+
+def _renamed(specs: Sequence[TensorSpec], names: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        spec.model_copy(update={"shape": tuple(names.get(str(d), d) for d in spec.shape)})
+        for spec in specs
+    )
+
+
+def _names_of_outputs(
+    outputs: Sequence[TensorSpec],
+    unnamed: Collection[str],
+    found: Mapping[str, Sequence[str | None]],
+) -> dict[str, str]:
+    """The dimension of the inputs that an output's axis was seen to be, else a label."""
+    names: dict[str, str] = {}
+    for spec in outputs:
+        seen = found.get(spec.name, [None] * len(spec.shape))
+        for axis, dim in enumerate(spec.shape):
+            if dim in unnamed:
+                names.setdefault(str(dim), seen[axis] or label_of(spec.name, axis))
+    return names
+
+
+def _rename(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Also in what was inferred of inner values: one symbol may not mean two dimensions."""
+    for graph in model.graphs():
+        for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
+            if value.shape is not None and value.shape.is_dynamic():
+                value.shape = ir.Shape([_name_of(dim, names) for dim in value.shape])
+
+
+def _name_of(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
+    if isinstance(dim, int) or not dim.value:
+        return dim if isinstance(dim, int) else None
+    return names.get(dim.value) or _OPERAND.sub(lambda m: names.get(m[0], m[0]), dim.value)

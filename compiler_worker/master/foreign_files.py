@@ -1,0 +1,158 @@
+"""What people bring that is no ONNX file: recognised by its first bytes, with the way to one.
+
+Nothing is loaded: a pickle runs code as it is read, so that only the names in it are looked at.
+"""
+
+import io
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+
+class _Found(NamedTuple):
+    """What a file is, and the way from it to ONNX; PATH stands for its own."""
+
+    what: str
+    way: str
+
+
+_EXPORT = (
+    'torch.onnx.export(model.eval(), (example,), "model.onnx", dynamo=True, '
+    'dynamic_shapes=({0: "batch"},))'
+)
+_HUGGING_FACE = _Found(
+    "a Hugging Face model",
+    "pip install optimum[onnx], then optimum-cli export onnx --model PATH exported, and add "
+    "exported/model.onnx",
+)
+_STATE_DICT = _Found(
+    "weights without the code that computes with them (a state_dict)",
+    f"model = YourModel(...); model.load_state_dict(weights); {_EXPORT}; or of a folder of "
+    "Hugging Face: optimum-cli export onnx --model FOLDER exported",
+)
+_MODULE = _Found("a PyTorch module", f"model = torch.load(PATH, weights_only=False); {_EXPORT}")
+_SCRIPT = _Found("a TorchScript archive", f"export the module that it was made of: {_EXPORT}")
+_PROGRAM = _Found(
+    "a program of torch.export",
+    'torch.onnx.export(torch.export.load(PATH), (), "model.onnx", dynamo=True)',
+)
+_PICKLE = _Found(
+    "a pickle",
+    "load it where it was made, and convert it: skl2onnx.to_onnx(model, X[:1], options="
+    "{'zipmap': False}) of scikit-learn, onnxmltools.convert_lightgbm or convert_xgboost(model, "
+    "initial_types=[('x', FloatTensorType([None, num_features]))]) of trees",
+)
+_LIGHTGBM = _Found(
+    "a LightGBM model",
+    "onnxmltools.convert_lightgbm(lightgbm.Booster(model_file=PATH), initial_types=[('x', "
+    "FloatTensorType([None, num_features]))], zipmap=False)",
+)
+_KERAS = _Found(
+    "a Keras model", 'keras.models.load_model(PATH).export("model.onnx", format="onnx")'
+)
+_SAVED_MODEL = _Found(
+    "a SavedModel of TensorFlow",
+    "pip install tf2onnx, then python -m tf2onnx.convert --saved-model PATH --output model.onnx",
+)
+_TFLITE = _Found(
+    "a TensorFlow Lite model",
+    "pip install tf2onnx, then python -m tf2onnx.convert --tflite PATH --output model.onnx",
+)
+_FROZEN = _Found(
+    "a graph of TensorFlow (.pb)",
+    "pip install tf2onnx, then python -m tf2onnx.convert --graphdef PATH --inputs x:0 --outputs "
+    "y:0 --output model.onnx",
+)
+_BY_FIRST_BYTES = {
+    b"\x89HDF": _KERAS,
+    b"tree\n": _LIGHTGBM,
+    b"GGUF": _Found("weights of llama.cpp (GGUF)", "export the model that they were made of"),
+    b"version https://git-lfs": _Found("a pointer of Git LFS without its file", "git lfs pull"),
+}
+
+
+def refusal_of(path: Path, *, is_onnx: bool = True) -> str:
+    """What a file or folder is, what is wanted, and the way there; "" where that is not known.
+
+    Args:
+        path: of something that is there.
+        is_onnx: False where it was read as ONNX in vain, so that its name says what it is.
+    """
+    found = _of_folder(path) if path.is_dir() else _of_file(path)
+    if found is None and not is_onnx and path.suffix == ".pb":
+        found = _FROZEN
+    if found is None:
+        return ""
+    way = found.way.replace("PATH", str(path))
+    return f"{path}: {found.what} found, an ONNX file wanted: {way}"
+
+
+def _of_folder(folder: Path) -> _Found:
+    if (folder / "saved_model.pb").is_file():
+        return _SAVED_MODEL
+    names = sorted(path.name for path in folder.iterdir())
+    if models := [name for name in names if name.endswith(".onnx")]:
+        return _Found("a folder", f"add a file in it: {', '.join(models)}")
+    if "config.json" in names:
+        return _HUGGING_FACE
+    some = ", ".join(names[:5]) or "nothing"
+    return _Found(f"a folder with {some}", f"export the model: {_EXPORT}")
+
+
+def _of_file(path: Path) -> _Found | None:
+    with path.open("rb") as file:
+        head = file.read(32)
+    for magic, found in _BY_FIRST_BYTES.items():
+        if head.startswith(magic):
+            return found
+    if head[4:8] == b"TFL3":
+        return _TFLITE
+    # Its header is JSON behind the header's length.
+    if head[8:10] == b'{"' and head[5:8] == b"\0\0\0":
+        return _STATE_DICT
+    if zipfile.is_zipfile(path):
+        return _of_archive(path)
+    # Protocol 2 and later begin so.
+    if head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5":
+        return _of_pickle(path.read_bytes())
+    return None
+
+
+def _of_archive(path: Path) -> _Found:
+    with zipfile.ZipFile(path) as archive:
+        names = {name.rpartition("/")[2]: name for name in archive.namelist()}
+        if "constants.pkl" in names:
+            return _SCRIPT
+        if "data.pkl" in names:
+            return _of_pickle(archive.read(names["data.pkl"]))
+        if "archive_format" in names:
+            return _PROGRAM
+        if "config.json" in names and "metadata.json" in names:
+            return _KERAS
+    return _Found("a zip archive", f"unpack it, or export the model: {_EXPORT}")
+
+
+def _of_pickle(data: bytes) -> _Found:
+    modules = {name.split()[0] for name in _names_in(data)}
+    if not any(module.split(".")[0] == "torch" for module in modules):
+        return _PICKLE
+    are_weights = modules <= {"torch", "torch._utils", "torch.storage", "collections"}
+    return _STATE_DICT if are_weights else _MODULE
+
+
+def _names_in(data: bytes) -> Iterator[str]:
+    """What the pickles in a file would import, by full name."""
+    file, strings = io.BytesIO(data), [""]
+    # What follows the pickles, as the numbers of older files of torch, is none.
+    with suppress(ValueError, IndexError, UnicodeDecodeError):
+        while file.tell() < len(data):
+            for opcode, argument, _ in pickletools.genops(file):
+                if opcode.name == "GLOBAL":
+                    yield str(argument)
+                elif opcode.name == "STACK_GLOBAL":
+                    yield strings[-2]
+                elif isinstance(argument, str):
+                    strings.append(argument)

@@ -1,0 +1,22 @@
+"""A dynamic dimension that the file left unnamed, and what it was taken for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDim:
+    """What is said of it when its model is added.
+
+    Attributes:
+        places: `input[axis]` of each.
+        basis: what speaks for it.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    basis: str
+
+    @property
+    def words(self) -> str:
+        """What it is and why, in one line."""
+        return f"took '{self.name}' for {', '.join(self.places)}, unnamed in the file: {self.basis}"

@@ -1,0 +1,103 @@
+"""The rows and sizes that a model is served at: what its recipe says, and else what it computes."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compiler_worker.model_checks.rows_check import check_rows
+from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
+from compiler_worker.plans.build_keys import buckets_of
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
+
+_ROWS = "batch_dim"
+_JOINED = (
+    "replicas join requests along it, unless a recipe says otherwise (batching: {batch_dim: null})"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedShapes:
+    """What a version is published with.
+
+    Attributes:
+        limits: by dimension, narrowed to what the model computes where nobody chose sizes.
+        remarks: what was taken without being asked for, a line each.
+    """
+
+    recipe: Recipe
+    limits: Mapping[str, DimLimits]
+    buckets: tuple[Bucket, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def served_shapes(
+    master: tuple[Path, MasterRecord],
+    recipe: Recipe,
+    limits: Mapping[str, DimLimits],
+    unnamed: Collection[str],
+) -> ServedShapes:
+    """Run the model at the rows and sizes that it is to be served at.
+
+    Args:
+        master: its `model.onnx`, and its record.
+        recipe: what it says of rows and sizes has to be so.
+        limits: by dimension, from the source.
+        unnamed: dimensions that have no name of the owner's.
+
+    Raises:
+        InvalidRecipeError: the model fails at what the owner says of it.
+    """
+    rows = _first_axis(master[1].inputs)
+    is_said = _ROWS in recipe.batching.model_fields_set
+    is_owned = rows == recipe.batching.batch_dim and rows not in unnamed
+    # No request has no rows, so what may be 0 is none.
+    is_none = not rows or any(b.dims[rows].min == 0 for b in recipe.buckets if rows in b.dims)
+    if is_said or is_owned or is_none:
+        shapes = _sized(master, recipe, limits)
+        check_rows(*master, recipe, shapes.buckets)
+        return shapes
+    shapes = _sized(master, _by_rows(recipe, rows), limits)
+    try:
+        is_sure = check_rows(*master, shapes.recipe, shapes.buckets)
+        found = "are computed as if alone" if is_sure else "could not be compared with lone ones"
+        words = f"rows along '{rows}', axis 0 of every input, {found}: {_JOINED}"
+    except InvalidRecipeError as error:
+        shapes = _sized(master, _by_rows(recipe, None), limits)
+        words = f"requests are not joined along '{rows}', axis 0 of every input: {error}"
+    return replace(shapes, remarks=(words, *shapes.remarks))
+
+
+def _first_axis(inputs: Sequence[TensorSpec]) -> str:
+    """What axis 0 is called where it is dynamic, and called the same, in all inputs; else ""."""
+    firsts = {spec.shape[0] if spec.shape else 0 for spec in inputs}
+    first = firsts.pop() if len(firsts) == 1 else 0
+    return first if isinstance(first, str) else ""
+
+
+def _sized(
+    master: tuple[Path, MasterRecord], recipe: Recipe, limits: Mapping[str, DimLimits]
+) -> ServedShapes:
+    _, record = master
+    buckets = buckets_of(record, recipe, limits)
+    check_empty(*master, recipe, buckets)
+    if recipe.buckets:
+        check_largest(*master, recipe, buckets)
+        return ServedShapes(recipe=recipe, limits=limits, buckets=buckets)
+    found, why = computed_sizes(*master, recipe, buckets[0])
+    all_limits = {**limits, **found}
+    remarks = (f"'{name}' {each.min}..{each.max}: {why}" for name, each in found.items())
+    return ServedShapes(
+        recipe=recipe,
+        limits=all_limits,
+        buckets=buckets_of(record, recipe, all_limits),
+        remarks=tuple(remarks),
+    )
+
+
+def _by_rows(recipe: Recipe, rows: str | None) -> Recipe:
+    batching = recipe.batching.model_copy(update={_ROWS: rows})
+    return recipe.model_copy(update={"batching": batching})

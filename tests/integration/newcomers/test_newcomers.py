@@ -1,0 +1,72 @@
+"""Models that people bring first: added without a recipe, proven, served, equal to ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import np_to_triton_dtype
+
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import BuildOutcome
+from tests.integration.newcomers.exports import NEWCOMERS
+from tests.integration.served import serve
+from tests.quick_worker import quick_worker
+
+# Trees take no torch, and little time.
+IN_EACH_RUN = ("LightGBM", "scikit-learn pipeline")
+CASES = [
+    pytest.param(name, id=name, marks=() if name in IN_EACH_RUN else pytest.mark.slow)
+    for name in NEWCOMERS
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", CASES)
+async def test_it_is_added_without_a_recipe_proven_and_served(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    requests = NEWCOMERS[name](path)
+    worker = quick_worker(tmp_path)
+    version = add_model(worker.registry, "m", str(path), AddOptions(), Steps(is_quiet=True))
+    report = build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), worker)
+    assert [(r.outcome, r.reason) for r in report.records] == [(BuildOutcome.PROVEN, "")]
+
+    session = onnxruntime.InferenceSession(str(path))
+    async with AsyncExitStack() as stack:
+        fleet = await serve(stack, tmp_path, worker.settings.store_url, version)
+        client = await fleet.client()
+        for inputs in requests:
+            wanted = dict(
+                zip(
+                    [output.name for output in session.get_outputs()],
+                    session.run(None, dict(inputs)),
+                    strict=True,
+                )
+            )
+            await assert_answers(client, inputs, wanted)
+
+
+async def assert_answers(
+    client: InferenceServerClient, inputs: Mapping[str, Array], wanted: Mapping[str, Array]
+) -> None:
+    sent = []
+    for name, array in inputs.items():
+        sent.append(InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+        sent[-1].set_data_from_numpy(array)
+    result = await client.infer("m", sent)
+    for name, array in wanted.items():
+        found = result.as_numpy(name)
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        scale = float(np.abs(array).max(initial=0.0))
+        np.testing.assert_allclose(found, array, rtol=0, atol=1e-5 * scale)
