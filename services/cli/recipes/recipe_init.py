@@ -30,7 +30,8 @@ _ALWAYS = ("kinds", "precisions", "buckets")
 # In place of what the docstring says, which is for the whole of the reference.
 _MEANINGS = {
     "kinds": "Kinds of engines to try; one that does not apply is skipped with a reason.",
-    "precisions": f"What engines compute in; each is tried. There are: {', '.join(Precision)}.",
+    "precisions": "What engines compute in: auto, which is what each generation has instructions "
+    f"for, or a list of {', '.join(Precision)}; each is tried.",
     "buckets": "Shapes to build, prove and serve for; other sizes are refused. By dimension: what "
     "requests may have (min, max), and what kernels are tuned for (opt).",
 }
@@ -96,6 +97,7 @@ def _examples(model: RecipeModel) -> dict[str, Any]:
         "tolerances": {"fp16": {"rel_l2": 5e-3, "max_abs": 1e-2, "cosine_distance": 1e-5}},
         "ranking": {"output": output, "top_k": 10},
         "tasks": [{"metric": "top_k", "output": output, "k": 1, "min_agreement": 0.99}],
+        "accuracy": "ranking",
         "calibration": {"path": "rows.npz"},
     }
 

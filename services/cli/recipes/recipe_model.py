@@ -9,6 +9,8 @@ from pathlib import Path
 
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import source_from_text
+from compiler_worker.master.stored import MODEL_FILE
+from compiler_worker.model_checks.served_shapes import served_shapes
 from services.cli.output.progress import Steps
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -69,10 +71,19 @@ def _of_source(text: str, steps: Steps) -> RecipeModel:
     source = source_from_text(text)
     with steps.step(f"Model {text}") as line, tempfile.TemporaryDirectory() as folder:
         opened = open_master(source, Path(folder), line.update)
+        master = master_record(opened, files={})
+        line.update("running the largest sizes")
+        unnamed = [dim.name for dim in opened.named_dims]
+        shapes = served_shapes(
+            (opened.files[MODEL_FILE], master),
+            opened.recipe or Recipe(),
+            opened.dim_limits,
+            unnamed,
+        )
         return RecipeModel(
             title=text,
             source=text,
-            master=master_record(opened, files={}),
-            recipe=opened.recipe or Recipe(),
-            dim_limits=opened.dim_limits,
+            master=master,
+            recipe=shapes.recipe,
+            dim_limits=shapes.limits,
         )
