@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from compiler_worker.measures.tolerances import tolerance_for
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.recipe import Recipe
 
@@ -15,7 +15,8 @@ _NAMES = {
 
 def distances(precision: Precision, recipe: Recipe) -> dict[str, float]:
     """The largest distances to the original at which an engine of a precision is proven."""
-    return tolerance_for(precision, recipe).model_dump(include=set(_NAMES))
+    bounds = recipe.tolerances.get(precision, DEFAULT_TOLERANCES[precision])
+    return bounds.model_dump(include=set(_NAMES))
 
 
 def accuracy_words(recipe: Recipe, precisions: Iterable[Precision]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler_worker.inputs.sampling import draw_sample, is_floating
 from compiler_worker.measures.comparison import compare_output, has_numbers
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.model_checks.sizes_check import has_room
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError

@@ -17,12 +17,8 @@ from compiler_worker.children.requests import VerdictRequest
 from compiler_worker.inputs.sampling import Sample, proof_samples
 from compiler_worker.measures.answer_sizes import typical_sizes
 from compiler_worker.measures.comparison import has_numbers
-from compiler_worker.measures.tolerances import (
-    DEFAULT_TOLERANCES,
-    EAGER_FACTOR,
-    together_for,
-    tolerance_for,
-)
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
+from compiler_worker.measures.tolerances import EAGER_FACTOR, together_for, tolerance_for
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim, reason_of
 from compiler_worker.proof.comparing import Comparing

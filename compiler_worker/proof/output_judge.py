@@ -18,8 +18,9 @@ from compiler_worker.measures.columns import (
     column_axes,
 )
 from compiler_worker.measures.comparison import compare_output, compared_in
+from compiler_worker.measures.default_tolerances import Together
 from compiler_worker.measures.distance import Comparison, Distance
-from compiler_worker.measures.tolerances import Together, column_bound
+from compiler_worker.measures.tolerances import column_bound
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.references.reference import Reference
 from services.contracts.hardware.kinds import Precision

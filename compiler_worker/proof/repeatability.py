@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from compiler_worker.inputs.sampling import Sample
 from compiler_worker.measures.comparison import compare_output
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.distance import Comparison
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import sizes_text
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array, TensorSpec

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from compiler_worker.inputs.sampling import Sample
 from compiler_worker.measures.comparison import compare_output
+from compiler_worker.measures.default_tolerances import DEFAULTS_TOGETHER
 from compiler_worker.measures.distance import Comparison, Distance
-from compiler_worker.measures.tolerances import DEFAULTS_TOGETHER, tolerance_for
+from compiler_worker.measures.tolerances import tolerance_for
 from compiler_worker.references.reference import Reference
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import Precision

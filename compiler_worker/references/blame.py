@@ -13,8 +13,8 @@ import numpy as np
 
 from compiler_worker.inputs.sampling import Sample
 from compiler_worker.measures.comparison import compare_output
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.distance import compare
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import Claim, sizes_text
 from compiler_worker.references.agreement import (
     Disagreement,

@@ -195,7 +195,7 @@ def _why(key: dict[str, Any], model: str) -> str:
             words = f"given up after {key['num_failures']} failures: {words}; let out by: "
             words += f"smelt rebuild {model}"
         case KeyState.PROOF_FAILED:
-            words += f"; proven again by: smelt rebuild {model}"
+            words += f"; tried again by: smelt rebuild {model}"
         case KeyState.FAILED if key["next_attempt_at"]:
             at = readable_time(key["next_attempt_at"])
             words += f"; a controller tries it again from {at} on, smelt build {model} at once"

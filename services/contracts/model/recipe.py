@@ -252,7 +252,7 @@ class Recipe(Document):
         inputs: how each input is drawn, padded and checked, by its name.
         outputs: how each output is compared, by its name.
         tolerances: overrides by precision of the defaults in
-            `compiler_worker/measures/tolerances.py`.
+            `compiler_worker/measures/default_tolerances.py`.
         ranking: of an embedding, how well engines have to keep the order of neighbours.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
         accuracy: how close answers must be, in a word.

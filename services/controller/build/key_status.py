@@ -142,8 +142,14 @@ def is_given_up(
     requests: Sequence[RebuildRequest],
     policy: RetryPolicy,
 ) -> bool:
-    """Whether a key failed so often that only a rebuild request has it tried again."""
-    return len(_failures_that_count(digest, records, requests)) >= policy.max_attempts
+    """Whether only a rebuild request has a key tried again: refused, or failed too often."""
+    failures = _failures_that_count(digest, records, requests)
+    return _is_refused(failures) or len(failures) >= policy.max_attempts
+
+
+def _is_refused(failures: Sequence[BuildRecord]) -> bool:
+    """Whether an engine was built, and its proof refused it: built again it would be the same."""
+    return bool(failures) and failures[-1].outcome is BuildOutcome.PROOF_FAILED
 
 
 def is_to_be_proven_again(
@@ -196,6 +202,14 @@ def _failed(
 ) -> KeyStatus:
     last, num_failures = failures[-1], len(failures)
     reason = last.reason or f"failed in stage '{last.stage}' without a reason"
+    if _is_refused(failures):
+        return KeyStatus(
+            planned=planned,
+            state=KeyState.PROOF_FAILED,
+            engine=engine,
+            num_failures=num_failures,
+            reason=reason,
+        )
     is_given_up = num_failures >= policy.max_attempts
     return KeyStatus(
         planned=planned,

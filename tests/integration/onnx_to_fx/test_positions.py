@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from compiler_worker.master.integer_inputs import input_values
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import Claim
 from compiler_worker.proof.judge import judge
 from compiler_worker.references.models import FxModel, Model, OrtModel

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from compiler_worker.measures.accuracy_words import accuracy_words, distances
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.precision_choice import Accuracy
 from services.contracts.model.recipe import RankingTask, Recipe, Tolerance

@@ -5,13 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.distance import Distance
-from compiler_worker.measures.tolerances import (
-    DEFAULT_TOLERANCES,
-    column_bound,
-    together_for,
-    tolerance_for,
-)
+from compiler_worker.measures.tolerances import column_bound, together_for, tolerance_for
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.recipe import Recipe, Tolerance
 

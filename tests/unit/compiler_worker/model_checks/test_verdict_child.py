@@ -13,7 +13,7 @@ import pytest
 
 from compiler_worker.children.child import Events
 from compiler_worker.children.requests import VerdictRequest
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.model_checks.import_verdict import judge_import
 from compiler_worker.model_checks.verdict_child import ANSWERS_FILE, verdict_one
 from compiler_worker.onnx_to_fx import graph_module_from_onnx

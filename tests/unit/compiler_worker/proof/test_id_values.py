@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.id_values import IdSource, IdValues, id_sources
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array

@@ -76,6 +76,17 @@ class TestKeys:
             "onnxruntime fp32: failed 3 times, the last time: no; let out by: smelt rebuild m"
         )
 
+    def test_what_its_proof_refused_is_not_built_again_until_it_is_asked_for(self) -> None:
+        refused = world.record(ORT, BuildOutcome.PROOF_FAILED, reason="it differs")
+        known = {"engines": engines(world.engine(OPENVINO)), "records": {ORT.digest(): [refused]}}
+        decision = decide(view(**known), START + timedelta(days=9), POLICY)
+        assert (decision.tasks, decision.next_due_at, decision.quarantined) == ((), None, ())
+        (status, _) = view(**known).statuses(world.version(), world.plan(), POLICY)
+        assert (status.state, status.reason) == (KeyState.PROOF_FAILED, "it differs")
+        asked = request(disregarded={ORT.digest(): 1})
+        (task,) = tasks_of(view(**known, requests={"m": (asked,)}))
+        assert task.key_digests == (ORT.digest(),)
+
     def test_failures_before_a_success_do_not_count(self) -> None:
         built = world.record(ORT, BuildOutcome.BUILT)
         records = {ORT.digest(): [world.record(ORT), world.record(ORT), built, world.record(ORT)]}
