@@ -1,0 +1,38 @@
+"""Adds the demo's model by a process of its own, as a person would, while the fleet starts."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from services.cli.demo.run import MODEL, SOURCE
+from services.cli.fleet.child_process import spawn
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotReadyError
+from services.telemetry.child_log import ChildLog
+
+_ENDS_WITH_US = "services.cli.fleet.pdeathsig_exec"
+
+
+@contextmanager
+def publishing(settings: CliSettings) -> Iterator[Callable[[], None]]:
+    """Export and publish the model; what is yielded waits until it is.
+
+    A model that is published already, of this very source, is left as it is.
+    """
+    log = ChildLog.from_here(settings.run_dir / "demo-model.log")
+    command = ["-m", "services.cli.main", "models", "add", MODEL, SOURCE]
+    command = [sys.executable, *command, "--store", settings.store_url]
+    process = spawn(
+        [sys.executable, "-m", _ENDS_WITH_US, str(os.getpid()), *command], os.environ, log.path
+    )
+
+    def wait() -> None:
+        if process.wait():
+            raise NotReadyError(f"model '{MODEL}': {log.last_words()}; its log: {log.path}")
+
+    try:
+        yield wait
+    finally:
+        process.kill()
+        process.wait()
