@@ -11,8 +11,8 @@ from services.cli.demo.narrator import Narrator
 from services.cli.demo.publication import publishing
 from services.cli.demo.run import MODEL, Answer, Embedder, allowed_distance, ask, embedder
 from services.cli.demo.sentences import QUERIES
-from services.cli.demo.traffic import Counts, Traffic
-from services.cli.demo.words import answers_table, engines_text, served_precision
+from services.cli.demo.traffic import Counts, DemoTraffic
+from services.cli.demo.words import answers_table, outcome_text, served_precision
 from services.cli.fleet.control_client import get_fleet, reconcile
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.output.show import show
@@ -81,8 +81,8 @@ def _event_end(settings: CliSettings) -> EventPosition:
         return EventPosition()
 
 
-def _traffic(fleet: LocalFleet, client: Embedder) -> Traffic:
-    return Traffic(
+def _traffic(fleet: LocalFleet, client: Embedder) -> DemoTraffic:
+    return DemoTraffic(
         partial(fleet.wait_model_ready, MODEL, _READY_TIMEOUT_S),
         partial(client.embed, tokenise(QUERIES)),
     )
@@ -93,7 +93,7 @@ def _text(
 ) -> Iterator[str | Table]:
     yield answers_table(answers)
     for case in cases:
-        yield from engines_text(case)
+        yield from outcome_text(case)
     yield f"{counts.words}."
     if counts.last_fault:
         yield f"the last failure: {counts.last_fault}"

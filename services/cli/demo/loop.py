@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from services.cli.demo.narrator import Narrator
-from services.cli.demo.traffic import Traffic
+from services.cli.demo.traffic import DemoTraffic
 from services.cli.demo.words import best_digest, event_words, served_digest, serving_words
 from services.cli.settings import CliSettings
 from services.cli.why.why import explained_cases
-from services.contracts.events import Event, EventKind, EventPosition
+from services.contracts.events import EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.controller.build.key_status import KeyState
@@ -37,7 +37,7 @@ class DemoLoop:
         version: ModelVersion,
         look: Callable[[], fleet.FleetSnapshot],
         narrator: Narrator,
-        traffic: Traffic,
+        traffic: DemoTraffic,
     ) -> None:
         """Nothing is read yet.
 
@@ -51,7 +51,7 @@ class DemoLoop:
         """
         self._settings, self._registry, self._version = settings, registry, version
         self._look, self._narrator, self._traffic = look, narrator, traffic
-        self._served: list[Event] = []
+        self._engines: dict[str, str] = {}
         self._settled_at: float | None = None
         self.first_answer_s: float | None = None
         self.first_proven_s: float | None = None
@@ -87,8 +87,10 @@ class DemoLoop:
     def _show_serving(self, snapshot: fleet.FleetSnapshot) -> None:
         subject = self._version.name, self._version.version
         served = [e for e in serving_of(snapshot) if (e.model, e.version) == subject]
+        # Not by the words: the reason for the fallback changes while it serves on.
+        engines = {each.generation: each.key for each in served}
         answered_at = self._traffic.answered_at
-        if not served or served == self._served or answered_at is None:
+        if not engines or engines == self._engines or answered_at is None:
             return
         words = "; ".join(map(serving_words, served))
         if self.first_answer_s is None:
@@ -99,7 +101,7 @@ class DemoLoop:
             since_s = self._narrator.event(f"requests are answered now by {words}")
         if self.first_proven_s is None and served[0].kind is EventKind.ENGINE_SERVING:
             self.first_proven_s = since_s
-        self._served = served
+        self._engines = engines
 
     def _end(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
         """The cases, once nothing is left to be done; none before."""

@@ -43,7 +43,7 @@ class Counts:
         return f"{counted}, p50 {first} at the start, {now} now"
 
 
-class Traffic:
+class DemoTraffic:
     """One caller in a thread; use it as a context manager, which ends it.
 
     Attributes:

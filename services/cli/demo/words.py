@@ -48,7 +48,7 @@ def answers_table(answers: Sequence[Answer]) -> Table:
     return Table("Answers", _ANSWERS, rows)
 
 
-def engines_text(case: dict[str, Any]) -> Iterator[str | Table]:
+def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
     """The engines for one generation, which of them serves, and why not the others.
 
     Args:

@@ -10,7 +10,7 @@ from rich.console import Console
 from services.cli.demo import narrator as narrating
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.narrator import Narrator
-from services.cli.demo.traffic import Traffic
+from services.cli.demo.traffic import DemoTraffic
 from services.cli.settings import CliSettings
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.recipe import Recipe
@@ -25,7 +25,7 @@ DEVICE = {"device_facts_json": world.DEVICE.canonical_json()}
 ENGINE = {"engine_kind": "openvino", "engine_precision": "fp32"}
 
 
-class Answering(Traffic):
+class Answering(DemoTraffic):
     """Was answered already."""
 
     def __init__(self) -> None:

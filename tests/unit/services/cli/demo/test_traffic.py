@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from services.cli.demo.traffic import Counts, Traffic
+from services.cli.demo.traffic import Counts, DemoTraffic
 from services.contracts.errors import NotReadyError
 
 WAIT_S = 30.0
@@ -34,7 +34,7 @@ class Model:
 
 def test_answers_and_failures_are_counted_apart() -> None:
     model = Model()
-    with Traffic(lambda: None, model.ask, period_s=0.0) as traffic:
+    with DemoTraffic(lambda: None, model.ask, period_s=0.0) as traffic:
         model.wait_asked(3)
         before = traffic.counts()
         assert (before.num_failed, before.last_fault) == (0, "")
@@ -50,7 +50,7 @@ def test_answers_and_failures_are_counted_apart() -> None:
 
 def test_nothing_is_asked_before_the_model_serves() -> None:
     model, is_served = Model(), threading.Event()
-    with Traffic(lambda: assert_set(is_served), model.ask, period_s=0.0) as traffic:
+    with DemoTraffic(lambda: assert_set(is_served), model.ask, period_s=0.0) as traffic:
         assert traffic.counts() == Counts()
         is_served.set()
         model.wait_asked(1)
@@ -65,13 +65,13 @@ def test_a_model_that_cannot_serve_is_an_error_and_no_failed_request() -> None:
         raise NotReadyError("no fallback can serve it")
 
     with (
-        Traffic(refuse, Model().ask) as traffic,
+        DemoTraffic(refuse, Model().ask) as traffic,
         pytest.raises(NotReadyError, match="no fallback can serve it"),
     ):
         count_for_ever(traffic)
 
 
-def count_for_ever(traffic: Traffic) -> None:
+def count_for_ever(traffic: DemoTraffic) -> None:
     while True:
         assert traffic.counts() == Counts()
 

@@ -8,7 +8,7 @@ from services.cli.demo.run import Answer
 from services.cli.demo.words import (
     answers_table,
     best_digest,
-    engines_text,
+    outcome_text,
     event_words,
     served_digest,
     served_precision,
@@ -46,7 +46,7 @@ def case(served: str, *keys: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def lines(of: dict[str, Any]) -> tuple[Table, list[str]]:
-    table, *text = engines_text(of)
+    table, *text = outcome_text(of)
     assert isinstance(table, Table)
     return table, [str(line) for line in text]
 
