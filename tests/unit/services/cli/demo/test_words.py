@@ -8,8 +8,8 @@ from services.cli.demo.run import Answer
 from services.cli.demo.words import (
     answers_table,
     best_digest,
-    outcome_text,
     event_words,
+    outcome_text,
     served_digest,
     served_precision,
     serving_words,
