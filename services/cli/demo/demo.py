@@ -12,7 +12,7 @@ from services.cli.demo.publication import publishing
 from services.cli.demo.run import MODEL, Answer, Embedder, allowed_distance, ask, embedder
 from services.cli.demo.sentences import QUERIES
 from services.cli.demo.traffic import Counts, DemoTraffic
-from services.cli.demo.words import answers_table, outcome_text, served_precision
+from services.cli.demo.words import answers_words, outcome_text, served_precision
 from services.cli.fleet.control_client import get_fleet, reconcile
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.output.show import show
@@ -91,9 +91,9 @@ def _traffic(fleet: LocalFleet, client: Embedder) -> DemoTraffic:
 def _text(
     answers: list[Answer], cases: list[dict[str, Any]], counts: Counts
 ) -> Iterator[str | Table]:
-    yield answers_table(answers)
     for case in cases:
         yield from outcome_text(case)
+    yield from answers_words(answers)
     yield f"{counts.words}."
     if counts.last_fault:
         yield f"the last failure: {counts.last_fault}"

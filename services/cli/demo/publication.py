@@ -5,10 +5,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from compiler_worker.master.fingerprint import fingerprint
+from compiler_worker.master.source import source_from_text
 from services.cli.demo.run import MODEL, SOURCE
 from services.cli.fleet.child_process import spawn
+from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.contracts.errors import NotReadyError
+from services.contracts.errors import NotFoundError, NotReadyError
 from services.telemetry.child_log import ChildLog
 
 _ENDS_WITH_US = "services.cli.fleet.pdeathsig_exec"
@@ -18,8 +21,12 @@ _ENDS_WITH_US = "services.cli.fleet.pdeathsig_exec"
 def publishing(settings: CliSettings) -> Iterator[Callable[[], None]]:
     """Export and publish the model; what is yielded waits until it is.
 
-    A model that is published already, of this very source, is left as it is.
+    One that is published already, of this very source, takes no process: the fleet that starts
+    meanwhile needs the processors.
     """
+    if _is_published(settings):
+        yield lambda: None
+        return
     log = ChildLog.from_here(settings.run_dir / "demo-model.log")
     command = ["-m", "services.cli.main", "models", "add", MODEL, SOURCE]
     command = [sys.executable, *command, "--store", settings.store_url]
@@ -36,3 +43,11 @@ def publishing(settings: CliSettings) -> Iterator[Callable[[], None]]:
     finally:
         process.kill()
         process.wait()
+
+
+def _is_published(settings: CliSettings) -> bool:
+    try:
+        newest = open_registry(settings).model_version(MODEL)
+    except NotFoundError:
+        return False
+    return newest.source_fingerprint == fingerprint(source_from_text(SOURCE))

@@ -43,11 +43,6 @@ class Answer:
     cosine_distance: float
     is_matched: bool
 
-    @property
-    def verdict(self) -> str:
-        """Whether it matched, for people."""
-        return "yes" if self.is_matched else "NO"
-
 
 class Embedder:
     """Asks a gateway for embeddings."""

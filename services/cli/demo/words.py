@@ -27,7 +27,6 @@ _WORDS = {
     EventKind.REPLICA_LOST: "replica lost",
 }
 _ENGINES = ("engine", "precision", "proof", "x fallback", "x eager", "place")
-_ANSWERS = ("query", "nearest sentence", "off reference", "matched")
 
 
 def event_words(event: Event) -> str:
@@ -42,10 +41,16 @@ def serving_words(served: Event) -> str:
     return f"the fallback, as {served.why}"
 
 
-def answers_table(answers: Sequence[Answer]) -> Table:
-    """Each query, and how far its embedding is from sentence-transformers'."""
-    rows = [(a.query, a.nearest, f"{a.cosine_distance:.1e}", a.verdict) for a in answers]
-    return Table("Answers", _ANSWERS, rows)
+def answers_words(answers: Sequence[Answer]) -> Iterator[str]:
+    """How the answers compare with sentence-transformers', with an example or with what is off."""
+    off = [answer for answer in answers if not answer.is_matched]
+    most = max(answer.cosine_distance for answer in answers)
+    yield (
+        f"{len(answers) - len(off)} of {len(answers)} answers match sentence-transformers', "
+        f"1 - cosine at most {max(most, 0.0):.1e}"
+    )
+    for each in off or answers[:1]:
+        yield f"  {each.query} -> {each.nearest}"
 
 
 def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:

@@ -6,7 +6,7 @@ import pytest
 
 from services.cli.demo.run import Answer
 from services.cli.demo.words import (
-    answers_table,
+    answers_words,
     best_digest,
     event_words,
     outcome_text,
@@ -103,6 +103,19 @@ def test_an_engine_that_was_not_timed_claims_no_speed() -> None:
     assert "was not timed beside it" in text[0]
 
 
-def test_an_answer_that_is_off_stands_out() -> None:
-    off = Answer(query="q", nearest="n", cosine=0.5, cosine_distance=0.25, is_matched=False)
-    assert answers_table([off]).rows == [("q", "n", "2.5e-01", "NO")]
+def answer(query: str, distance: float, *, is_matched: bool) -> Answer:
+    return Answer(
+        query=query, nearest="n", cosine=0.5, cosine_distance=distance, is_matched=is_matched
+    )
+
+
+def test_answers_are_counted_and_those_that_are_off_are_shown() -> None:
+    good, off = answer("q1", -1e-7, is_matched=True), answer("q2", 0.25, is_matched=False)
+    assert list(answers_words([good, good])) == [
+        "2 of 2 answers match sentence-transformers', 1 - cosine at most 0.0e+00",
+        "  q1 -> n",
+    ]
+    assert list(answers_words([good, off])) == [
+        "1 of 2 answers match sentence-transformers', 1 - cosine at most 2.5e-01",
+        "  q2 -> n",
+    ]
