@@ -6,6 +6,7 @@ from typing import Self
 
 import psutil
 from rich.status import Status
+from rich.text import Text
 
 from services.cli.output.show import error_console
 
@@ -64,4 +65,4 @@ class Narrator:
         """How it goes now."""
         self._figures = words
         if self._status:
-            self._status.update(words)
+            self._status.update(Text(words))
