@@ -20,6 +20,7 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
 from services.contracts.events import EventPosition
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.text_table import Table
 
 # A first start may have to compile the fallback: minutes on two busy cores.
@@ -37,28 +38,19 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
     """
     settings = fleet.settings
     with Narrator(is_quiet=as_json) as narrator, ExitStack() as held:
-        narrator.figures("starting the fleet, and exporting the model")
         position = _event_end(settings)
-        published = held.enter_context(publishing(settings))
-        fleet.start()
-        address = fleet.running.grpc_address
-        narrator.event(f"the fleet is up, and its gateway listens on {address}")
-        published()
-        reconcile(fleet.running.controller, settings)
-        registry = open_registry(settings)
-        version = registry.model_version(MODEL)
-        narrator.event(f"{version.name} version {version.version} is published")
-        client = held.enter_context(embedder(settings, address))
+        version = _start(fleet, narrator)
+        client = held.enter_context(embedder(settings, fleet.running.grpc_address))
         traffic = held.enter_context(_traffic(fleet, client))
         look = partial(get_fleet, fleet.running.controller, settings)
-        loop = DemoLoop(settings, registry, version, look, narrator, traffic)
+        loop = DemoLoop(settings, open_registry(settings), version, look, narrator, traffic)
         cases = loop.follow(position)
         narrator.event("nothing is left to be built")
         # Of several generations any may answer.
         distance = max(allowed_distance(served_precision(case)) for case in cases)
         answers = ask(settings, client, distance)
         counts = traffic.counts()
-        seconds = narrator.event("the answers are compared with sentence-transformers'")
+        end_s = narrator.event("the answers are compared with sentence-transformers'")
     document = {
         "answers": [vars(answer) for answer in answers],
         "generations": cases,
@@ -66,11 +58,26 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
         "seconds": {
             "first_answer": loop.first_answer_s,
             "first_proven_answer": loop.first_proven_s,
-            "end": seconds,
+            "end": end_s,
         },
     }
     show(document, _text(answers, cases, counts), as_json=as_json)
     return counts.num_failed == 0 and all(answer.is_matched for answer in answers)
+
+
+def _start(fleet: LocalFleet, narrator: Narrator) -> ModelVersion:
+    """Have the fleet up and the model published."""
+    settings = fleet.settings
+    with publishing(settings) as published:
+        narrator.waiting("starting the fleet; exporting the model")
+        fleet.start()
+        narrator.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
+        narrator.waiting("exporting the model")
+        published()
+    reconcile(fleet.running.controller, settings)
+    version = open_registry(settings).model_version(MODEL)
+    narrator.event(f"{version.name} version {version.version} is published")
+    return version
 
 
 def _event_end(settings: CliSettings) -> EventPosition:

@@ -64,5 +64,9 @@ class Narrator:
     def figures(self, words: str) -> None:
         """How it goes now."""
         self._figures = words
+        self.waiting(words)
+
+    def waiting(self, words: str) -> None:
+        """What is awaited, for a terminal alone: the event at its end says as much in a log."""
         if self._status:
             self._status.update(Text(words))
