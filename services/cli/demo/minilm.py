@@ -64,8 +64,8 @@ def recipe() -> Recipe:
     return Recipe(
         # On a CPU Inductor takes longer to compile than the others to build, prove and time.
         kinds=tuple(k for k in EngineKind if not (is_cpu and k is EngineKind.INDUCTOR)),
-        # The fastest is built first. Where a device has no bf16, its plan says so.
-        precisions=(Precision.BF16, Precision.FP32),
+        # The faster one is built first. Where a CPU has no bf16, its plan says so.
+        precisions=(Precision.BF16 if is_cpu else Precision.FP16, Precision.FP32),
         # Of what the model can: a proof at its largest sizes takes minutes on two cores.
         buckets=(
             Bucket(
