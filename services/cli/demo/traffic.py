@@ -107,6 +107,7 @@ class DemoTraffic:
             with self._lock:
                 self._fault = error
             return
+        self._ask_once()
         while not self._is_stopping.wait(self._period_s):
             self._ask_once()
 
