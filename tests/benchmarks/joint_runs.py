@@ -29,11 +29,10 @@ from compiler_worker.timing.joint import Entrants, joint_run
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun
-from services.contracts.selection.selection import recipe_fault
 from services.contracts.selection.speed_gate import (
     SpeedVerdict,
     speed_bounds,
@@ -77,11 +76,13 @@ def main(arguments: list[str]) -> int:
     options = AddOptions(folder=given.folder)
     factory = FACTORIES[given.model]
     version = add_model(worker.registry, given.model, factory, options, Steps(is_quiet=True))
-    report = build_model(version, Wanted(kinds=KINDS), worker)
+    wanted = Wanted(kinds=KINDS, precisions=(Precision.FP32,))
+    report = build_model(version, wanted, worker)
+    planned = {key.digest() for key in report.table.planned}
     engines = [
         engine
         for engine in worker.registry.engines(version.master.digest)
-        if engine.proof.timings and not recipe_fault(engine, version)
+        if engine.proof.timings and engine.digest in planned
     ]
     if not engines:
         raise SystemExit(f"no engine to time: {[record.reason for record in report.records]}")

@@ -1,20 +1,28 @@
-"""The demo: real sentences through an unmodified Triton client, checked answer by answer."""
+"""The demo's model, and real sentences through an unmodified Triton client, checked one by one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from services.cli.demo.minilm import OUTPUT, tokenise
 from services.cli.demo.reference import reference_embeddings
 from services.cli.demo.sentences import CORPUS, QUERIES
 from services.cli.requests.gateway_client import bearer_metadata, triton_options
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
+from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import InferenceServerClient
 
 MODEL = "all-minilm-l6-v2"
 SOURCE = "services.cli.demo.minilm:sentence_embedder"
-# Embeddings of unit length: 1 - cosine to what sentence-transformers computes.
+# 1 - cosine to what sentence-transformers computes in fp32.
 MAX_COSINE_DISTANCE = 1e-4
 CLIENT_TIMEOUT_S = 60.0
 
@@ -35,25 +43,70 @@ class Answer:
     cosine_distance: float
     is_matched: bool
 
-    @property
-    def verdict(self) -> str:
-        """Whether it matched, for people."""
-        return "yes" if self.is_matched else "NO"
+
+class Embedder:
+    """Asks a gateway for embeddings."""
+
+    def __init__(self, settings: CliSettings, client: "InferenceServerClient") -> None:
+        """Nothing is asked yet."""
+        self._client, self._headers = client, bearer_metadata(settings)
+
+    def embed(self, arrays: dict[str, Array]) -> Array:
+        """Embeddings of sentences, float32 [N, D], of what `tokenise` made of them.
+
+        Raises:
+            NotReadyError: the gateway did not answer; the message holds why.
+        """
+        import tritonclient.grpc as triton
+        from tritonclient.utils import InferenceServerException
+
+        inputs = []
+        for name, array in arrays.items():
+            tensor = triton.InferInput(name, list(array.shape), "INT64")
+            tensor.set_data_from_numpy(array)
+            inputs.append(tensor)
+        try:
+            result = self._client.infer(
+                MODEL, inputs, headers=self._headers, client_timeout=CLIENT_TIMEOUT_S
+            )
+        except InferenceServerException as error:
+            raise NotReadyError(f"model '{MODEL}': {error}") from error
+        embeddings: Array = result.as_numpy(OUTPUT)
+        return embeddings
 
 
-def ask(settings: CliSettings, grpc_address: str) -> list[Answer]:
-    """Embed corpus and queries over gRPC and find each query's nearest sentence.
+@contextmanager
+def embedder(settings: CliSettings, grpc_address: str) -> Iterator[Embedder]:
+    """An unmodified Triton client of a gateway."""
+    import tritonclient.grpc as triton
+
+    with triton.InferenceServerClient(grpc_address, **triton_options(settings)) as client:
+        yield Embedder(settings, client)
+
+
+def allowed_distance(precision: str) -> float:
+    """How far answers may be from sentence-transformers': what the precision's proof allows."""
+    return max(MAX_COSINE_DISTANCE, DEFAULT_TOLERANCES[Precision(precision)].cosine_distance)
+
+
+def ask(settings: CliSettings, embedder: Embedder, max_distance: float) -> list[Answer]:
+    """Embed corpus and queries, and find each query's nearest sentence.
+
+    Args:
+        settings: say where the reference's embeddings are kept.
+        embedder: asks.
+        max_distance: 1 - cosine to the reference's embedding, at most.
 
     Raises:
-        NotReadyError: the gateway did not answer; the message holds why.
+        NotReadyError: the gateway did not answer.
     """
     sentences = CORPUS + QUERIES
-    served_ND = embed(settings, grpc_address, sentences)
+    served_ND = _embedded(embedder, sentences)
     reference_ND = reference_embeddings(sentences, settings.cache_dir / "demo")
     distances_N = 1.0 - (served_ND * reference_ND).sum(axis=1)
     served_QC = served_ND[len(CORPUS) :] @ served_ND[: len(CORPUS)].T
     reference_QC = reference_ND[len(CORPUS) :] @ reference_ND[: len(CORPUS)].T
-    is_corpus_equal = bool((distances_N[: len(CORPUS)] <= MAX_COSINE_DISTANCE).all())
+    is_corpus_equal = bool((distances_N[: len(CORPUS)] <= max_distance).all())
     return [
         Answer(
             query=query,
@@ -61,46 +114,16 @@ def ask(settings: CliSettings, grpc_address: str) -> list[Answer]:
             cosine=float(served_QC[q].max()),
             cosine_distance=float(distances_N[len(CORPUS) + q]),
             is_matched=is_corpus_equal
-            and bool(distances_N[len(CORPUS) + q] <= MAX_COSINE_DISTANCE)
+            and bool(distances_N[len(CORPUS) + q] <= max_distance)
             and int(served_QC[q].argmax()) == int(reference_QC[q].argmax()),
         )
         for q, query in enumerate(QUERIES)
     ]
 
 
-def embed(settings: CliSettings, grpc_address: str, sentences: tuple[str, ...]) -> Array:
-    """Embeddings of sentences, float32 [N, D], in two requests of different length.
-
-    Raises:
-        NotReadyError: the gateway did not answer.
-    """
-    import tritonclient.grpc as triton
-    from tritonclient.utils import InferenceServerException
-
+def _embedded(embedder: Embedder, sentences: tuple[str, ...]) -> Array:
     # Of different length, so that the batch's padding takes part in what is compared.
     half = len(sentences) // 2
-    headers = bearer_metadata(settings)
-    with triton.InferenceServerClient(grpc_address, **triton_options(settings)) as client:
-        try:
-            parts = [
-                _infer(client, tokenise(part), headers)
-                for part in (sentences[:half], sentences[half:])
-            ]
-        except InferenceServerException as error:
-            raise NotReadyError(f"gateway {grpc_address}: {error}") from error
-    return np.concatenate(parts)
-
-
-def _infer(client: object, arrays: dict[str, Array], headers: dict[str, str]) -> Array:
-    import tritonclient.grpc as triton
-
-    inputs = []
-    for name, array in arrays.items():
-        tensor = triton.InferInput(name, list(array.shape), "INT64")
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    result = client.infer(  # type: ignore[attr-defined]
-        MODEL, inputs, headers=headers, client_timeout=CLIENT_TIMEOUT_S
+    return np.concatenate(
+        [embedder.embed(tokenise(part)) for part in (sentences[:half], sentences[half:])]
     )
-    embeddings: Array = result.as_numpy(OUTPUT)
-    return embeddings

@@ -125,6 +125,11 @@ class LocalFleet:
             process.supervise()
 
     @property
+    def settings(self) -> CliSettings:
+        """Those of commands that speak to this fleet: with its token, once it is entered."""
+        return self._settings
+
+    @property
     def running(self) -> RunningFleet:
         """Where the fleet listens."""
         if self._running is None:

@@ -3,26 +3,19 @@
 import os
 import sys
 from contextlib import suppress
-from itertools import chain
 
-from services.cli.builds.engines import engines_text
-from services.cli.demo.run import MODEL, SOURCE, Answer, ask
 from services.cli.fleet.child_process import spawn
 from services.cli.fleet.fleet_file import RunningFleet, find_fleet
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
 from services.cli.output.show import print_line, show
-from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.facts import Generation
-from services.contracts.text.text_table import Table
 from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 
-# A first start may have to compile the fallback: minutes on two cores.
-MODEL_READY_TIMEOUT_S = 900.0
 DETACH_TIMEOUT_S = 1800.0
 # The exit code that shells give a command that Ctrl-C ended.
 INTERRUPTED = 130
@@ -40,8 +33,8 @@ def run_up(
     """Serve until Ctrl-C, which is then no failure.
 
     Returns:
-        The exit code: 1 when `is_over_after_demo` and an answer did not match, 130 when
-        Ctrl-C came before anything served.
+        The exit code: 1 when `is_over_after_demo` and a request failed or an answer did not
+        match, 130 when Ctrl-C came before anything served.
 
     Raises:
         InvalidRequestError: no such generation.
@@ -52,14 +45,15 @@ def run_up(
         Generation.parse(options.generation)
     if is_detached:
         return _detach(settings, as_json=as_json)
-    steps = Steps(is_quiet=as_json)
     try:
         with LocalFleet(settings, options) as fleet:
-            is_matched = _begin(settings, fleet, steps, is_demo=is_demo, as_json=as_json)
+            is_good = _begin(settings, fleet, is_demo=is_demo, as_json=as_json)
             if is_over_after_demo:
-                return 0 if is_matched else 1
+                return 0 if is_good else 1
             announce_ready(settings.ready_fd, fleet.running.model_dump())
             _print_serving(fleet.running, "Ctrl-C", as_json=as_json)
+            if is_demo and not as_json:
+                _print_next_steps()
             with suppress(KeyboardInterrupt):
                 fleet.serve_until_stopped()
     except KeyboardInterrupt:
@@ -69,16 +63,15 @@ def run_up(
     return 0
 
 
-def _begin(
-    settings: CliSettings, fleet: LocalFleet, steps: Steps, *, is_demo: bool, as_json: bool
-) -> bool:
-    """Start the fleet; whether the demo's answers matched, True without a demo."""
+def _begin(settings: CliSettings, fleet: LocalFleet, *, is_demo: bool, as_json: bool) -> bool:
+    """Start the fleet; whether the demo showed what it should, True without a demo."""
     if is_demo:
-        _prepare_demo(settings, steps)
+        from services.cli.demo.demo import run_demo
+
+        return run_demo(fleet, as_json=as_json)
+    steps = Steps(is_quiet=as_json)
     with steps.step("Fleet") as line:
         fleet.start(line.begin)
-    if is_demo:
-        return _show_demo(settings, fleet, steps, as_json=as_json)
     with steps.step("Models") as line:
         try:
             fleet.wait_settled(settings.start_timeout_s, line.begin)
@@ -87,33 +80,11 @@ def _begin(
     return True
 
 
-def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
-    """Export the model and build its engines; what is there already is kept."""
-    from services.cli.builds.build import build_engines, wanted_from
-    from services.cli.models.add import AddOptions, add_model
+def _print_next_steps() -> None:
+    from services.cli.demo.words import next_steps
 
-    registry = open_registry_to_publish(settings)
-    version = add_model(registry, MODEL, SOURCE, AddOptions(), steps)
-    build_engines(settings, registry, version, wanted_from((), ()), steps)
-
-
-def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_json: bool) -> bool:
-    with steps.step("Replicas"):
-        fleet.wait_model_ready(MODEL, MODEL_READY_TIMEOUT_S)
-    with steps.step("Questions over gRPC, compared with sentence-transformers"):
-        answers = ask(settings, fleet.running.grpc_address)
-    text = chain([_answers_table(answers)], engines_text(open_registry(settings), [MODEL]))
-    show({"answers": [vars(answer) for answer in answers]}, text, as_json=as_json)
-    return all(answer.is_matched for answer in answers)
-
-
-def _answers_table(answers: list[Answer]) -> Table:
-    columns = ("query", "nearest sentence", "cosine", "off reference", "matched")
-    rows = [
-        (a.query, a.nearest, f"{a.cosine:.3f}", f"{a.cosine_distance:.1e}", a.verdict)
-        for a in answers
-    ]
-    return Table("Answers", columns, rows)
+    for line in next_steps():
+        print_line(line)
 
 
 def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:

@@ -59,7 +59,7 @@ def run_why(
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
-    cases = list(_cases(settings, registry, explained, wanted, snapshot))
+    cases = list(explained_cases(settings, registry, explained, wanted, snapshot))
     unplaced, standby = _unplaced(snapshot, explained), standby_document(snapshot)
     text = [part for case in cases for part in _text(case, explained)]
     if not cases:
@@ -84,14 +84,25 @@ def last_trouble(registry: Registry, model: str, generation: str) -> str:
     return ""
 
 
-def _cases(
+def explained_cases(
     settings: CliSettings,
     registry: Registry,
     version: ModelVersion,
     wanted: str,
     snapshot: fleet.FleetSnapshot | None,
 ) -> Iterator[dict[str, Any]]:
-    """A document for each generation that is planned, serves or is queued."""
+    """A document for each generation that is planned, serves or is queued.
+
+    Args:
+        settings: of the command line.
+        registry: on the store.
+        version: that is explained.
+        wanted: one generation; "" for all.
+        snapshot: the fleet on this store; None without one.
+
+    Raises:
+        NotFoundError: nothing is known of the generation.
+    """
     replicas = replicas_of(snapshot, version)
     builds = queued_builds(snapshot, version.name, version.version)
     plans = registry.build_plans(version.name, version.version)

@@ -32,7 +32,7 @@ from compiler_worker.plans.build_keys import Wanted, plan_builds
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.cli.demo.minilm import recipe, sentence_embedder
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -97,7 +97,7 @@ class Bench:
         os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
         worker = self._machine(store, is_shared=caches != "none")
         version = self._versions[name]
-        wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
+        wanted = Wanted(kinds=(EngineKind.INDUCTOR,), precisions=(Precision.FP32,))
         (key, *_) = plan_builds(version, wanted, worker.devices).planned
         scope = builder_for(key.kind).cache_scope(key)
         assert scope is not None

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
-import yaml
 
-from services.cli.demo.minilm import recipe as demo_recipe
-from services.cli.demo.run import MODEL as DEMO_MODEL
-from services.cli.demo.run import SOURCE as DEMO_SOURCE
-from services.contracts.hardware.kinds import Precision
-from services.contracts.model.recipe import Bucket, DimRange
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, still_running
 from tests.integration.fleet.onnx_files import (
     NUM_FEATURES,
@@ -66,8 +60,8 @@ def served(
 ) -> Iterator[Served]:
     """The fleet, with all models ready; at its end nothing of it is left.
 
-    `linear` and `noop` have engines. What is asked for by some tests alone is there where one of
-    them runs: the demo's model; and `counted`, `bare` and `busy`, for the figures of Prometheus.
+    `linear` and `noop` have engines. Where one of the tests runs that ask for them, `counted`,
+    `bare` and `busy` are there too, for the figures of Prometheus.
     """
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     folder = tmp_path_factory.mktemp("models")
@@ -80,8 +74,6 @@ def served(
         if "watched" in asked and is_prometheus_installed():
             num_replicas |= _publish_watched(fleet, folder)
             options = ("--observe", "--observe-port", "0")
-        if "demo" in asked:
-            num_replicas |= _publish_demo(fleet, folder / "demo.yaml")
         fleet.up(*options)
         for model, num in num_replicas.items():
             fleet.wait_ready(model, num)
@@ -119,17 +111,6 @@ def _build(fleet: LocalFleet, name: str, *wanted: str) -> list[str]:
     """Outcomes of builds, some of which are to fail."""
     done = fleet.smelt_process("build", name, *wanted, "--json")
     return sorted(record["outcome"] for record in json.loads(done.stdout)["records"])
-
-
-def _publish_demo(fleet: LocalFleet, path: Path) -> dict[str, int]:
-    """One engine for the demo's smaller box of shapes: each kind has tests of its own."""
-    dims = {"batch": DimRange(min=1, opt=8, max=12), "sequence": DimRange(min=1, opt=16, max=32)}
-    changes = {"buckets": (Bucket(dims=dims),), "precisions": (Precision.FP32,)}
-    recipe = demo_recipe().model_copy(update=changes)
-    path.write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
-    fleet.smelt("models", "add", DEMO_MODEL, DEMO_SOURCE, "--recipe", str(path))
-    fleet.build(DEMO_MODEL, "onnxruntime")
-    return {DEMO_MODEL: 1}
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+"""`smelt up --demo`: the fleet starts, answers at once, and gets better engines while it serves."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from services.cli.demo.loop import DemoLoop
+from services.cli.demo.minilm import tokenise
+from services.cli.demo.narrator import Narrator
+from services.cli.demo.publication import publishing
+from services.cli.demo.run import MODEL, Answer, Embedder, allowed_distance, ask, embedder
+from services.cli.demo.sentences import QUERIES
+from services.cli.demo.traffic import Counts, DemoTraffic
+from services.cli.demo.words import answers_words, outcome_text, served_precision
+from services.cli.fleet.control_client import get_fleet, reconcile
+from services.cli.fleet.local_fleet import LocalFleet
+from services.cli.output.show import show
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotFoundError
+from services.contracts.events import EventPosition
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.text.text_table import Table
+
+# A first start may have to compile the fallback: minutes on two busy cores.
+_READY_TIMEOUT_S = 900.0
+
+
+def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
+    """Start a fleet, and show how its model comes to be served by a proven engine.
+
+    Returns:
+        Whether no request failed, and every answer matches sentence-transformers'.
+
+    Raises:
+        SmeltError: the fleet does not start, or the model cannot be served.
+    """
+    settings = fleet.settings
+    with Narrator(is_quiet=as_json) as narrator, ExitStack() as held:
+        position = _event_end(settings)
+        version = _start(fleet, narrator)
+        client = held.enter_context(embedder(settings, fleet.running.grpc_address))
+        traffic = held.enter_context(_traffic(fleet, client))
+        look = partial(get_fleet, fleet.running.controller, settings)
+        loop = DemoLoop(settings, open_registry(settings), version, look, narrator, traffic)
+        cases = loop.follow(position)
+        narrator.event("nothing is left to be built")
+        # Of several generations any may answer.
+        distance = max(allowed_distance(served_precision(case)) for case in cases)
+        answers = ask(settings, client, distance)
+        counts = traffic.counts()
+        end_s = narrator.event("the answers are compared with sentence-transformers'")
+    document = {
+        "answers": [vars(answer) for answer in answers],
+        "generations": cases,
+        "requests": vars(counts),
+        "seconds": {
+            "first_answer": loop.first_answer_s,
+            "first_proven_answer": loop.first_proven_s,
+            "end": end_s,
+        },
+    }
+    show(document, _text(answers, cases, counts), as_json=as_json)
+    return counts.num_failed == 0 and all(answer.is_matched for answer in answers)
+
+
+def _start(fleet: LocalFleet, narrator: Narrator) -> ModelVersion:
+    """Have the fleet up and the model published."""
+    settings = fleet.settings
+    with publishing(settings) as published:
+        narrator.waiting("starting the fleet; exporting the model")
+        fleet.start()
+        narrator.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
+        narrator.waiting("exporting the model")
+        published()
+    reconcile(fleet.running.controller, settings)
+    version = open_registry(settings).model_version(MODEL)
+    narrator.event(f"{version.name} version {version.version} is published")
+    return version
+
+
+def _event_end(settings: CliSettings) -> EventPosition:
+    """Where the events of this run will stand after."""
+    try:
+        return open_registry(settings).event_end()
+    except NotFoundError:
+        return EventPosition()
+
+
+def _traffic(fleet: LocalFleet, client: Embedder) -> DemoTraffic:
+    return DemoTraffic(
+        partial(fleet.wait_model_ready, MODEL, _READY_TIMEOUT_S),
+        partial(client.embed, tokenise(QUERIES)),
+    )
+
+
+def _text(
+    answers: list[Answer], cases: list[dict[str, Any]], counts: Counts
+) -> Iterator[str | Table]:
+    for case in cases:
+        yield from outcome_text(case)
+    yield from answers_words(answers)
+    yield f"{counts.words}."
+    if counts.last_fault:
+        yield f"the last failure: {counts.last_fault}"

@@ -1,0 +1,127 @@
+"""Follows the demo's model from its publication until nothing is left to be built for it."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from services.cli.demo.narrator import Narrator
+from services.cli.demo.traffic import DemoTraffic
+from services.cli.demo.words import best_digest, event_words, served_digest, serving_words
+from services.cli.settings import CliSettings
+from services.cli.why.why import explained_cases
+from services.contracts.events import EventKind, EventPosition
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.controller.build.key_status import KeyState
+from services.controller.events.serving_events import serving_of
+from services.pb import fleet_v1_pb2 as fleet
+
+_PERIOD_S = 0.5
+# A better engine is loaded and warmed beside the one in use before it serves.
+_CHANGE_S = 20.0
+_OPEN = (KeyState.MISSING, KeyState.UNPROVEN)
+
+
+class DemoLoop:
+    """Prints events, and what serves, as they change.
+
+    Attributes:
+        first_answer_s, first_proven_s: seconds after the start until a request was answered, and
+            until a proven engine answered; None before.
+    """
+
+    def __init__(
+        self,
+        settings: CliSettings,
+        registry: Registry,
+        version: ModelVersion,
+        look: Callable[[], fleet.FleetSnapshot],
+        narrator: Narrator,
+        traffic: DemoTraffic,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            settings: of the commands.
+            registry: on the fleet's store.
+            version: that is followed.
+            look: the fleet as it is now.
+            narrator: gets a line for each event.
+            traffic: asks the model meanwhile.
+        """
+        self._settings, self._registry, self._version = settings, registry, version
+        self._look, self._narrator, self._traffic = look, narrator, traffic
+        self._engines: dict[str, str] = {}
+        self._settled_at: float | None = None
+        self.first_answer_s: float | None = None
+        self.first_proven_s: float | None = None
+
+    def follow(self, position: EventPosition) -> list[dict[str, Any]]:
+        """Return once all that is planned is built, proven or given up, and the best serves.
+
+        Args:
+            position: events after it are shown.
+
+        Returns:
+            What `smelt why` says of each generation that serves.
+
+        Raises:
+            SmeltError: the model cannot serve, or the controller does not answer.
+        """
+        while True:
+            self._narrator.figures(self._traffic.counts().words)
+            position = self._show_events(position)
+            snapshot = self._look()
+            self._show_serving(snapshot)
+            if cases := self._end(snapshot):
+                return cases
+            time.sleep(_PERIOD_S)
+
+    def _show_events(self, position: EventPosition) -> EventPosition:
+        for reached, event in self._registry.events_after(position):
+            position = reached
+            if event.model == self._version.name and (words := event_words(event)):
+                self._narrator.event(words)
+        return position
+
+    def _show_serving(self, snapshot: fleet.FleetSnapshot) -> None:
+        subject = self._version.name, self._version.version
+        served = [e for e in serving_of(snapshot) if (e.model, e.version) == subject]
+        # Not by the words: the reason for the fallback changes while it serves on.
+        engines = {each.generation: each.key for each in served}
+        answered_at = self._traffic.answered_at
+        if not engines or engines == self._engines or answered_at is None:
+            return
+        words = "; ".join(map(serving_words, served))
+        if self.first_answer_s is None:
+            since_s = self.first_answer_s = self._narrator.event(
+                f"first answer, by {words}", answered_at
+            )
+        else:
+            since_s = self._narrator.event(f"requests are answered now by {words}")
+        if self.first_proven_s is None and served[0].kind is EventKind.ENGINE_SERVING:
+            self.first_proven_s = since_s
+        self._engines = engines
+
+    def _end(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
+        """The cases, once nothing is left to be done; none before."""
+        is_building = any(build.model_name == self._version.name for build in snapshot.builds)
+        if self.first_answer_s is None or is_building:
+            return []
+        cases = self._cases(snapshot)
+        if not cases or not all(map(_is_settled, cases)):
+            return []
+        self._settled_at = self._settled_at or time.monotonic()
+        is_late = time.monotonic() - self._settled_at > _CHANGE_S
+        is_best = all(served_digest(case) == best_digest(case) for case in cases)
+        return cases if is_best or is_late else []
+
+    def _cases(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
+        cases = explained_cases(self._settings, self._registry, self._version, "", snapshot)
+        return [case for case in cases if case["replicas"]]
+
+
+def _is_settled(case: dict[str, Any]) -> bool:
+    """Whether there is a plan, and nothing of it is left to be built or proven."""
+    is_planned = bool(case["planned"] or case["skipped"])
+    return is_planned and not any(key["standing"] in _OPEN for key in case["planned"])

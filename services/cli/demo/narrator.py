@@ -1,0 +1,72 @@
+"""What happens, as it happens: lines with the seconds since the start, and one of figures."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+import psutil
+from rich.status import Status
+from rich.text import Text
+
+from services.cli.output.show import error_console
+
+# As wide as `[ 123.4 s] `, so that figures stand below words in a log.
+_INDENT = " " * 11
+
+
+class Narrator:
+    """Writes to standard error; use it as a context manager.
+
+    On a terminal the figures are one line that is rewritten; a log has them below each event.
+    """
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        """`is_quiet` writes nothing."""
+        self._is_quiet = is_quiet
+        # The process's own start, and not this line's: imports have taken a moment by now.
+        self._started_at = psutil.Process().create_time()
+        self._figures = self._shown = ""
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        """Begin the rewritten line, where there can be one."""
+        if error_console().is_terminal and not self._is_quiet:
+            self._status = error_console().status("")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        """End the rewritten line."""
+        if self._status:
+            self._status.stop()
+
+    def event(self, words: str, at: float | None = None) -> float:
+        """Something happened.
+
+        Args:
+            words: one line.
+            at: when, in seconds since the epoch; None is now.
+
+        Returns:
+            How many seconds after the start that was.
+        """
+        since_s = (time.time() if at is None else at) - self._started_at
+        if self._is_quiet:
+            return since_s
+        error_console().print(f"[{since_s:6.1f} s] {words}", markup=False, soft_wrap=True)
+        if self._status is None and self._figures != self._shown:
+            error_console().print(f"{_INDENT}{self._figures}", markup=False, soft_wrap=True)
+            self._shown = self._figures
+        return since_s
+
+    def figures(self, words: str) -> None:
+        """How it goes now."""
+        self._figures = words
+        self.waiting(words)
+
+    def waiting(self, words: str) -> None:
+        """What is awaited, for a terminal alone: the event at its end says as much in a log."""
+        if self._status:
+            self._status.update(Text(words))

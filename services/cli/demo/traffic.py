@@ -1,0 +1,135 @@
+"""Requests at a gentle rate while the fleet builds, and what became of them."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Self
+
+from services.contracts.errors import SmeltError
+from services.contracts.text.durations import milliseconds
+
+# So few that engines are timed beside them: calls that meet none of them are enough for a verdict.
+PERIOD_S = 0.2
+# Of which a median is taken: five seconds.
+_NUM_RECENT = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Requests so far.
+
+    Attributes:
+        first_p50_s: median of the first answers; None before there is any.
+        p50_s: of the newest ones.
+        last_fault: why the last one failed that did; "" when none did.
+    """
+
+    num_requests: int = 0
+    num_failed: int = 0
+    first_p50_s: float | None = None
+    p50_s: float | None = None
+    last_fault: str = ""
+
+    @property
+    def words(self) -> str:
+        """For one line."""
+        counted = f"{self.num_requests} requests, {self.num_failed} failed"
+        if self.first_p50_s is None or self.p50_s is None:
+            return counted
+        first, now = milliseconds(self.first_p50_s), milliseconds(self.p50_s)
+        return f"{counted}, p50 {first} at the start, {now} now"
+
+
+class DemoTraffic:
+    """One caller in a thread; use it as a context manager, which ends it.
+
+    Attributes:
+        answered_at: when the first answer came, in seconds since the epoch; None before.
+    """
+
+    def __init__(
+        self,
+        wait_served: Callable[[], None],
+        ask: Callable[[], object],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            wait_served: returns once the model can be asked: what is asked before is no failure.
+            ask: sends one request, and raises when it fails.
+            period_s: pause between two requests.
+        """
+        self._wait_served, self._ask, self._period_s = wait_served, ask, period_s
+        self._lock = threading.Lock()
+        self._num_requests = self._num_failed = 0
+        self._last_fault = ""
+        self._first: list[float] = []
+        self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
+        self._fault: SmeltError | None = None
+        self.answered_at: float | None = None
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="demo traffic", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to ask."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Ask no more; a request under way is not waited for."""
+        self._is_stopping.set()
+
+    def counts(self) -> Counts:
+        """How it goes.
+
+        Raises:
+            SmeltError: the model cannot be asked at all.
+        """
+        with self._lock:
+            if self._fault is not None:
+                raise self._fault
+            return Counts(
+                num_requests=self._num_requests,
+                num_failed=self._num_failed,
+                first_p50_s=median(self._first) if self._first else None,
+                p50_s=median(self._recent) if self._recent else None,
+                last_fault=self._last_fault,
+            )
+
+    def _run(self) -> None:
+        try:
+            self._wait_served()
+        except SmeltError as error:
+            with self._lock:
+                self._fault = error
+            return
+        self._ask_once()
+        while not self._is_stopping.wait(self._period_s):
+            self._ask_once()
+
+    def _ask_once(self) -> None:
+        began_s = time.monotonic()
+        try:
+            self._ask()
+        except Exception as error:  # whatever a client raises
+            # One that the end cuts off is no failure of what served.
+            if not self._is_stopping.is_set():
+                self._count(fault=str(error))
+            return
+        self._count(time.monotonic() - began_s)
+
+    def _count(self, duration_s: float | None = None, fault: str = "") -> None:
+        with self._lock:
+            self._num_requests += 1
+            if duration_s is None:
+                self._num_failed += 1
+                self._last_fault = fault
+                return
+            self.answered_at = self.answered_at or time.time()
+            if len(self._first) < _NUM_RECENT:
+                self._first.append(duration_s)
+            self._recent.append(duration_s)

@@ -1,0 +1,137 @@
+"""What the demo prints: a line for each event, and at the end the engines in a table. Pure."""
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from services.cli.demo.run import MODEL, Answer
+from services.cli.output.show import times
+from services.contracts.events import Event, EventKind
+from services.contracts.hardware.kinds import Precision
+from services.contracts.selection.selection import reason_words
+from services.contracts.text.text_table import Table
+from services.contracts.text.words import readable_ratio
+
+_SHORT = 12
+# What else is recorded is of no interest here, or shows in what serves.
+_WORDS = {
+    EventKind.BUILD_STARTED: "the fleet builds engines meanwhile",
+    EventKind.BUILD_WAITING: "a build waits",
+    EventKind.BUILD_FAILED: "build failed",
+    EventKind.PROOF_PASSED: "proof passed",
+    EventKind.PROOF_FAILED: "proof failed",
+    EventKind.QUARANTINED: "given up",
+    EventKind.ENGINES_COMPARED: "timed together",
+    EventKind.REPLICA_LOST: "replica lost",
+}
+_ENGINES = ("engine", "precision", "proof", "x fallback", "x eager", "place")
+
+
+def event_words(event: Event) -> str:
+    """One line of an event; "" for one that the demo does not show."""
+    return f"{_WORDS[event.kind]}: {event.why}" if event.kind in _WORDS else ""
+
+
+def serving_words(served: Event) -> str:
+    """What answers requests."""
+    if served.kind is EventKind.ENGINE_SERVING:
+        return f"engine {served.why} {served.key[:_SHORT]}"
+    return f"the fallback, as {served.why}"
+
+
+def answers_words(answers: Sequence[Answer]) -> Iterator[str]:
+    """How the answers compare with sentence-transformers', with an example or with what is off."""
+    off = [answer for answer in answers if not answer.is_matched]
+    most = max(answer.cosine_distance for answer in answers)
+    yield (
+        f"{len(answers) - len(off)} of {len(answers)} answers match sentence-transformers', "
+        f"1 - cosine at most {max(most, 0.0):.1e}"
+    )
+    for each in off or answers[:1]:
+        yield f"  {each.query} -> {each.nearest}"
+
+
+def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
+    """The engines for one generation, which of them serves, and why not the others.
+
+    Args:
+        case: as `smelt why` explains it.
+    """
+    served = served_digest(case)
+    rows = [_row(key, served) for key in case["planned"]]
+    fallback = ("fallback", "fp32", "-", times(1.0), "-", "" if served else "serves")
+    yield Table(f"Engines of {MODEL} for {case['generation']}", _ENGINES, [*rows, fallback])
+    serving = next((key for key in case["planned"] if key["digest"] == served), None)
+    yield _serves_words(case, serving)
+    if case["decided_by"]:
+        yield f"The order is by engines {case['decided_by']}."
+    yield from (f"{_name(key)}: {key['reason']}" for key in case["planned"] if key["reason"])
+
+
+def next_steps() -> Iterator[str]:
+    """What a person may do now."""
+    smelt = _program()
+    yield f"Ask it: {smelt} infer {MODEL} shows its inputs; README has a client in Python."
+    yield f"Add your own model: {smelt} models add NAME FILE.onnx"
+    yield f"Look at it: {smelt} why {MODEL}; with Prometheus: make run ARGS=--observe"
+
+
+def served_digest(case: dict[str, Any]) -> str:
+    """Digest of the engine that a ready replica has; "" for the fallback."""
+    ready = (each for each in case["replicas"] if each["state"] == "READY")
+    return next((str(each["engine_digest"]) for each in ready), "")
+
+
+def served_precision(case: dict[str, Any]) -> str:
+    """What the engine computes in that a ready replica has; the fallback is of fp32."""
+    served = served_digest(case)
+    found = (str(key["precision"]) for key in case["planned"] if key["digest"] == served)
+    return next(found, Precision.FP32.value)
+
+
+def best_digest(case: dict[str, Any]) -> str:
+    """Digest of the engine that should serve; "" for the fallback."""
+    return next((str(key["digest"]) for key in case["planned"] if key["rank"] == 1), "")
+
+
+def _row(key: dict[str, Any], served: str) -> tuple[str, ...]:
+    rank = f"{key['rank']}." if key["rank"] else "-"
+    return (
+        key["kind"],
+        key["precision"],
+        key["standing"].replace("_", " "),
+        times(key["speed_over_fallback"], is_wild=key["is_wild"]),
+        times(key["speed_over_eager"], is_wild=key["is_wild"]),
+        "serves" if key["digest"] == served else rank,
+    )
+
+
+def _serves_words(case: dict[str, Any], serving: dict[str, Any] | None) -> str:
+    if serving is not None:
+        return f"{_name(serving)} serves: {_speed_words(serving)}."
+    reasons = {replica["fallback_reason"] for replica in case["replicas"]}
+    why = " and ".join(sorted(map(reason_words, filter(None, reasons))))
+    return f"The fallback serves: {why or 'no engine fits'}."
+
+
+def _speed_words(key: dict[str, Any]) -> str:
+    speed, bounds = key["speed_over_fallback"], key["speed_bounds"]
+    if speed is None:
+        return "proven, and the fallback was not timed beside it"
+    interval = f" ({' to '.join(map(readable_ratio, bounds))})" if bounds else ""
+    return f"proven, {readable_ratio(speed)} x the fallback's speed{interval}"
+
+
+def _name(key: dict[str, Any]) -> str:
+    return f"{key['kind']} {key['precision']}"
+
+
+def _program() -> str:
+    """`smelt` as a shell finds it: it may be in an environment that is not active."""
+    if shutil.which("smelt"):
+        return "smelt"
+    path = Path(sys.executable).with_name("smelt")
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,142 @@
+"""The demo follows a fleet until nothing is left to be built: a real store, and a script for it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from services.cli.demo import narrator as narrating
+from services.cli.demo.loop import DemoLoop
+from services.cli.demo.narrator import Narrator
+from services.cli.demo.traffic import DemoTraffic
+from services.cli.settings import CliSettings
+from services.contracts.events import Event, EventKind, EventPosition
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.terms import proof_terms
+from services.pb import fleet_v1_pb2 as fleet
+from tests.unit.services.cli.fleet_stub import build, replica
+from tests.unit.services.controller import build_world as world
+
+KEY = world.key(proof_terms=proof_terms(Recipe(), world.key().precision, None))
+DEVICE = {"device_facts_json": world.DEVICE.canonical_json()}
+ENGINE = {"engine_kind": "openvino", "engine_precision": "fp32"}
+
+
+class Answering(DemoTraffic):
+    """Was answered already."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, lambda: None)
+        self.answered_at = 1.0
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch) -> Console:
+    console = Console(record=True, width=160, force_terminal=False)
+    monkeypatch.setattr(narrating, "error_console", console)
+    return console
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    made = world.registry_with_model(tmp_path)
+    made.write_plan(world.plan((KEY,)))
+    return made
+
+
+def fleet_of(*builds: fleet.FleetBuild, digest: str = "") -> fleet.FleetSnapshot:
+    changes: dict[str, Any] = DEVICE | ENGINE if digest else DEVICE
+    return fleet.FleetSnapshot(replicas=[replica(1, digest, **changes)], builds=builds)
+
+
+def followed(
+    tmp_path: Path, registry: Registry, looks: Iterator[fleet.FleetSnapshot]
+) -> tuple[DemoLoop, list[dict[str, Any]]]:
+    settings, version = CliSettings(home=tmp_path), registry.model_version("m")
+    with Narrator(is_quiet=False) as narrator:
+        look: Callable[[], fleet.FleetSnapshot] = looks.__next__
+        loop = DemoLoop(settings, registry, version, look, narrator, Answering())
+        return loop, loop.follow(EventPosition())
+
+
+def prove(registry: Registry) -> None:
+    proof = world.proof(timings=world.paired(2.0, 3.0))
+    registry.publish_engine(world.manifest(KEY), {}, proof)
+    event = Event(
+        at=world.AT,
+        kind=EventKind.PROOF_PASSED,
+        model="m",
+        why="openvino fp32: 2.45 x the fallback",
+    )
+    registry.append_event(event, EventPosition())
+
+
+def test_it_ends_when_the_best_engine_serves(
+    tmp_path: Path, registry: Registry, console: Console
+) -> None:
+    def looks() -> Iterator[fleet.FleetSnapshot]:
+        yield fleet_of(build("m", started_at=world.AT))
+        prove(registry)
+        yield fleet_of(build("m", started_at=world.AT))
+        # Nothing is built any more, and the replica has not taken the engine yet.
+        yield fleet_of()
+        yield fleet_of(digest=KEY.digest())
+
+    loop, (case,) = followed(tmp_path, registry, looks())
+    printed = console.export_text()
+    in_order = (
+        "first answer, by the fallback, as no engine of this model is published",
+        "proof passed: openvino fp32: 2.45 x the fallback",
+        f"requests are answered now by engine openvino fp32 {KEY.digest()[:12]}",
+    )
+    places = [printed.index(words) for words in in_order]
+    assert places == sorted(places)
+    assert case["planned"][0]["rank"] == 1
+    assert loop.first_answer_s is not None
+    assert loop.first_proven_s is not None
+
+
+def test_what_is_proven_already_serves_at_once(
+    tmp_path: Path, registry: Registry, console: Console
+) -> None:
+    prove(registry)
+    loop, _ = followed(tmp_path, registry, iter([fleet_of(digest=KEY.digest())]))
+    assert "first answer, by engine openvino fp32" in console.export_text()
+    assert loop.first_proven_s == loop.first_answer_s
+
+
+def test_a_key_that_is_not_built_yet_is_waited_for(tmp_path: Path, registry: Registry) -> None:
+    def looks() -> Iterator[fleet.FleetSnapshot]:
+        # Before the controller launches the build.
+        yield fleet_of()
+        prove(registry)
+        yield fleet_of(digest=KEY.digest())
+
+    _, (case,) = followed(tmp_path, registry, looks())
+    assert case["planned"][0]["standing"] == "proven"
+
+
+def test_a_failed_proof_ends_it_on_the_fallback(tmp_path: Path, registry: Registry) -> None:
+    failed = world.proof(world.ProofOutcome.FAILED, reason="output 'y': too far off")
+    registry.publish_engine(world.manifest(KEY), {}, failed)
+    loop, (case,) = followed(tmp_path, registry, iter([fleet_of()]))
+    assert case["planned"][0]["reason"].endswith("output 'y': too far off")
+    assert loop.first_proven_s is None
+
+
+def test_a_log_has_the_figures_below_each_event_and_json_has_neither(console: Console) -> None:
+    with Narrator(is_quiet=True) as quiet:
+        quiet.figures("7 requests")
+        quiet.event("it happened")
+    assert console.export_text() == ""
+    with Narrator(is_quiet=False) as narrator:
+        narrator.figures("7 requests")
+        narrator.event("[it] happened")
+        narrator.event("again")
+    first, figures, second = console.export_text().splitlines()
+    assert first.endswith("s] [it] happened")
+    assert figures.strip() == "7 requests"
+    assert second.endswith("s] again")

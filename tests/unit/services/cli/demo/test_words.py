@@ -1,0 +1,121 @@
+"""What the demo prints of events and of engines."""
+
+from typing import Any
+
+import pytest
+
+from services.cli.demo.run import Answer
+from services.cli.demo.words import (
+    answers_words,
+    best_digest,
+    event_words,
+    outcome_text,
+    served_digest,
+    served_precision,
+    serving_words,
+)
+from services.contracts.events import Event, EventKind
+from services.contracts.text.text_table import Table
+
+FAST, SLOW = "f" * 64, "s" * 64
+
+
+def key(digest: str, precision: str, **changes: Any) -> dict[str, Any]:
+    """A planned engine as `smelt why` has it."""
+    fields: dict[str, Any] = {
+        "digest": digest, "kind": "openvino", "precision": precision, "standing": "proven",
+        "rank": 1, "reason": "", "speed_over_fallback": 2.5, "speed_bounds": [2.25, 2.75],
+        "speed_over_eager": 4.0, "is_wild": False,
+    }  # fmt: skip
+    return fields | changes
+
+
+SLOWER = "passed over: slower than the fallback: 0.80 x its speed (0.75 to 0.85)"
+
+
+def case(served: str, *keys: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """One generation as `smelt why` has it, with a replica that is ready and one that loads."""
+    loading = {"state": "LOADING", "engine_digest": "", "fallback_reason": ""}
+    reason = "" if served else "slower_than_fallback"
+    ready = {"state": "READY", "engine_digest": served, "fallback_reason": reason}
+    fields: dict[str, Any] = {
+        "generation": "cpu-x86_64-v3", "planned": list(keys), "replicas": [loading, ready],
+        "decided_by": "timed together on some day, 2 candidates",
+    }  # fmt: skip
+    return fields | changes
+
+
+def lines(of: dict[str, Any]) -> tuple[Table, list[str]]:
+    table, *text = outcome_text(of)
+    assert isinstance(table, Table)
+    return table, [str(line) for line in text]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (EventKind.PROOF_PASSED, "proof passed: openvino bf16: 2.50 x the fallback"),
+        (EventKind.PROOF_FAILED, "proof failed: openvino bf16: 2.50 x the fallback"),
+        # What serves is seen in the fleet itself.
+        (EventKind.ENGINE_SERVING, ""),
+        (EventKind.BUILD_FINISHED, ""),
+    ],
+)
+def test_an_event_is_one_line_or_none(kind: EventKind, words: str) -> None:
+    assert event_words(Event(kind=kind, why="openvino bf16: 2.50 x the fallback")) == words
+
+
+def test_what_serves_is_named_with_its_digest_or_the_reason() -> None:
+    engine = Event(kind=EventKind.ENGINE_SERVING, key=FAST, why="openvino bf16")
+    assert serving_words(engine) == f"engine openvino bf16 {FAST[:12]}"
+    fallback = Event(kind=EventKind.FALLBACK_SERVING, why="no engine is faster")
+    assert serving_words(fallback) == "the fallback, as no engine is faster"
+
+
+def test_the_table_says_which_engine_serves_and_how_much_faster() -> None:
+    of = case(FAST, key(FAST, "bf16"), key(SLOW, "fp32", rank=2, speed_over_fallback=1.5))
+    table, text = lines(of)
+    assert [(row[1], row[2], row[3], row[-1]) for row in table.rows] == [
+        ("bf16", "proven", "2.50x", "serves"),
+        ("fp32", "proven", "1.50x", "2."),
+        ("fp32", "-", "1.00x", ""),
+    ]
+    assert text == [
+        "openvino bf16 serves: proven, 2.50 x the fallback's speed (2.25 to 2.75).",
+        "The order is by engines timed together on some day, 2 candidates.",
+    ]
+    assert (served_digest(of), best_digest(of), served_precision(of)) == (FAST, FAST, "bf16")
+
+
+def test_where_the_fallback_serves_each_engine_has_its_figures() -> None:
+    slow = key(SLOW, "fp32", rank=None, speed_over_fallback=0.8, reason=SLOWER)
+    of = case("", slow, decided_by="")
+    table, text = lines(of)
+    assert table.rows[-1][-1] == "serves"
+    assert text == ["The fallback serves: no engine is faster.", f"openvino fp32: {SLOWER}"]
+    assert (served_digest(of), best_digest(of), served_precision(of)) == ("", "", "fp32")
+
+
+def test_an_engine_that_was_not_timed_claims_no_speed() -> None:
+    untimed = key(FAST, "bf16", speed_over_fallback=None, speed_bounds=None, speed_over_eager=None)
+    table, text = lines(case(FAST, untimed))
+    assert table.rows[0][3:5] == ("-", "-")
+    assert "was not timed beside it" in text[0]
+
+
+def answer(query: str, distance: float, *, is_matched: bool) -> Answer:
+    return Answer(
+        query=query, nearest="n", cosine=0.5, cosine_distance=distance, is_matched=is_matched
+    )
+
+
+def test_answers_are_counted_and_those_that_are_off_are_shown() -> None:
+    good, off = answer("q1", -1e-7, is_matched=True), answer("q2", 0.25, is_matched=False)
+    assert list(answers_words([good, good])) == [
+        "2 of 2 answers match sentence-transformers', 1 - cosine at most 0.0e+00",
+        "  q1 -> n",
+    ]
+    assert list(answers_words([good, off])) == [
+        "1 of 2 answers match sentence-transformers', 1 - cosine at most 2.5e-01",
+        "  q2 -> n",
+    ]
