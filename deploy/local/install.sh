@@ -64,16 +64,19 @@ install() { # ARGUMENT... of `pip install`
 }
 
 torch=$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -1)
-echo "Installing $(cat "${locks[@]}" | grep -c ==) exact versions into .venv; what is not there yet:"
-awk '/^# (size|torch):/ { download += $3; installed += $7 } /^# torch:/ { cuda = $13 - $3 }
-  END { print "  " download " MB to download, " installed " MB installed, if torch is its CPU build;"
-        print "  " download + cuda " MB to download with its CUDA build" }' "${locks[@]}"
-has_cuda() { # whether that is what would be installed
+read -r download installed cuda_more < <(awk '
+  /^# (size|torch):/ { download += $3; installed += $7 }
+  /^# torch:/ { cuda_more = $13 - $3 }
+  END { print download, installed, cuda_more }' "${locks[@]}")
+has_cuda() { # whether that is the build of torch that the indexes offer
   [ "$uv" ] && grep -q '+ nvidia-' <<<"$("$uv" pip install --python "$python" --dry-run "$torch" 2>&1)"
 }
-if ! command -v nvidia-smi >/dev/null && has_cuda; then
-  echo "There is no NVIDIA GPU, but the package index offers torch's CUDA build. For the other, stop and"
-  echo "  TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu make"
+echo "Installing $(cat "${locks[@]}" | grep -c ==) exact versions into .venv: what is not there yet of"
+if has_cuda; then
+  echo "  $((download + cuda_more)) MB to download, $cuda_more MB of it for NVIDIA GPUs. For torch's CPU build, stop and give"
+  echo "  make TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu"
+else
+  echo "  $download MB to download, $installed MB installed"
 fi
 
 locked=()

@@ -41,12 +41,11 @@ def main(folder: Path, mb: dict[str, str]) -> None:
         locked.update(names)
         size = sum(_download(by_name[name]) for name in names) / 1e6
         head = f"# {title}: exact versions, for Python 3.11 and 3.12 on Linux.\n"
-        head += f"# Written by make lock.\n# size: {size:.0f} MB to download, {mb[extra]} MB installed\n"
+        head += "# Written by make lock.\n"
+        head += f"# size: {size:.0f} MB to download, {mb[extra]} MB installed\n"
         if extra == "demo":
             cuda = sum(_download(by_name[name]) for name in left_out) / 1e6
-            head += TORCH_NOTE.format(
-                cpu=mb["torch_download"], installed=mb["torch"], cuda=cuda
-            )
+            head += TORCH_NOTE.format(cpu=mb["torch_download"], installed=mb["torch"], cuda=cuda)
         entries = (" \\\n    ".join([lines[name], *_hashes(by_name[name])]) for name in names)
         Path(file).write_text(head + "\n".join(entries) + "\n")
 
