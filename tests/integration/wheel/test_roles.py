@@ -53,7 +53,7 @@ def process(folder: Path, wheel: Path) -> Start:
         given = {f"SMELT_{role}_{name}".upper(): str(value) for name, value in settings.items()}
         return subprocess.Popen(
             [interpreters[role], *arguments],
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | given,
+            env=own_environment() | given,
             cwd=folder,
             pass_fds=(ready,) if isinstance(ready, int) else (),
             text=True,
@@ -71,6 +71,11 @@ def store(folder: Path, process: Start) -> Path:
     add = ("models", "add", "tiny", "tiny.onnx", "--json", "--store", str(folder / "store"))
     assert '"tiny"' in output_of(process("cli", "-m", "services.cli.main", *add))
     return folder / "store"
+
+
+def own_environment() -> dict[str, str]:
+    """This process's, without what would show its packages to another interpreter."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
@@ -137,7 +142,8 @@ def test_an_empty_environment_takes_the_wheel_from_the_package_index(
     """The links above show what is declared, this one what a package installer makes of it."""
     environment, locks = folder / f"empty-{role}", sorted(ROOT.glob("requirements*.lock"))
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    pins = [line.split()[0] for lock in locks for line in lock.open() if line[0].isalpha()]
+    lines = [line for lock in locks for line in lock.read_text().splitlines()]
+    pins = [line.split()[0] for line in lines if line[:1].isalpha()]
     (folder / "constraints.txt").write_text("\n".join(pins))
     pip = (environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
     probe = (*pip, "download", "-q", "--no-deps", "-d", folder / "probe", "annotated-types")
@@ -148,7 +154,8 @@ def test_an_empty_environment_takes_the_wheel_from_the_package_index(
         subprocess.run([*pip, *install], check=True)
         modules = {"cli": "services.cli.main", "compiler": "compiler_worker"}
         module = modules.get(role, f"services.{role}.__main__")
-        subprocess.run([pip[0], "-c", f"import {module}"], check=True, cwd=folder)
+        imports = [pip[0], "-c", f"import {module}"]
+        subprocess.run(imports, check=True, cwd=folder, env=own_environment())
         subprocess.run([*pip, "check"], check=True)
     finally:
         shutil.rmtree(environment)
