@@ -2,9 +2,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+DEV_STAMP := .venv/.installed-dev
+INSTALLED_BY := pyproject.toml $(addprefix deploy/local/,install.sh functions.sh installer.lock)
 
-.PHONY: run test test-all test-changed check lock clean
+.PHONY: run install test test-all test-changed check lock clean
 .DEFAULT_GOAL := run
+
+# What runs, and no tools to develop it.
+install: $(STAMP)
 
 run: $(STAMP)
 	$(BIN)/smelt up --demo $(ARGS)
@@ -17,29 +22,34 @@ TOGETHER := --numprocesses 2 --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 # What every change has to pass: each promise, with few cases of what takes long.
-test: $(STAMP) check
+test: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/python -m pytest $(TOGETHER) -m "not slow" $(ARGS)
 
 # Everything, and how much of the code it covers.
-test-all: $(STAMP) check
+test-all: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest $(TOGETHER) --cov --cov-report=term:skip-covered $(ARGS)
 
 # Slow tests that the changes since BASE reach; ARGS=--list only says which files these reach, and why.
-test-changed: $(STAMP)
+test-changed: $(DEV_STAMP)
 	PYTEST_ADDOPTS="$(TOGETHER) $$PYTEST_ADDOPTS" $(BIN)/python -m tests.changed $(BASE) $(ARGS)
 
-check: $(STAMP)
+check: $(DEV_STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy && $(BIN)/lint-imports
 
-$(STAMP): requirements.lock pyproject.toml deploy/local/install.sh
-	PYTHON="$(PYTHON)" deploy/local/install.sh
+$(STAMP): requirements.lock requirements-gpu.lock $(INSTALLED_BY)
+	PYTHON="$(PYTHON)" deploy/local/install.sh run
 	touch $@
 
-# Writes the lock from the newest versions that pyproject.toml admits.
+# What tests and checks need beside that.
+$(DEV_STAMP): requirements.lock requirements-gpu.lock requirements-dev.lock $(INSTALLED_BY)
+	PYTHON="$(PYTHON)" deploy/local/install.sh dev
+	touch $(STAMP) $@
+
+# Writes the locks from the newest versions that pyproject.toml admits; KEEP=1 keeps those locked.
 lock:
 	deploy/local/lock.sh
 

@@ -12,7 +12,7 @@ conftest.py of its folder and of those above. It also uses what its strings name
 - a folder of a file that is not Python, by its path with a slash ("k8s/base", ROOT / "k8s").
 - a command of pyproject.toml, as the last part of a path (with_name("smelt"), "bin/smelt").
 A file under tests that is not Python reaches the tests of its folder, and of those above and below.
-pyproject.toml, requirements.lock and Makefile reach every test, and so does tests/conftest.py.
+pyproject.toml, requirements*.lock and Makefile reach every test, and so does tests/conftest.py.
 """
 
 import argparse
@@ -28,7 +28,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("services", "compiler_worker", "deploy", "tests")
-REACH_ALL = ("pyproject.toml", "requirements.lock", "Makefile")
+LOCKS = ("requirements.lock", "requirements-gpu.lock", "requirements-dev.lock")
+REACH_ALL = ("pyproject.toml", *LOCKS, "Makefile")
 PATH_CALLS = ("Path", "joinpath", "which", "with_name")
 NO_TEST_COLLECTED = 5  # pytest's exit code
 NAMING = (ast.Import, ast.ImportFrom, ast.Constant, ast.JoinedStr, ast.BinOp, ast.Call)

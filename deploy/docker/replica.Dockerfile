@@ -7,13 +7,14 @@ ARG EXTRAS=replica,compiler,tracing,cuda,rtx
 # An index of torch's CPU builds, which are a tenth of the size; "" takes the usual one.
 ARG TORCH_INDEX_URL=""
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml requirements.lock requirements-gpu.lock requirements-dev.lock README.md LICENSE ./
 COPY deploy/docker/cuda.lock deploy/docker/
 COPY services services
 # A replica without an engine asks the compiler for the master's graph.
 COPY compiler_worker compiler_worker
-ENV PIP_CONSTRAINT="/src/requirements.lock /src/deploy/docker/cuda.lock" \
-    PIP_EXTRA_INDEX_URL=${TORCH_INDEX_URL}
+# The versions alone: pip verifies either all hashes or none, and Smelt itself has none.
+RUN grep -hoE '^[a-z][^ ]*==[^ ]+' requirements*.lock deploy/docker/cuda.lock >constraints.txt
+ENV PIP_CONSTRAINT=/src/constraints.txt PIP_EXTRA_INDEX_URL=${TORCH_INDEX_URL}
 RUN python -m venv /opt/smelt && /opt/smelt/bin/pip install --no-cache-dir ".[${EXTRAS}]"
 
 FROM ${PYTHON_IMAGE}

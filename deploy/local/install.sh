@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.lock. Works on Debian 12 and Ubuntu 24.04 with nothing
-# installed but make and Python; what the system lacks is installed where that is allowed.
+# Makes .venv: `install.sh run` from requirements.lock (and -gpu.lock where there is an NVIDIA GPU),
+# `install.sh dev` from all three locks. Works on Debian 12 and Ubuntu 24.04 with nothing installed
+# but make and Python; what the system lacks is installed where that is allowed.
 #   PYTHON=python3.12        the interpreter to use
 #   TORCH_INDEX_URL=...      an extra package index for torch, to choose its CPU build
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+source deploy/local/functions.sh
 
 need() { # COMMAND-THAT-WORKS PACKAGE WHY
   eval "$1" >/dev/null 2>&1 && return
@@ -17,6 +19,12 @@ need() { # COMMAND-THAT-WORKS PACKAGE WHY
   fi
 }
 
+locks=(requirements.lock)
+case "${1:-}" in
+  run) ! command -v nvidia-smi >/dev/null || locks+=(requirements-gpu.lock) ;;
+  dev) locks+=(requirements-gpu.lock requirements-dev.lock) ;;
+  *) echo "usage: deploy/local/install.sh run|dev" >&2; exit 2 ;;
+esac
 python="${PYTHON:-python3}"
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || {
   echo "Smelt needs Python 3.11 or 3.12; found $("$python" --version). Set PYTHON=python3.12, say." >&2
@@ -26,28 +34,54 @@ need "$python -c 'import ensurepip'" python3-venv "makes the virtual environment
 need "command -v g++" g++ "compiles Inductor engines for CPUs; serving them needs no compiler"
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
+python="$PWD/.venv/bin/python"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-.venv/bin/python -m pip install --quiet --upgrade pip==26.3
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+uv=
+get_uv "$python" "$tools" || echo "uv is not to be had here: pip installs instead, one package at a time."
+use_settings_of_pip "$python"
 
-total=$(grep -c == requirements.lock)
 if [ -t 1 ]; then is_terminal=yes; else is_terminal=; fi
-show() { if [ "$is_terminal" ]; then printf '\r\033[K%s' "$1"; else echo "$1"; fi; }
-show_progress() { # one line that moves on a terminal, every 25th package in a log
-  n=0
-  # Not awk: mawk keeps what it reads from a pipe until it has a block of it.
+show_progress() { # on a terminal one line that moves; elsewhere what is large, and what fails
   while read -r word next rest; do
     case "$word $next" in
-      "Collecting "*)
-        n=$((n + 1))
-        if [ "$is_terminal" ] || [ $((n % 25)) = 0 ]; then show "  $n of about $total: $next"; fi ;;
-      "Downloading "*) [ ! "$is_terminal" ] || show "  $n of about $total: downloading $next $rest" ;;
-      "Installing collected"*) show "  unpacking $total packages" ;;
-      ERROR*) show "$word $next $rest"; echo ;;
+      "Collecting "* | "Downloading "* | "Prepared "* | "Installing "*)
+        [ ! "$is_terminal" ] || printf '\r\033[K  %s' "$word $next $rest" ;;
+      [Ee]"rror"* | "ERROR"* | "hint:"* | [×╰├]*) printf '%s\n' "$word $next $rest" ;;
     esac
   done
   [ ! "$is_terminal" ] || printf '\r\033[K'
 }
-echo "Installing $total exact versions into .venv (a few minutes the first time)"
-.venv/bin/python -m pip install --progress-bar off \
-  ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r requirements.lock | show_progress
-.venv/bin/python -m pip install -qq --no-deps --editable .
+install() { # ARGUMENT... of `pip install`
+  if [ "$uv" ]; then
+    "$uv" pip install --python "$python" "$@" 2>&1 | show_progress && return
+    echo "uv could not: pip installs instead, one package at a time."
+    uv=
+  fi
+  "$python" -m pip install --progress-bar off --no-compile \
+    ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} "$@" 2>&1 | show_progress
+}
+
+torch=$(sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -1)
+read -r download installed cuda_more < <(awk '
+  /^# (size|torch):/ { download += $3; installed += $7 }
+  /^# torch:/ { cuda_more = $13 - $3 }
+  END { print download, installed, cuda_more }' "${locks[@]}")
+has_cuda() { # whether that is the build of torch that the indexes offer
+  [ "$uv" ] && grep -q '+ nvidia-' <<<"$("$uv" pip install --python "$python" --dry-run "$torch" 2>&1)"
+}
+echo "Installing $(cat "${locks[@]}" | grep -c ==) exact versions into .venv: what is not there yet of"
+if has_cuda; then
+  echo "  $((download + cuda_more)) MB to download, $cuda_more MB of it for NVIDIA GPUs. For torch's CPU build, stop and give"
+  echo "  make TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu"
+else
+  echo "  $download MB to download, $installed MB installed"
+fi
+
+locked=()
+for lock in "${locks[@]}"; do locked+=(-r "$lock"); done
+install --no-deps --require-hashes "${locked[@]}"
+install "$torch" # with the CUDA libraries that this build of it pins
+drop_unused .venv
+install --no-deps --no-build-isolation --editable .

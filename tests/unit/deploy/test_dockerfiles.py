@@ -84,7 +84,8 @@ def test_a_base_without_a_digest_is_refused() -> None:
 def test_the_build_tools_stay_behind_and_the_lock_binds(path: Path) -> None:
     build, last = stages(path)
     assert any(i.name == "RUN" and "pip install" in i.rest for i in build)
-    assert any(i.name == "ENV" and "requirements.lock" in i.rest for i in build)
+    assert any(i.name == "RUN" and "requirements*.lock" in i.rest for i in build)
+    assert any(i.name == "ENV" and "PIP_CONSTRAINT=/src/constraints.txt" in i.rest for i in build)
     assert not any("pip" in i.rest for i in last)
 
 
@@ -104,13 +105,3 @@ def test_what_loads_engines_is_what_built_them() -> None:
     assert replica >= ENGINE_EXTRAS
     # Whoever serves is traced; a build is not.
     assert replica - {"replica", "tracing"} == compiler
-
-
-def test_the_cuda_lock_binds_what_the_main_lock_does_not() -> None:
-    names = [
-        {re.split("==", line)[0].lower().replace("_", "-") for line in text.splitlines()
-         if line and not line.startswith("#")}
-        for text in ((FOLDER / "cuda.lock").read_text(), (ROOT / "requirements.lock").read_text())
-    ]  # fmt: skip
-    assert "tensorrt-cu13" in names[0]
-    assert not names[0] & names[1]

@@ -44,7 +44,9 @@ def require_triton() -> None:
     """Skip, saying what to install; under CI=true a missing Triton is a failure."""
     if importlib.util.find_spec("triton") is not None:
         return
-    message = "triton is not installed: `make` installs it, or pip install -r requirements.lock"
+    message = (
+        "triton is not installed: `make test` installs it, or pip install -r requirements-dev.lock"
+    )
     if os.environ.get("CI") == "true":
         pytest.fail(message)
     pytest.skip(message)

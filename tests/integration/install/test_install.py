@@ -1,0 +1,117 @@
+"""deploy/local/install.sh in a small project, whose packages lie in a folder and on no index.
+
+The pinned uv is not among them, so that pip installs: as where no index has it.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+# Builds an editable installation without setuptools, which is on no index either.
+BACKEND = """
+import zipfile
+def build_editable(folder, *_):
+    name = "small-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        metadata = "Metadata-Version: 2.1\\nName: small\\nVersion: 1\\n"
+        wheel.writestr("small-1.dist-info/METADATA", metadata)
+        wheel.writestr("small-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        wheel.writestr("small-1.dist-info/RECORD", "")
+        wheel.writestr("small.py", "")
+    return name
+"""
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "small"
+version = "1"
+optional-dependencies = {all = ["torch==1.0"]}
+"""
+
+
+def make_wheel(folder: Path, name: str, version: str, *files: str) -> str:
+    """A wheel with empty files; returns its hash."""
+    folder.mkdir(exist_ok=True)
+    path, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file in files:
+            wheel.writestr(file, "")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def install(project: Path, mode: str) -> subprocess.CompletedProcess[str]:
+    given = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(project / "wheels"),
+        "PYTHON": sys.executable,
+    }
+    return subprocess.run(
+        [project / "deploy/local/install.sh", mode],
+        env={**os.environ, **given, "PIP_CONFIG_FILE": os.devnull},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "deploy" / "local", tmp_path / "deploy" / "local")
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "backend.py").write_text(BACKEND)
+    wheels = tmp_path / "wheels"
+    make_wheel(wheels, "torch", "1.0+cpu", "torch/__init__.py", "torch/test/large")
+    size = "# size: 3 MB to download, 5 MB installed\n"
+    torch = "# torch: 4 MB to download, 6 MB installed; its CUDA build 9 MB to download\n"
+    for name, file in (("runs", "requirements.lock"), ("tests", "requirements-dev.lock")):
+        digest = make_wheel(wheels, name, "2", f"{name}.py")
+        (tmp_path / file).write_text(f"{size}{torch}{name}==2 \\\n    --hash=sha256:{digest}\n")
+        torch = ""
+    (tmp_path / "requirements-gpu.lock").write_text("")
+    return tmp_path
+
+
+def packages(project: Path) -> set[str]:
+    (found,) = project.glob(".venv/lib/python3.*/site-packages")
+    return {path.relative_to(found).as_posix() for path in found.rglob("*")}
+
+
+def test_what_runs_then_what_develops(project: Path) -> None:
+    done = install(project, "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "uv is not to be had here: pip installs instead" in done.stdout
+    assert "7 MB to download, 11 MB installed" in done.stdout
+    assert {"runs.py", "small.py", "torch/__init__.py", "torch-1.0+cpu.dist-info"} <= packages(
+        project
+    )
+    assert not {"tests.py", "torch/test"} & packages(project)
+
+    done = install(project, "dev")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"runs.py", "tests.py"} <= packages(project)
+
+
+def test_a_package_with_another_hash_is_refused(project: Path) -> None:
+    lock = project / "requirements.lock"
+    lock.write_text(lock.read_text()[:-5] + "0000\n")
+    done = install(project, "run")
+    assert done.returncode != 0
+    assert "HASHES" in done.stdout
+    assert "runs.py" not in packages(project)
