@@ -137,7 +137,8 @@ def _detector(path: Path) -> tuple[Inputs, ...]:
     from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
     module = _Boxes(ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None))
-    (name,) = _exported(module, (torch.rand(1, 3, 320, 320),), path)
+    # By tracing, as torchvision's own tests do: torch.export fails on its suppression of boxes.
+    (name,) = _exported(module, (torch.rand(1, 3, 320, 320),), path, dynamo=False)
     return ({name: np.abs(_drawn(1, 3, 320, 320)) / 4},)
 
 
