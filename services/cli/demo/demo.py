@@ -7,7 +7,7 @@ from typing import Any
 
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.minilm import tokenise
-from services.cli.demo.narrator import Narrator
+from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.publication import publishing
 from services.cli.demo.run import MODEL, Answer, Embedder, allowed_distance, ask, embedder
 from services.cli.demo.sentences import QUERIES
@@ -37,20 +37,20 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
         SmeltError: the fleet does not start, or the model cannot be served.
     """
     settings = fleet.settings
-    with Narrator(is_quiet=as_json) as narrator, ExitStack() as held:
+    with ProgressLines(is_quiet=as_json) as lines, ExitStack() as held:
         position = _event_end(settings)
-        version = _start(fleet, narrator)
+        version = _start(fleet, lines)
         client = held.enter_context(embedder(settings, fleet.running.grpc_address))
         traffic = held.enter_context(_traffic(fleet, client))
         look = partial(get_fleet, fleet.running.controller, settings)
-        loop = DemoLoop(settings, open_registry(settings), version, look, narrator, traffic)
+        loop = DemoLoop(settings, open_registry(settings), version, look, lines, traffic)
         cases = loop.follow(position)
-        narrator.event("nothing is left to be built")
+        lines.event("nothing is left to be built")
         # Of several generations any may answer.
         distance = max(allowed_distance(served_precision(case)) for case in cases)
         answers = ask(settings, client, distance)
         counts = traffic.counts()
-        end_s = narrator.event("the answers are compared with sentence-transformers'")
+        end_s = lines.event("the answers are compared with sentence-transformers'")
     document = {
         "answers": [vars(answer) for answer in answers],
         "generations": cases,
@@ -65,18 +65,18 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
     return counts.num_failed == 0 and all(answer.is_matched for answer in answers)
 
 
-def _start(fleet: LocalFleet, narrator: Narrator) -> ModelVersion:
+def _start(fleet: LocalFleet, lines: ProgressLines) -> ModelVersion:
     """Have the fleet up and the model published."""
     settings = fleet.settings
     with publishing(settings) as published:
-        narrator.waiting("starting the fleet; exporting the model")
+        lines.waiting("starting the fleet; exporting the model")
         fleet.start()
-        narrator.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
-        narrator.waiting("exporting the model")
+        lines.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
+        lines.waiting("exporting the model")
         published()
     reconcile(fleet.running.controller, settings)
     version = open_registry(settings).model_version(MODEL)
-    narrator.event(f"{version.name} version {version.version} is published")
+    lines.event(f"{version.name} version {version.version} is published")
     return version
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from services.cli.demo.narrator import Narrator
+from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
 from services.cli.demo.words import best_digest, event_words, served_digest, serving_words
 from services.cli.settings import CliSettings
@@ -36,7 +36,7 @@ class DemoLoop:
         registry: Registry,
         version: ModelVersion,
         look: Callable[[], fleet.FleetSnapshot],
-        narrator: Narrator,
+        lines: ProgressLines,
         traffic: DemoTraffic,
     ) -> None:
         """Nothing is read yet.
@@ -46,11 +46,11 @@ class DemoLoop:
             registry: on the fleet's store.
             version: that is followed.
             look: the fleet as it is now.
-            narrator: gets a line for each event.
+            lines: gets a line for each event.
             traffic: asks the model meanwhile.
         """
         self._settings, self._registry, self._version = settings, registry, version
-        self._look, self._narrator, self._traffic = look, narrator, traffic
+        self._look, self._lines, self._traffic = look, lines, traffic
         self._engines: dict[str, str] = {}
         self._settled_at: float | None = None
         self.first_answer_s: float | None = None
@@ -69,7 +69,7 @@ class DemoLoop:
             SmeltError: the model cannot serve, or the controller does not answer.
         """
         while True:
-            self._narrator.figures(self._traffic.counts().words)
+            self._lines.figures(self._traffic.counts().words)
             position = self._show_events(position)
             snapshot = self._look()
             self._show_serving(snapshot)
@@ -81,7 +81,7 @@ class DemoLoop:
         for reached, event in self._registry.events_after(position):
             position = reached
             if event.model == self._version.name and (words := event_words(event)):
-                self._narrator.event(words)
+                self._lines.event(words)
         return position
 
     def _show_serving(self, snapshot: fleet.FleetSnapshot) -> None:
@@ -94,11 +94,11 @@ class DemoLoop:
             return
         words = "; ".join(map(serving_words, served))
         if self.first_answer_s is None:
-            since_s = self.first_answer_s = self._narrator.event(
+            since_s = self.first_answer_s = self._lines.event(
                 f"first answer, by {words}", answered_at
             )
         else:
-            since_s = self._narrator.event(f"requests are answered now by {words}")
+            since_s = self._lines.event(f"requests are answered now by {words}")
         if self.first_proven_s is None and served[0].kind is EventKind.ENGINE_SERVING:
             self.first_proven_s = since_s
         self._engines = engines

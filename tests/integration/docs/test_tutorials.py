@@ -1,15 +1,24 @@
-"""The tutorials' commands, in a real shell and against a real fleet."""
+"""The commands of README and of the tutorials, in a real shell and against a real fleet."""
 
 import shutil
 import socket
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
-from tests.integration.docs.shell import commands, page, run, smelt_home, write_files
+from services.cli.demo.run import MODEL, SOURCE
+from tests.integration.docs.shell import changed, commands, page, run, smelt_home, write_files
+from tests.unit.docs.markdown import ROOT, blocks
 
 FIRST, GPU, KUBERNETES = page("first-model.md"), page("new-gpu.md"), page("kubernetes.md")
+README = ROOT / "README.md"
 QUADRANTS = "[3 1 2 0]"
+RANKER = """
+    <ir_version: 10, opset_import: ["": 20]>
+    ranker (float[batch, 4] features) => (float[batch, 4] scores) { scores = Sigmoid (features) }
+"""
 
 
 def free_port() -> str:
@@ -25,6 +34,25 @@ def test_a_first_model_is_trained_and_published(tmp_path: Path) -> None:
         printed = run(f"{script}\nsmelt models list", tmp_path, home)
     assert "accuracy 0.9" in printed
     assert "quadrants version 1" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_readmes_client_gets_an_answer_and_its_commands_add_a_model(tmp_path: Path) -> None:
+    port = free_port()
+    (client,) = [block.text for block in blocks(README) if block.words == "python"]
+    (tmp_path / "client.py").write_text(changed(client, {":8001": f":{port}"}))
+    onnx.save(onnx.parser.parse_model(RANKER), tmp_path / "ranker.onnx")
+    lines = [line for block in blocks(README) for line in block.text.splitlines()]
+    up, *own = (line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+    assert up == "smelt up --detach"
+    # What `make run` serves as well.
+    demo = f"smelt models add {MODEL} {SOURCE}"
+    started = f"{up} --grpc-port {port} --metrics-port 0"
+    with smelt_home() as home:
+        printed = run("\n".join([demo, started, "python client.py", *own]), tmp_path, home)
+    assert "(1, 384)" in printed
+    assert "ranker version 1" in printed
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from services.cli.demo import narrator as narrating
+from services.cli.demo import progress_lines
 from services.cli.demo.loop import DemoLoop
-from services.cli.demo.narrator import Narrator
+from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
 from services.cli.settings import CliSettings
 from services.contracts.events import Event, EventKind, EventPosition
@@ -36,7 +36,7 @@ class Answering(DemoTraffic):
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
     console = Console(record=True, width=160, force_terminal=False)
-    monkeypatch.setattr(narrating, "error_console", console)
+    monkeypatch.setattr(progress_lines, "error_console", console)
     return console
 
 
@@ -56,9 +56,9 @@ def followed(
     tmp_path: Path, registry: Registry, looks: Iterator[fleet.FleetSnapshot]
 ) -> tuple[DemoLoop, list[dict[str, Any]]]:
     settings, version = CliSettings(home=tmp_path), registry.model_version("m")
-    with Narrator(is_quiet=False) as narrator:
+    with ProgressLines(is_quiet=False) as lines:
         look: Callable[[], fleet.FleetSnapshot] = looks.__next__
-        loop = DemoLoop(settings, registry, version, look, narrator, Answering())
+        loop = DemoLoop(settings, registry, version, look, lines, Answering())
         return loop, loop.follow(EventPosition())
 
 
@@ -128,14 +128,14 @@ def test_a_failed_proof_ends_it_on_the_fallback(tmp_path: Path, registry: Regist
 
 
 def test_a_log_has_the_figures_below_each_event_and_json_has_neither(console: Console) -> None:
-    with Narrator(is_quiet=True) as quiet:
+    with ProgressLines(is_quiet=True) as quiet:
         quiet.figures("7 requests")
         quiet.event("it happened")
     assert console.export_text() == ""
-    with Narrator(is_quiet=False) as narrator:
-        narrator.figures("7 requests")
-        narrator.event("[it] happened")
-        narrator.event("again")
+    with ProgressLines(is_quiet=False) as lines:
+        lines.figures("7 requests")
+        lines.event("[it] happened")
+        lines.event("again")
     first, figures, second = console.export_text().splitlines()
     assert first.endswith("s] [it] happened")
     assert figures.strip() == "7 requests"

@@ -14,7 +14,7 @@ from services.cli.output.show import error_console
 _INDENT = " " * 11
 
 
-class Narrator:
+class ProgressLines:
     """Writes to standard error; use it as a context manager.
 
     On a terminal the figures are one line that is rewritten; a log has them below each event.
