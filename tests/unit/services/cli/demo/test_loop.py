@@ -36,7 +36,7 @@ class Answering(DemoTraffic):
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
     console = Console(record=True, width=160, force_terminal=False)
-    monkeypatch.setattr(progress_lines, "error_console", console)
+    monkeypatch.setattr(progress_lines, "error_console", lambda: console)
     return console
 
 
