@@ -73,8 +73,8 @@ has_cuda() { # whether that is the build of torch that the indexes offer
 }
 echo "Installing $(cat "${locks[@]}" | grep -c ==) exact versions into .venv: what is not there yet of"
 if has_cuda; then
-  echo "  $((download + cuda_more)) MB to download, $cuda_more MB of it for NVIDIA GPUs. For torch's CPU build, stop and give"
-  echo "  make TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu"
+  echo "  $((download + cuda_more)) MB to download, $cuda_more MB of it for NVIDIA GPUs. For torch's CPU build, stop and"
+  echo "  give make TORCH_INDEX_URL=URL, the index that pytorch.org names for pip and CPUs"
 else
   echo "  $download MB to download, $installed MB installed"
 fi
