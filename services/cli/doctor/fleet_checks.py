@@ -32,7 +32,9 @@ def check_ray() -> Iterator[Finding]:
     num = sum(each.info["name"] == "raylet" for each in psutil.process_iter(["name"]))
     is_shown = not is_free(_DASHBOARD, "127.0.0.1")
     dashboard = f"http://{_DASHBOARD}" if is_shown else "none (smelt up starts none)"
-    yield Finding(check="Ray", found=f"{version}; nodes that run here: {num}; dashboard: {dashboard}")
+    yield Finding(
+        check="Ray", found=f"{version}; nodes that run here: {num}; dashboard: {dashboard}"
+    )
 
 
 def check_fleet(settings: CliSettings) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import metadata
 
 _PACKAGE = "smelt"
 _EXTRA = re.compile(r"""extra == ["']([\w-]+)["']""")
@@ -33,7 +33,7 @@ def install_command(distribution: str) -> str:
 def pip_command(what: str) -> str:
     """Installs into the environment of this interpreter."""
     # Environments that uv made have no pip.
-    if util.find_spec("pip") is None:
+    if not any(metadata.distributions(name="pip")):
         return f"uv pip install --python {sys.executable} {what}"
     return f"{sys.executable} -m pip install {what}"
 

@@ -10,7 +10,7 @@ from compiler_worker.inputs.sampling import (
     draw_sample,
     proof_samples,
 )
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec, check_array
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.unit.compiler_worker.inputs.sampled import BUCKET, FLOATS, MASTER, RECIPE
 
@@ -69,7 +69,7 @@ def words_drawn(recipe: Recipe, rows: int, seed: int = 1) -> np.ndarray:
 def test_strings_are_drawn_from_the_recipes_each_as_often() -> None:
     recipe = Recipe(inputs={"words": InputRecipe(values=("a", "", "Ж\0"))})
     words = words_drawn(recipe, 6)
-    WORDS.check(words)
+    check_array(WORDS, words)
     assert Counter(words.ravel().tolist()) == {"a": 4, "": 4, "Ж\0": 4}
     assert words.tolist() == words_drawn(recipe, 6).tolist()
     assert words.tolist() != words_drawn(recipe, 6, seed=2).tolist()

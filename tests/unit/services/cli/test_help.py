@@ -73,7 +73,9 @@ def test_commands_and_models_are_completed(home: Path, typed: str, completed: se
     assert set(done.stdout.split()) == completed, done.stderr
 
 
-def test_the_script_of_a_shell_is_shown() -> None:
+def test_the_script_of_a_shell_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else typer looks for the shell among the processes that started this one.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     typer.main.get_command(app)
     result = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="smelt")
     assert "_SMELT_COMPLETE=complete_bash" in result.output
