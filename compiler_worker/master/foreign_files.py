@@ -79,7 +79,7 @@ def refusal_of(path: Path, *, is_onnx: bool = True) -> str:
 
     Args:
         path: of something that is there.
-        is_onnx: False where it was read as ONNX in vain, so that its name says what it is.
+        is_onnx: False where it could not be read as ONNX: only its name says what it is.
     """
     found = _of_folder(path) if path.is_dir() else _of_file(path)
     if found is None and not is_onnx and path.suffix == ".pb":

@@ -24,7 +24,7 @@ class ServedShapes:
     """What a version is published with.
 
     Attributes:
-        limits: by dimension, narrowed to what the model computes where nobody chose sizes.
+        limits: by dimension, narrowed to what the model computes where no recipe has sizes.
         remarks: what was taken without being asked for, a line each.
     """
 

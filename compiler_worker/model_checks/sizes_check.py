@@ -81,7 +81,7 @@ def check_largest(
 def computed_sizes(
     master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
 ) -> tuple[dict[str, DimLimits], str]:
-    """Where in a bucket that nobody chose the model computes, rows aside; and its words beyond.
+    """Where in a default bucket the model computes, rows aside; and its words beyond.
 
     Empty where it computes all of it, or nothing that ONNX Runtime was asked for.
     """

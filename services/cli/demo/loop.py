@@ -75,7 +75,7 @@ class DemoLoop:
             self._show_serving(snapshot)
             if cases := self._end(snapshot):
                 return cases
-            time.sleep(_PERIOD_S)
+            time.sleep(_PERIOD_S)  # neither the store nor the controller pushes changes
 
     def _show_events(self, position: EventPosition) -> EventPosition:
         for reached, event in self._registry.events_after(position):

@@ -15,7 +15,7 @@ _PREFIX = "recipe: "
 
 
 def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: bool) -> None:
-    """Check a recipe by itself, and against a model where one is named.
+    """Check a recipe, and whether it fits a model where one is named.
 
     Raises:
         InvalidRecipeError: with a line for each fault: file, line, key, value, expectation.
