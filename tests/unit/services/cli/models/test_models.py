@@ -1,6 +1,5 @@
 """Adding models: what is refused before a version exists, and what makes a new version."""
 
-import json
 import os
 import re
 import textwrap
@@ -25,38 +24,14 @@ from services.contracts.errors import (
 )
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, RankingTask, Recipe
 from services.contracts.registry.registry import Registry
-from services.contracts.store.object_store import ObstoreArtifactStore, open_store
-from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
+from services.contracts.store.object_store import ObstoreArtifactStore
+from tests.conformance.tiny_model import draw_inputs
 from tests.faults.judged import normal, written
+from tests.unit.services.cli.models.adding import add, samples_file, source
 
 RANKING = Recipe(ranking=RankingTask(output="pooled", num_queries=4, top_k=2))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreArtifactStore:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
-    return Registry(store, tmp_path / "cache")
-
-
-def source(folder: Path, seed: int = 7) -> str:
-    folder.mkdir(exist_ok=True)
-    return str(save_master(tiny_model(seed), folder))
-
-
-def samples_file(path: Path, arrays: dict[str, Array]) -> Path:
-    np.savez(path, allow_pickle=False, **arrays)
-    return path
-
-
-def add(registry: Registry, text: str, options: AddOptions | None = None) -> ModelVersion:
-    return add_model(registry, "tiny", text, options or AddOptions(), Steps(is_quiet=True))
 
 
 def test_samples_become_part_of_the_version(registry: Registry, tmp_path: Path) -> None:
@@ -267,57 +242,6 @@ def test_the_limits_of_a_factory_bound_what_it_is_served_at(
         add(registry, "short_places:make", AddOptions(recipe=beyond))
 
 
-def test_remove_says_what_is_left_and_that_engines_stay(
-    registry: Registry,
-    store: ObstoreArtifactStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    add(registry, source(tmp_path / "a"))
-    add(registry, source(tmp_path / "b", seed=8))
-    words = ["models", "remove", "tiny", "--json"]
-    done = CliRunner().invoke(app, [*words, "--version", "2"], catch_exceptions=False)
-    kept = {"name": "tiny", "left": [1], "unread": {}}
-    assert json.loads(done.stdout) == kept | {"removed": [2]}
-    broken = "models/tiny/versions/000003.json"
-    store.create(broken, b"{broken")
-    done = CliRunner().invoke(app, [*words[:-1], "--version", "3"], catch_exceptions=False)
-    (unread,) = (line for line in done.stdout.splitlines() if "could not be read" in line)
-    assert unread.startswith("version 3 could not be read: ")
-    assert broken in unread
-    assert "tiny: version 3 removed; version 1 is to serve" in done.stdout
-    done = CliRunner().invoke(app, words[:-1], catch_exceptions=False)
-    assert "tiny: version 1 removed; nothing is left to serve" in done.stdout
-    assert "engines stay" in done.stdout
-    assert registry.model_names() == []
-    with pytest.raises(NotFoundError, match="'tiny' not found; there are: none"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
-    assert add(registry, source(tmp_path / "b", seed=8)).version == 4
-
-
-def test_the_list_shows_other_models_beside_a_version_that_cannot_be_read(
-    registry: Registry,
-    store: ObstoreArtifactStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    add(registry, source(tmp_path / "a"))
-    for name, number in (("tiny", 2), ("other", 1)):
-        store.create(f"models/{name}/versions/{number:06}.json", b"{broken")
-    for all_versions in ((), ("--all-versions",)):
-        words = ["models", "list", *all_versions]
-        done = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
-        found = json.loads(done.stdout)
-        assert [(each["name"], each["version"]) for each in found["models"]] == [("tiny", 1)]
-        unread = [(each["name"], each["version"]) for each in found["unread"]]
-        assert unread == [("other", 1), ("tiny", 2)]
-        printed = CliRunner().invoke(app, words, catch_exceptions=False).stdout
-        assert "tiny version 2 cannot be read: " in printed
-        assert "smelt models remove other --version 1" in printed
-
-
 def test_integers_of_which_nothing_is_said_are_told_and_no_others(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,29 +255,6 @@ def test_integers_of_which_nothing_is_said_are_told_and_no_others(
     assert "which integers 'count' takes: proofs draw 0 and 1 alone" in said
     assert "which integers 'ids' takes" not in said
     assert "input ids: 0 to 8" in said
-
-
-def test_what_is_unloaded_says_so_until_it_is_loaded_or_removed(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-
-    def said(*words: str) -> str:
-        done = CliRunner().invoke(app, ["models", *words], catch_exceptions=False)
-        return " ".join(done.stdout.split())
-
-    add(registry, source(tmp_path / "a"))
-    assert "undo it with: smelt models load tiny" in said("unload", "tiny")
-    assert registry.unloaded_models() == {"tiny"}
-    assert "(it was so before)" in said("unload", "tiny")
-    assert "serves after: smelt models load tiny" in said("add", "tiny", source(tmp_path / "b", 8))
-    assert said("load", "tiny") == "tiny is to be served; follow it: smelt status"
-    assert registry.unloaded_models() == set()
-    said("unload", "tiny")
-    said("remove", "tiny")
-    assert registry.unloaded_models() == set()
-    with pytest.raises(NotFoundError, match="'tiny' not found"):
-        said("load", "tiny")
 
 
 def test_no_store_is_made_where_this_host_s_fleet_has_lost_its_own(tmp_path: Path) -> None:
