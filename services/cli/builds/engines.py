@@ -145,7 +145,7 @@ def _version_text(
 def _rejection_reason(
     engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]
 ) -> str:
-    return rejection_reason(_timings(engine, runs), version.recipe)
+    return rejection_reason(_timings(engine, runs), version.recipe, version.name)
 
 
 def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timing]:

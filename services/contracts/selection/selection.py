@@ -236,9 +236,8 @@ def _reject(
     timings = deciding(engine_history(engine, device.generation, runs))
     gated = gate_reason(timings)
     keeps_place = gated is FallbackReason.NOT_MEASURABLE and engine.digest == serving
-    gate_words = (
-        "" if keeps_place else rejection_reason(timings, version.recipe if version else None)
-    )
+    asked = (version.recipe, version.name) if version else ()
+    gate_words = "" if keeps_place else rejection_reason(timings, *asked)
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
         (FallbackReason.OTHER_RECIPE, recipe_fault(engine, version) if version else ""),

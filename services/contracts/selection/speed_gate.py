@@ -115,12 +115,15 @@ def is_settled(history: Sequence[Sequence[Timing]]) -> bool:
     )
 
 
-def rejection_reason(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
+def rejection_reason(
+    timings: Sequence[Timing], recipe: Recipe | None = None, model: str = "MODEL"
+) -> str:
     """Why an engine is not served with; "" when it is, or the recipe does not ask.
 
     Args:
         timings: of the run that counts.
         recipe: None asks.
+        model: its name, for the command in the words.
     """
     found, speed = verdict(timings), speed_over_fallback(timings)
     if (
@@ -141,5 +144,5 @@ def rejection_reason(timings: Sequence[Timing], recipe: Recipe | None = None) ->
     return (
         f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
         f"{cause}; what serves now stays, and the fleet times them again later; at once: "
-        "smelt build MODEL"
+        f"smelt build {model}"
     )

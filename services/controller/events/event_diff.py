@@ -136,7 +136,7 @@ def _engine_events(
 
 def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
     timings = engine.proof.timings
-    if fault := rejection_reason(timings, version.recipe):
+    if fault := rejection_reason(timings, version.recipe, version.name):
         return "; ".join(filter(None, (eager_words(timings), fault)))
     return speed_words(timings) or "not timed"
 
