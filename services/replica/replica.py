@@ -165,7 +165,8 @@ class Replica:
             worker, batcher, current = self._worker, self._batcher, self.loaded
             if worker is None or batcher is None or current is None:
                 return False
-            choice = await asyncio.to_thread(self._manager.choose, current.digest)
+            in_use = None if current.is_interim else current.digest
+            choice = await asyncio.to_thread(self._manager.choose, in_use)
             if not await asyncio.to_thread(choice.fetch):
                 if not current.digest and self.loaded is current:
                     self.loaded = choice.explained(current)
@@ -178,7 +179,11 @@ class Replica:
             # here, as a store that fails would cost the standby for nothing.
             await self._standby.drop()
             thread = EngineThread()
-            new = await thread.call_or_end(choice.load)
+            try:
+                new = await thread.call_or_end(choice.load)
+            except EngineError as error:
+                self._stay_interim(current, str(error))
+                raise
             if new is None:
                 thread.end()
                 return False
@@ -279,6 +284,12 @@ class Replica:
             return  # the gateway asks another replica, which counts it
         self.statistics.record_failure(self._clock() - began_s)
 
+    def _stay_interim(self, current: LoadedEngine, words: str) -> None:
+        """Serve on with a fallback that cannot be compiled, and try no more to."""
+        if current.is_interim and self.loaded is current:
+            self.loaded = replace(current, is_interim=False, detail=f"{current.detail}: {words}")
+            self._on_change()
+
     def _take_over(self, loaded: LoadedEngine) -> None:
         self.loaded = loaded
         self._metrics.engine_changed(loaded)
@@ -300,7 +311,8 @@ class Replica:
         is_fallback = engine.loaded.fallback_reason is not None
         reason = FallbackReason.LOAD_FAILED if is_fallback else None
         self._metrics.engine_returned(bad)
-        self._take_over(replace(engine.loaded, detail=detail, fallback_reason=reason))
+        again = replace(engine.loaded, detail=detail, fallback_reason=reason, is_interim=False)
+        self._take_over(again)
 
     def _record_batch(self, report: BatchReport) -> None:
         self.statistics.record_batch(report)

@@ -139,6 +139,8 @@ class ReplicaServer:
                 logger.exception("a replica that did not start failed to close too")
             raise
         self._replica.set_state(fleet.REPLICA_STATE_READY)
+        if self._replica.loaded and self._replica.loaded.is_interim:
+            self._has_news.set()
         self._spawn(self._reselect())
         self._spawn(self._show_state())
         logger.info("replica %s is ready at %s", self.replica_id, ", ".join(self.addresses))

@@ -23,12 +23,14 @@ _IN_PLACE = "ONNX Runtime serves in place of torch.compile"
 class CheckedFallback:
     """Loads the fallback of a model version, and what serves in its place where it is wrong."""
 
-    def __init__(self, registry: Registry, load_compiled: FallbackLoader, num_threads: int) -> None:
+    def __init__(self, registry: Registry, load_torch: FallbackLoader, num_threads: int) -> None:
         """Take the parts; nothing is read yet."""
-        self._registry, self._load_compiled = registry, load_compiled
+        self._registry, self._load_torch = registry, load_torch
         self._num_threads = num_threads
 
-    def load(self, model: ModelVersion) -> tuple[RunningEngine, Refutation | None]:
+    def load(
+        self, model: ModelVersion, *, is_compiled: bool
+    ) -> tuple[RunningEngine, Refutation | None]:
         """A loaded engine; and where torch's fallback is wrong, why it is not that.
 
         Raises:
@@ -37,7 +39,7 @@ class CheckedFallback:
         """
         refutation = _by_importer(model)
         if refutation is None:
-            engine = self._load_compiled(model)
+            engine = self._load_torch(model, is_compiled=is_compiled)
             try:
                 refutation = self._by_device(engine, model)
             except BaseException:

@@ -76,15 +76,18 @@ class EngineChoice:
                 return True
         return self._current_digest != ""
 
-    def load(self) -> LoadedEngine | None:
+    def load(self, *, is_urgent: bool = False) -> LoadedEngine | None:
         """The best engine that loads, or the fallback, warm; None when it is in use.
+
+        Args:
+            is_urgent: nothing serves, so that a fallback may be one that is not compiled yet.
 
         Raises:
             EngineError, OSError: no engine is left, and the fallback cannot be loaded.
         """
         while self._fetched or self.fetch():
             fetched, self._fetched = self._fetched, None
-            loaded = self._published(fetched) if fetched else self._fallback()
+            loaded = self._published(fetched) if fetched else self._fallback(is_urgent)
             if loaded:
                 return loaded
         return None
@@ -109,14 +112,16 @@ class EngineChoice:
         self._failures.loaded(engine)
         return replace(loaded, detail=self._passed_over(engine.digest))
 
-    def _fallback(self) -> LoadedEngine | None:
+    def _fallback(self, is_urgent: bool) -> LoadedEngine | None:
         """The fallback; None when there is none and slower engines are to be tried."""
         selection = self._selection(self._failed)
         detail = _explanation(selection, self._failed)
         # Other engines may have been passed over for other reasons, which come first.
         is_slower_there = any(each.reason in GATED for each in selection.rejections)
         try:
-            loaded = self._loader.load_fallback(selection.fallback_reason, detail)
+            loaded = self._loader.load_fallback(
+                selection.fallback_reason, detail, is_compiled=not is_urgent
+            )
             if loaded.refutation is None or not is_slower_there:
                 return loaded
             loaded.engine.close()

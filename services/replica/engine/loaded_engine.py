@@ -39,8 +39,12 @@ class RunningEngine(Protocol):
 class FallbackLoader(Protocol):
     """Makes the engine that serves when no published one can."""
 
-    def __call__(self, model: ModelVersion) -> RunningEngine:
-        """A loaded fallback; raises EngineError with the reason when there can be none."""
+    def __call__(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+        """A loaded fallback, compiled or as soon as possible.
+
+        Raises:
+            EngineError: there can be none; its words say why.
+        """
         ...
 
 
@@ -74,6 +78,7 @@ class LoadedEngine:
         digest: "" for the fallback.
         fallback_reason: None for a published engine.
         refutation: why ONNX Runtime is the fallback; None where torch is, and for other engines.
+        is_interim: it is the fallback, and is to be replaced by that once it is compiled.
         detail: the reason in words, "" for a published engine that is the best one here.
         load_duration_s: seconds to verify, load and warm it.
         pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
@@ -90,6 +95,7 @@ class LoadedEngine:
     digest: str = ""
     fallback_reason: FallbackReason | None = None
     refutation: Refutation | None = None
+    is_interim: bool = False
     detail: str = ""
     load_duration_s: float = 0.0
     pads_to_largest: bool = False

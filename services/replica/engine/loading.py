@@ -17,6 +17,7 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.engines.base import LoadSpec
+from services.engines.fallback.fallback_engine import NOT_COMPILED, FallbackEngine
 from services.engines.loader import engine_class
 from services.replica.engine.checked_fallback import CheckedFallback
 from services.replica.engine.checker import EngineChecker
@@ -116,8 +117,15 @@ class EngineLoader:
         )
         return loaded
 
-    def load_fallback(self, reason: FallbackReason | None, detail: str) -> LoadedEngine:
+    def load_fallback(
+        self, reason: FallbackReason | None, detail: str, *, is_compiled: bool
+    ) -> LoadedEngine:
         """The fallback, right and warm, for the shapes that engines of this model serve.
+
+        Args:
+            reason: why it is needed.
+            detail: that in words.
+            is_compiled: False has it at once, and maybe slower.
 
         Raises:
             EngineError, StoreError, NotFoundError, OSError: there can be none.
@@ -129,7 +137,8 @@ class EngineLoader:
             self._model.version,
             detail,
         )
-        engine, refutation = self._fallback.load(self._model)
+        engine, refutation = self._fallback.load(self._model, is_compiled=is_compiled)
+        is_interim = isinstance(engine, FallbackEngine) and engine.is_interim
         longest_run_s = self._warm(engine, buckets)
         return LoadedEngine(
             engine=engine,
@@ -139,7 +148,8 @@ class EngineLoader:
             generation=self._device.generation,
             fallback_reason=reason,
             refutation=refutation,
-            detail=detail,
+            is_interim=is_interim,
+            detail=f"{detail}; {NOT_COMPILED}" if is_interim else detail,
             load_duration_s=self._clock() - start_s,
             stall_s=self._stall_limit_s(longest_run_s, buckets),
         )

@@ -58,13 +58,13 @@ class EngineManager:
         )
 
     def load(self) -> LoadedEngine:
-        """The best engine that loads, or the fallback with the reason.
+        """The best engine that loads, or the fallback with the reason, as soon as there is one.
 
         Raises:
             EngineError: not even the fallback could be loaded.
             StoreError: the store cannot be read.
         """
-        loaded = self.choose(None).load()
+        loaded = self.choose(None).load(is_urgent=True)
         if loaded is None:
             raise EngineError(f"model '{self._model.name}': no engine to load")
         return loaded
@@ -75,7 +75,7 @@ class EngineManager:
         It is what was announced last; the store is listed only before the first announcement.
 
         Args:
-            current_digest: the engine in use, "" for the fallback, None for nothing.
+            current_digest: the engine in use, "" for the fallback, None for nothing that may stay.
 
         Raises:
             StoreError: the store cannot be read.

@@ -233,7 +233,7 @@ def assert_answers(response: bytes, ids: np.ndarray, request_id: str = "") -> No
     np.testing.assert_allclose(pooled, table()[ids].sum(axis=1), rtol=1e-6)
 
 
-def no_fallback(model: ModelVersion) -> RunningEngine:
+def no_fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
     """A host that must not need the fallback."""
     raise EngineError("no fallback in this test")
 

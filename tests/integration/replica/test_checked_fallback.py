@@ -80,7 +80,7 @@ class ScaledFallback:
     def __init__(self, folder: Path, scale: float) -> None:
         self._path, self.num_loaded = scaled_master(folder, scale), 0
 
-    def __call__(self, model: ModelVersion) -> RunningEngine:
+    def __call__(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
         self.num_loaded += 1
         return OnnxruntimeEngine.of_master(model.master, model.buckets, self._path, num_threads=1)
 
@@ -150,8 +150,8 @@ def test_a_fallback_that_fails_at_a_kept_answer_is_wrong_too(shelf: Shelf, tmp_p
     class Closed:
         """A fallback whose engine fails."""
 
-        def __call__(self, model: ModelVersion) -> RunningEngine:
-            engine = ScaledFallback(tmp_path, 1.0)(model)
+        def __call__(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+            engine = ScaledFallback(tmp_path, 1.0)(model, is_compiled=is_compiled)
             engine.close()
             return engine
 

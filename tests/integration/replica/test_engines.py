@@ -114,7 +114,7 @@ def test_the_fallback_comes_with_its_reason(
     stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
     asked: list[str] = []
 
-    def fallback(model: ModelVersion) -> RunningEngine:
+    def fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
         asked.append(model.name)
         return stand_in
 
@@ -132,7 +132,7 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
     slow = shelf.publish_engine(speed_over_fallback=0.5)
     asked: list[str] = []
 
-    def no_fallback(model: ModelVersion) -> RunningEngine:
+    def no_fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
         asked.append(model.name)
         raise EngineError("no compiler here")
 

@@ -37,8 +37,12 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
     server = await serving()
     report = await until(controller, fleet.REPLICA_STATE_READY)
     assert (report.engine_kind, report.engine_digest) == ("fallback", "")
-    assert (report.fallback_reason, report.detail) == ("no_engine", "no_engine")
+    assert (report.fallback_reason, report.detail) == ("no_engine", "no_engine; not compiled yet")
     async with connected(server.addresses[0], server.token) as connection:
+        assert_answers(await connection.infer(request_of(ids_of(2, 3))), ids_of(2, 3))
+        async with asyncio.timeout(120):
+            report = await controller.report_where(lambda r: r.detail == "no_engine")
+        assert (report.engine_kind, report.fallback_reason) == ("fallback", "no_engine")
         for ids in (ids_of(1, 1), ids_of(3, 7), ids_of(8, 16)):
             assert_answers(await connection.infer(request_of(ids)), ids)
         engine = shelf.publish_engine()
@@ -48,6 +52,46 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
             report = await controller.report_where(lambda r: r.engine_digest == engine.digest)
         assert (report.fallback_reason, report.detail) == ("", "")
         assert_answers(await connection.infer(request_of(ids)), ids)
+
+
+async def test_one_that_cannot_be_compiled_serves_on_as_it_is(
+    shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_load = FallbackEngine.load
+
+    def load(spec: FallbackSpec) -> FallbackEngine:
+        if spec.is_compiled:
+            raise EngineError("no memory is left")
+        return plain_load(spec)
+
+    monkeypatch.setattr(FallbackEngine, "load", load)
+    shelf.publish_model()
+    server = await serving()
+    async with asyncio.timeout(60):
+        report = await controller.report_where(lambda r: "no memory" in r.detail)
+    assert report.detail == "no_engine; not compiled yet: no memory is left"
+    # It is not tried for ever.
+    assert not await server.replica.reselect_engine()
+    async with connected(server.addresses[0], server.token) as connection:
+        assert_answers(await connection.infer(request_of(ids_of(3, 7))), ids_of(3, 7))
+
+
+def test_what_runs_out_of_memory_as_it_is_gets_compiled(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+
+    def load(spec: FallbackSpec) -> None:
+        tried.append(spec.is_compiled)
+        raise EngineError("no memory is left")
+
+    monkeypatch.setattr(FallbackEngine, "load", load)
+    model, cache_dir = shelf.publish_model(), tmp_path / "cache"
+    kept_program(cache_dir, model.master, model.buckets, Path.touch)
+    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    with pytest.raises(EngineError, match="no memory"):
+        fallback(model, is_compiled=False)
+    assert tried == [False, True]
 
 
 def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(

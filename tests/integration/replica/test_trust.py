@@ -46,7 +46,7 @@ class Replica:
     def load(self) -> LoadedEngine:
         """What this replica would serve with."""
 
-        def no_fallback(model: ModelVersion) -> RunningEngine:
+        def no_fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
             raise EngineError("no fallback in this test")
 
         model = self.registry.model_version("toy")
