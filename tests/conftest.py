@@ -1,6 +1,7 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from services.engines.caches.compile_cache import keep_headers_in_cache
 from services.engines.caches.unfinished import remove_unfinished
 
 TESTS = Path(__file__).parent
@@ -34,6 +36,13 @@ settings.load_profile("smelt")
 
 # What an interrupted run left half compiled there would fail this one.
 remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
+
+
+@pytest.fixture(autouse=True)
+def own_headers_of_torch() -> None:
+    """Where a test had torch compile into a folder of its own, torch remembers headers there."""
+    if "torch._inductor.codecache" in sys.modules:
+        keep_headers_in_cache()
 
 
 # Folders whose tests share what is dear to start, and so run in one process.

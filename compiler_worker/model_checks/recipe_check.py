@@ -23,7 +23,7 @@ from services.contracts.text.nearest import nearest
 
 
 def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
-    """Check every name in a recipe but those of buckets, which `plan.buckets_of` checks.
+    """Check every name in a recipe but those of buckets, which `build_keys.buckets_of` checks.
 
     Raises:
         InvalidRecipeError: it names an input or output that the master lacks, limits the values

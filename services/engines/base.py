@@ -1,4 +1,4 @@
-"""The run half of an engine kind: is_available, load, run, close.
+"""The run half of an engine kind: unavailable_reason, load, run, close.
 
 Replicas use it to serve and the compiler to prove; neither knows more of an engine than
 this. `load` gets the very manifest that was published and refuses bytes that are for

@@ -37,7 +37,7 @@ class GatewaySettings(FleetSecuritySettings):
         server_name: as ServerMetadata says it; some clients of Triton want "triton".
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer. Requests of other methods than inference
-            have 4 MiB at most.
+            have 1 MiB at most.
         max_decompressed_bytes: largest request that came compressed, once it is unpacked; never
             more than max_message_bytes.
         max_upload_bytes: large requests (above 4 MiB) at once, from their first bytes until they

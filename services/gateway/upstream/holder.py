@@ -24,7 +24,7 @@ UNSEEN_TIMEOUT_S: Final = 3.0
 
 
 class Connect(Protocol):
-    """Opens a connection to an address; see `replica_connection.connect`."""
+    """Opens a connection to an address; see `connection.connect`."""
 
     def __call__(self, address: str, *, token: bytes) -> Awaitable[ReplicaConnection]:
         """Raise whatever says that there is none."""

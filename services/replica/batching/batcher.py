@@ -235,7 +235,7 @@ class Batcher:
         with suppress(TimeoutError):
             while self._queue and not self._builder.is_batch_waiting():
                 self._arrived.clear()
-                # QueuedRequest for companions must not be what makes a request expire.
+                # Waiting for companions must not be what makes a request expire.
                 pressing_s = min(ends_s, loop.time() + self._least_time_left_s() / 2)
                 async with asyncio.timeout_at(pressing_s):
                     await self._arrived.wait()

@@ -22,7 +22,7 @@ from services.engines.shapes import ranges_text
 _TAIL_LINES = 5
 
 
-class CompiledFallback:
+class TorchFallback:
     """Loads the fallback engine of a model version; see `loaded_engine.FallbackLoader`."""
 
     def __init__(

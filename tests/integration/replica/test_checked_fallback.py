@@ -17,7 +17,7 @@ from services.engines.fallback.fallback_engine import FallbackEngine
 from services.engines.fallback.fallback_program import importer_code, kept_program
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine.checker import EngineChecker
-from services.replica.engine.fallback import CompiledFallback
+from services.replica.engine.fallback import TorchFallback
 from services.replica.engine.loaded_engine import (
     FallbackLoader,
     FoundBy,
@@ -135,7 +135,7 @@ def test_a_program_file_that_computes_something_else(
 
     kept_program(cache_dir, model.master, model.buckets, export)
     assert made
-    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     loaded = loaded_by(shelf, model, fallback)
     assert isinstance(loaded.engine, FallbackEngine) is not is_doctored
     if is_doctored:

@@ -15,7 +15,7 @@ from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSp
 from services.engines.fallback.fallback_program import kept_program
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.checker import EngineChecker
-from services.replica.engine.fallback import CompiledFallback
+from services.replica.engine.fallback import TorchFallback
 from services.replica.engine.manager import EngineManager
 
 from .conftest import Serving, connected, until
@@ -88,7 +88,7 @@ def test_what_runs_out_of_memory_as_it_is_gets_compiled(
     monkeypatch.setattr(FallbackEngine, "load", load)
     model, cache_dir = shelf.publish_model(), tmp_path / "cache"
     kept_program(cache_dir, model.master, model.buckets, Path.touch)
-    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     with pytest.raises(EngineError, match="no memory"):
         fallback(model, is_compiled=False)
     assert tried == [False, True]
@@ -109,7 +109,7 @@ def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
 
     monkeypatch.setattr(FallbackEngine, "load", load)
     cache_dir = tmp_path / "cache"
-    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     checker = EngineChecker(tmp_path / "checked")
     loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
     assert loaded.buckets == specs[0].buckets == model.buckets
@@ -135,7 +135,7 @@ def test_an_export_ends_with_the_replica_that_asked_for_it(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(EngineError, match="ended with 1"):
-        CompiledFallback(shelf.store_url, tmp_path / "cache", shelf.device)(shelf.publish_model())
+        TorchFallback(shelf.store_url, tmp_path / "cache", shelf.device)(shelf.publish_model())
     words = told.read_text().splitlines()[2:]
     assert parse_arguments(words).parent_pid == os.getpid()
 
@@ -145,10 +145,10 @@ def test_an_export_that_fails_or_hangs_is_an_engine_error(shelf: Shelf, tmp_path
     store = str(tmp_path / "store")
     absent = model.model_copy(update={"version": 9})
     with pytest.raises(EngineError, match=r"model 'toy' ended with 1: .*no version 9"):
-        CompiledFallback(store, tmp_path / "cache", shelf.device)(absent)
+        TorchFallback(store, tmp_path / "cache", shelf.device)(absent)
     unnamed = absent.model_copy(update={"recipe": Recipe()})
     with pytest.raises(EngineError, match=r"\(for batch 1\.\.8, .* its recipe names no buckets\)"):
-        CompiledFallback(store, tmp_path / "cache", shelf.device)(unnamed)
+        TorchFallback(store, tmp_path / "cache", shelf.device)(unnamed)
     with pytest.raises(EngineError, match="did not end within 0 s"):
-        CompiledFallback(store, tmp_path / "cache", shelf.device, timeout_s=0.001)(model)
+        TorchFallback(store, tmp_path / "cache", shelf.device, timeout_s=0.001)(model)
     assert list((tmp_path / "cache" / "programs").iterdir()) == []

@@ -22,6 +22,14 @@ from tests.integration.wheel.environments import ROOT, build_wheel, make_environ
 
 Start = Callable[..., subprocess.Popen[str]]
 QUICK = ("--benchmark-s", "0", "--benchmark-iterations", "3", "--num-threads", "1")
+# By the installer of `make install`: pip takes minutes to unpack what that links from its cache.
+INSTALL = """
+source deploy/local/functions.sh
+get_uv "$1" "$2"
+use_settings_of_pip "$1"
+"$uv" pip install --quiet --python "$3/bin/python" --constraint "$4" "$5"
+"$uv" pip check --python "$3/bin/python"
+"""
 # What the roles are without, by their own words in pyproject.toml and deploy/README.md.
 ABSENT = {
     "gateway": ("torch", "onnx", "ray"),
@@ -141,21 +149,21 @@ def test_an_empty_environment_takes_the_wheel_from_the_package_index(
 ) -> None:
     """The links above show what is declared, this one what a package installer makes of it."""
     environment, locks = folder / f"empty-{role}", sorted(ROOT.glob("requirements*.lock"))
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     lines = [line for lock in locks for line in lock.read_text().splitlines()]
     pins = [line.split()[0] for line in lines if line[:1].isalpha()]
     (folder / "constraints.txt").write_text("\n".join(pins))
-    pip = (environment / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
-    probe = (*pip, "download", "-q", "--no-deps", "-d", folder / "probe", "annotated-types")
+    probe = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir")
+    probe = (*probe, "--disable-pip-version-check", "-d", folder / "probe", "annotated-types")
     if subprocess.run(probe, check=False, capture_output=True).returncode:
         pytest.skip("no package index is reachable: pip could not download annotated-types")
     try:
-        install = ("install", "-q", "-c", folder / "constraints.txt", f"{wheel}[{role}]")
-        subprocess.run([*pip, *install], check=True)
+        given = (sys.executable, folder / "tools", environment, folder / "constraints.txt")
+        command = ("bash", "-euc", INSTALL, "install", *given, f"{wheel}[{role}]")
+        subprocess.run(command, check=True, cwd=ROOT, env=own_environment())
         modules = {"cli": "services.cli.main", "compiler": "compiler_worker"}
         module = modules.get(role, f"services.{role}.__main__")
-        imports = [pip[0], "-c", f"import {module}"]
+        imports = [environment / "bin" / "python", "-c", f"import {module}"]
         subprocess.run(imports, check=True, cwd=folder, env=own_environment())
-        subprocess.run([*pip, "check"], check=True)
     finally:
         shutil.rmtree(environment)

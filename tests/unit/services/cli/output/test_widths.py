@@ -67,7 +67,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
         made.write_plan(plan)
     timings = tuple(t.model_copy(update={"p50_s": s}) for s in (0.00123, 1.2) for t in TIMINGS)
     made.publish_engine(world.manifest(KEYS[0]), {}, world.proof(device=DEVICE, timings=timings))
-    made.offer_lease(KEYS[1].digest(), 1, LEASE)
+    made.offer_lease(KEYS[1].digest(), 1, lease())
     unused = tmp_path / "store" / "blobs" / "sha256" / ("f" * 64)
     unused.parent.mkdir(parents=True, exist_ok=True)
     unused.write_bytes(b"of nothing")
@@ -94,11 +94,17 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
 
 
 TIMINGS = world.paired(1.5, 2.5)
-LEASE = BuildLease(
-    holder="a", host="compiler-7f9c6b5d4-x2x9k", process_id=123456, lease_s=3000.0,
-    stage="benchmark", stage_since=timestamp(utc_now()), line="compiling C++ of a long kernel",
-    taken_at=timestamp(utc_now() - timedelta(seconds=1234)), renewed_at=timestamp(utc_now()),
-)  # fmt: skip
+
+
+def lease() -> BuildLease:
+    """One that was renewed now."""
+    return BuildLease(
+        holder="a", host="compiler-7f9c6b5d4-x2x9k", process_id=123456, lease_s=3000.0,
+        stage="benchmark", stage_since=timestamp(utc_now()), line="compiling C++ of a long kernel",
+        taken_at=timestamp(utc_now() - timedelta(seconds=1234)), renewed_at=timestamp(utc_now()),
+    )  # fmt: skip
+
+
 REPLICA = {
     "replica_id": f"smelt~{NAME}~1~{GENERATION}#ReplicaDeployment#k3jd82ks",
     "model_name": NAME,
