@@ -12,9 +12,9 @@ from services.contracts.errors import SmeltError
 from services.contracts.text.durations import milliseconds
 
 # So few that engines are timed beside them: calls that meet none of them are enough for a verdict.
-PERIOD_S = 0.2
+PERIOD_S = 0.5
 # Of which a median is taken: five seconds.
-_NUM_RECENT = 25
+_NUM_RECENT = 10
 
 
 @dataclass(frozen=True, kw_only=True)

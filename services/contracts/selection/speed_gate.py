@@ -76,10 +76,14 @@ def is_wild(timings: Sequence[Timing]) -> bool:
 
 
 def _noise(timing: Timing) -> float:
-    """By how much the baseline seems faster or slower than itself; 1 is not at all."""
+    """By how much the baseline seems faster or slower than itself; 1 is not at all.
+
+    Its calls lie a round apart, those of a pair side by side: what a load does to more than runs
+    of one code differ by is in the interval of the pairs, and would be counted twice.
+    """
     baseline = timing.fallback or timing.eager
     itself = baseline.ratio if baseline else None
-    return max(itself.high, 1 / itself.low) if itself else 1.0
+    return min(max(itself.high, 1 / itself.low), 1 + NOISE) if itself else 1.0
 
 
 def verdict(timings: Sequence[Timing]) -> SpeedVerdict | None:
