@@ -220,7 +220,7 @@ def _calibration(
         return _kept(master, recipe, given.samples, target_dir)
     except InvalidRecipeError as error:
         # Samples for proofs may be fewer, or strings.
-        line.update(f"no int8 engines are built: {error}")
+        line.keep(f"no int8 engines are built: {error}")
         return None
 
 
