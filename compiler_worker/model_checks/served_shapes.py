@@ -24,12 +24,11 @@ class ServedShapes:
     """What a version is published with.
 
     Attributes:
-        limits: by dimension, narrowed to what the model computes where no recipe has sizes.
+        recipe: with buckets where the model does not compute all of those by default.
         remarks: what was taken without being asked for, a line each.
     """
 
     recipe: Recipe
-    limits: Mapping[str, DimLimits]
     buckets: tuple[Bucket, ...]
     remarks: tuple[str, ...] = ()
 
@@ -86,14 +85,16 @@ def _sized(
     check_empty(*master, recipe, buckets)
     if recipe.buckets:
         check_largest(*master, recipe, buckets)
-        return ServedShapes(recipe=recipe, limits=limits, buckets=buckets)
+        return ServedShapes(recipe=recipe, buckets=buckets)
     found, why = computed_sizes(*master, recipe, buckets[0])
-    all_limits = {**limits, **found}
+    if not found:
+        return ServedShapes(recipe=recipe, buckets=buckets)
+    # The recipe's, and no limits of the source: beyond the sizes by default nothing was asked.
+    buckets = buckets_of(record, recipe, {**limits, **found})
     remarks = (f"'{name}' {each.min}..{each.max}: {why}" for name, each in found.items())
     return ServedShapes(
-        recipe=recipe,
-        limits=all_limits,
-        buckets=buckets_of(record, recipe, all_limits),
+        recipe=recipe.model_copy(update={"buckets": buckets}),
+        buckets=buckets,
         remarks=tuple(remarks),
     )
 
