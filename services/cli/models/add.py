@@ -90,8 +90,8 @@ def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
     if buckets[0].dims and not has_sizes:
         ranges = " or ".join(ranges_text(bucket.dims) for bucket in buckets)
         yield (
-            f"serves {ranges}, as no recipe was given that names buckets; for other sizes add it "
-            f"again with one that has some: --recipe FILE, as in {_as_recipe(buckets)}"
+            f"serves {ranges}; for other sizes add it again with a recipe that has some: --recipe "
+            f"FILE, as in {_as_recipe(buckets)}"
         )
     has_calibration = version.calibration is not None
     admitted = admitted_precisions(version.recipe, has_calibration=has_calibration)

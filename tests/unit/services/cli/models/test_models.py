@@ -162,7 +162,7 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    words, told = ["models", "add", "tiny"], "serves batch 1..8, sequence 1..128, as no recipe"
+    words, told = ["models", "add", "tiny"], "serves batch 1..8, sequence 1..128; for other sizes"
     done = CliRunner().invoke(app, [*words, source(tmp_path / "a")], catch_exceptions=False)
     assert told in done.stdout
     assert "--recipe FILE" in done.stdout
