@@ -16,6 +16,7 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
+from services.engines.shapes import union_of
 
 # As many requests are asked together.
 _FEW = 3
@@ -35,7 +36,7 @@ def check_rows(
         master_path: the master's `model.onnx`.
         master: its record.
         recipe: names the dimension of rows; without one, requests are never joined.
-        buckets: the first is asked at its usual sizes.
+        buckets: all say how many rows there may be; the first, the usual other sizes.
 
     Returns:
         Why no answers were compared; "" where they were.
@@ -51,7 +52,8 @@ def check_rows(
         # One without rows, or with rows against rows, has none to take out.
         if spec.shape.count(rows) != 1:
             return f"'{spec.name}' {list(spec.shape)} does not have '{rows}' as one of its axes"
-    span = buckets[0].dims[rows]
+    # A request that fits in one bucket may be joined to a batch of another.
+    span = union_of(buckets)[rows]
     num_rows = max(span.min, 1)
     if span.max < 2 * num_rows:
         return f"no two requests are in {span.min}..{span.max} rows"

@@ -51,10 +51,17 @@ def test_rows_that_depend_on_each_other_are_not_joined(
 
 
 @pytest.mark.parametrize(("body", "is_joined"), [(ALONE, True), (CENTRED, False)])
-def test_requests_of_several_rows_are_compared_too(
-    body: str, is_joined: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [DimRange(min=2, opt=4, max=8)],
+        [DimRange(min=1, opt=1, max=1), DimRange(min=2, opt=4, max=8)],
+    ],
+)
+def test_requests_of_several_rows_and_of_several_buckets_are_compared_too(
+    body: str, is_joined: bool, spans: list[DimRange], tmp_path: Path
 ) -> None:
-    recipe = Recipe(buckets=(Bucket(dims={"N": DimRange(min=2, opt=4, max=8)}),))
+    recipe = Recipe(buckets=tuple(Bucket(dims={"N": span}) for span in spans))
     found = served(body, "N", tmp_path, recipe)
     assert found.recipe.batching.batch_dim == ("N" if is_joined else None)
     assert ("are computed as if alone" in found.remarks[0]) is is_joined
