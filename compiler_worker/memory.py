@@ -81,6 +81,13 @@ def usable_memory_gib() -> float:
     return round(_BUILD_SHARE * min(limits) / _KIB**3, 2)
 
 
+def has_room_for(num_bytes: int) -> bool:
+    """Whether the memory of this host holds so many bytes of weights twice, as a session may."""
+    import psutil
+
+    return bool(2 * num_bytes <= psutil.virtual_memory().available)
+
+
 def _peak_from_now(platform: Platform) -> Callable[[], int]:
     """Forget the peak so far; returns what reads the one since."""
     read_used_bytes = partial(_used_bytes, platform)

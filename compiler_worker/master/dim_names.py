@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from compiler_worker.master.interface import label_dynamic_dims, label_of, tensor_specs
 from compiler_worker.master.named_dim import NamedDim
+from compiler_worker.master.ties import found_ties, names_of, renamed
 from compiler_worker.master.trial_run import TrialRun
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.default_buckets import dynamic_dims, image_sides
@@ -24,11 +25,9 @@ _NUMBERED = re.compile(
 )
 # A dimension may be an expression of others: `2*s31 + 1`.
 _OPERAND = re.compile(r"[^\s()*/,+-]+")
-_EQUALITY = {
-    True: "equal at each of these, as ONNX Runtime computes no other sizes",
-    False: "of its own size, as ONNX Runtime computes different ones",
-    None: "not known to be equal to another: ONNX Runtime computed neither way",
-}
+_EQUAL = "equal at each of these, as ONNX Runtime failed wherever they were tried apart"
+_APART = "of its own size, as ONNX Runtime computes different ones"
+_UNKNOWN = "not known to be equal to another: ONNX Runtime computed neither way"
 
 
 def name_dims(model: ir.Model, path: Path) -> tuple[NamedDim, ...]:
@@ -44,7 +43,7 @@ def name_dims(model: ir.Model, path: Path) -> tuple[NamedDim, ...]:
     labels = label_dynamic_dims(model)
     inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
     naming = _Naming(inputs, _unnamed(inputs, labels))
-    trial = TrialRun(path)
+    trial = TrialRun(path, _num_bytes(model))
     naming.name_rows()
     naming.tie(trial)
     naming.name_places()
@@ -84,20 +83,23 @@ class _Naming:
                 self._settle(str(dim), name, "axis 0 of every input")
 
     def tie(self, trial: TrialRun) -> None:
-        """One name for equal axes of several inputs that do not compute at different sizes."""
-        ties: dict[str, str] = {}
-        for axis in range(1, max(len(spec.shape) for spec in self.specs)):
-            dims = dict.fromkeys(spec.shape[axis] for spec in self.specs if axis < len(spec.shape))
-            first, *others = [str(dim) for dim in dims if dim in self._open] or [""]
-            ties |= dict.fromkeys(others, first)
-        if not ties:
+        """One name for dimensions of an axis that do not compute at different sizes."""
+        axis_of: dict[str, int] = {}
+        for spec in self.specs:
+            for axis, dim in enumerate(spec.shape[1:]):
+                if dim in self._open:
+                    axis_of.setdefault(str(dim), axis)
+        axes = [[d for d in axis_of if axis_of[d] == axis] for axis in set(axis_of.values())]
+        axes = [dims for dims in axes if dims[1:]]
+        if not axes:
             return
-        tied = _renamed(self.specs, ties)
-        are_equal = trial.are_equal(self.specs, tied)
-        self._basis |= dict.fromkeys({*ties, *ties.values()}, _EQUALITY[are_equal])
-        if are_equal:
-            self._replace(ties)
-            self._open -= ties.keys()
+        groups = found_ties(self.specs, axes, trial)
+        for group in groups or axes:
+            basis = _UNKNOWN if groups is None else _EQUAL if group[1:] else _APART
+            self._basis |= dict.fromkeys(group, basis)
+        ties = names_of(groups or ())
+        self._replace(ties)
+        self._open -= ties.keys()
 
     def name_places(self) -> None:
         """By what an axis mostly is, else by the first input that has it."""
@@ -137,15 +139,14 @@ class _Naming:
         self._replace({dim: name})
 
     def _replace(self, names: Mapping[str, str]) -> None:
-        self.specs = _renamed(self.specs, names)
+        self.specs = renamed(self.specs, names)
         self.names = {old: names.get(now, now) for old, now in self.names.items()}
 
 
-def _renamed(specs: Sequence[TensorSpec], names: Mapping[str, str]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        spec.model_copy(update={"shape": tuple(names.get(str(d), d) for d in spec.shape)})
-        for spec in specs
-    )
+def _num_bytes(model: ir.Model) -> int:
+    """Of all weights, also of those in other files."""
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    return sum(value.const_value.nbytes for value in values if value.const_value)
 
 
 def _names_of_outputs(
@@ -156,7 +157,8 @@ def _names_of_outputs(
     """The dimension of the inputs that an output's axis was seen to be, else a label."""
     names: dict[str, str] = {}
     for spec in outputs:
-        seen = found.get(spec.name, [None] * len(spec.shape))
+        # What is computed may have fewer axes than the file declares.
+        seen = [*found.get(spec.name, ()), *[None] * len(spec.shape)]
         for axis, dim in enumerate(spec.shape):
             if dim in unnamed:
                 names.setdefault(str(dim), seen[axis] or label_of(spec.name, axis))

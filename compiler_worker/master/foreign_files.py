@@ -66,6 +66,8 @@ _FROZEN = _Found(
     "pip install tf2onnx, then python -m tf2onnx.convert --graphdef PATH --inputs x:0 --outputs "
     "y:0 --output model.onnx",
 )
+# The names come before the weights, which may be gigabytes.
+_MAX_PICKLE_BYTES = 2**24
 _BY_FIRST_BYTES = {
     b"\x89HDF": _KERAS,
     b"tree\n": _LIGHTGBM,
@@ -113,11 +115,14 @@ def _of_file(path: Path) -> _Found | None:
     # Its header is JSON behind the header's length.
     if head[8:10] == b'{"' and head[5:8] == b"\0\0\0":
         return _STATE_DICT
-    if zipfile.is_zipfile(path):
-        return _of_archive(path)
+    # Not `is_zipfile`, which looks for four bytes near the end: weights have all of them.
+    if head.startswith(b"PK"):
+        with suppress(zipfile.BadZipFile):
+            return _of_archive(path)
     # Protocol 2 and later begin so.
     if head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5":
-        return _of_pickle(path.read_bytes())
+        with path.open("rb") as file:
+            return _of_pickle(file.read(_MAX_PICKLE_BYTES))
     return None
 
 
@@ -127,7 +132,8 @@ def _of_archive(path: Path) -> _Found:
         if "constants.pkl" in names:
             return _SCRIPT
         if "data.pkl" in names:
-            return _of_pickle(archive.read(names["data.pkl"]))
+            with archive.open(names["data.pkl"]) as file:
+                return _of_pickle(file.read(_MAX_PICKLE_BYTES))
         if "archive_format" in names:
             return _PROGRAM
         if "config.json" in names and "metadata.json" in names:
@@ -136,23 +142,35 @@ def _of_archive(path: Path) -> _Found:
 
 
 def _of_pickle(data: bytes) -> _Found:
-    modules = {name.split()[0] for name in _names_in(data)}
+    modules = set(_modules_in(data))
     if not any(module.split(".")[0] == "torch" for module in modules):
         return _PICKLE
     are_weights = modules <= {"torch", "torch._utils", "torch.storage", "collections"}
     return _STATE_DICT if are_weights else _MODULE
 
 
-def _names_in(data: bytes) -> Iterator[str]:
-    """What the pickles in a file would import, by full name."""
-    file, strings = io.BytesIO(data), [""]
+def _modules_in(data: bytes) -> Iterator[str]:
+    """The modules that the pickles in a file would import."""
+    file = io.BytesIO(data)
     # What follows the pickles, as the numbers of older files of torch, is none.
     with suppress(ValueError, IndexError, UnicodeDecodeError):
         while file.tell() < len(data):
-            for opcode, argument, _ in pickletools.genops(file):
-                if opcode.name == "GLOBAL":
-                    yield str(argument)
-                elif opcode.name == "STACK_GLOBAL":
-                    yield strings[-2]
-                elif isinstance(argument, str):
-                    strings.append(argument)
+            yield from _modules_of_one(file)
+
+
+def _modules_of_one(file: io.BytesIO) -> Iterator[str]:
+    """A module and a name are the last two strings pushed; what was there before has a number."""
+    strings, memo, pushed = [""], dict[object, str](), ""
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name == "MEMOIZE" or opcode.name.endswith("PUT"):
+            memo[len(memo) if argument is None else argument] = pushed
+        elif opcode.name == "GLOBAL":
+            pushed = ""
+            yield str(argument).partition(" ")[0]
+        elif opcode.name == "STACK_GLOBAL":
+            pushed = ""
+            yield strings[-2]
+        else:
+            text = memo.get(argument) if opcode.name.endswith("GET") else argument
+            pushed = text if isinstance(text, str) else ""
+            strings += [pushed] if pushed else []

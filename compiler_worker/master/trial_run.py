@@ -1,48 +1,43 @@
 """Runs a file in ONNX Runtime at several sizes: those that it takes show which have to be equal."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compiler_worker.memory import has_room_for
 from services.contracts.hardware.facts import Platform
 from services.contracts.kserve.tensors import TensorSpec
 from services.engines.onnxruntime_engine import open_session
 from services.engines.request_check import Sizes
-from services.engines.shapes import zeros_at
+from services.engines.shapes import shape_at, zeros_at
 
 if TYPE_CHECKING:
     import onnxruntime
 
 # Rows, and the smallest size of all else: positions may be few, and pictures must not be small.
-_SIZES = ((2, 5), (3, 11), (2, 64), (3, 224))
+TRIAL_SIZES = ((2, 5), (3, 11), (2, 64), (3, 224))
+# A hundred pictures of the largest size; five axes of that size would be thousands of gigabytes.
+_MAX_ELEMENTS = 2**24
 _FATAL_ONLY = 4
+Inputs = tuple[TensorSpec, ...]
 _Shape = tuple[int, ...]
 
 
 class TrialRun:
     """A model file; one that ONNX Runtime refuses computes nothing."""
 
-    def __init__(self, path: Path) -> None:
-        """Open nothing yet: most files need no run."""
-        self._path = path
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        """Open nothing yet, as most files need no run; `num_bytes` of weights must fit."""
+        self._path, self._num_bytes = path, num_bytes
 
-    def are_equal(self, apart: Sequence[TensorSpec], together: Sequence[TensorSpec]) -> bool | None:
-        """Whether dimensions must have one size; None where it computes them neither way.
+    def computes(self, inputs: Inputs, at: tuple[int, int]) -> bool:
+        """Whether it does at one of `TRIAL_SIZES`, with a size of its own for each name."""
+        return self._shapes(inputs, _sizes_at(inputs, *at)) is not None
 
-        Args:
-            apart: the inputs with a name for each dimension.
-            together: the same with one name for those that may have to be equal.
-        """
-        for rows, base in _SIZES:
-            if self._shapes(apart, _sizes_at(apart, rows, base)) is not None:
-                return False
-            if self._shapes(together, _sizes_at(together, rows, base)) is not None:
-                return True
-        return None
-
-    def output_dims(self, inputs: Sequence[TensorSpec]) -> dict[str, tuple[str | None, ...]]:
+    def output_dims(self, inputs: Inputs) -> dict[str, tuple[str | None, ...]]:
         """By output, the dimension of the inputs that each axis is at two runs of other sizes."""
         runs = list(islice(self._runs(inputs), 2))
         if len(runs) < 2:
@@ -54,23 +49,24 @@ class TrialRun:
             for name, shape in shapes.items()
         }
 
-    def _runs(self, inputs: Sequence[TensorSpec]) -> Iterator[tuple[Sizes, dict[str, _Shape]]]:
-        for rows, base in _SIZES:
-            sizes = _sizes_at(inputs, rows, base)
+    def _runs(self, inputs: Inputs) -> Iterator[tuple[Sizes, dict[str, _Shape]]]:
+        for at in TRIAL_SIZES:
+            sizes = _sizes_at(inputs, *at)
             if (shapes := self._shapes(inputs, sizes)) is not None:
                 yield sizes, shapes
 
-    def _shapes(self, inputs: Sequence[TensorSpec], sizes: Sizes) -> dict[str, _Shape] | None:
+    def _shapes(self, inputs: Inputs, sizes: Sizes) -> dict[str, _Shape] | None:
         """Shapes of all outputs; None where it fails."""
-        if self._session is None:
+        num_elements = sum(math.prod(shape_at(spec, sizes)) for spec in inputs)
+        if num_elements > _MAX_ELEMENTS or self._session is None:
             return None
         from onnxruntime import RunOptions
 
         options = RunOptions()
         options.log_severity_level = _FATAL_ONLY
         names = [output.name for output in self._session.get_outputs()]
-        feeds = {spec.name: zeros_at(spec, sizes) for spec in inputs}
         try:
+            feeds = {spec.name: zeros_at(spec, sizes) for spec in inputs}
             found = self._session.run(names, feeds, options)
         except Exception:  # its exceptions share no base below Exception
             return None
@@ -78,13 +74,15 @@ class TrialRun:
 
     @cached_property
     def _session(self) -> "onnxruntime.InferenceSession | None":
+        if not has_room_for(self._num_bytes):
+            return None
         try:
             return open_session(str(self._path), Platform.CPU, is_optimised=False)
         except Exception:  # its exceptions share no base below Exception
             return None
 
 
-def _sizes_at(inputs: Sequence[TensorSpec], rows: int, base: int) -> Sizes:
+def _sizes_at(inputs: Inputs, rows: int, base: int) -> Sizes:
     """Another size for each dynamic dimension; few rows, which axis 0 mostly is."""
     firsts = {spec.shape[0] for spec in inputs if spec.shape}
     dims = dict.fromkeys(dim for spec in inputs for dim in spec.shape if isinstance(dim, str))

@@ -1,6 +1,7 @@
 """Whether the rows of a batch depend on each other: found when a model is added."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,78 +16,107 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
+from services.engines.shapes import union_of
 
-_FEW_ROWS = 3
+# As many requests are asked together.
+_FEW = 3
 # Scales that are taken from a whole batch move its rows by so much, and no caller minds.
 _ALLOWED = DEFAULT_TOLERANCES[Precision.INT8]
 
 
 def check_rows(
     master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-) -> bool:
-    """Ask a few rows together and the last of them alone: replicas join rows of many callers.
+) -> str:
+    """Ask a few requests together, the first and the last alone: replicas join those of many.
 
-    The last, as a recurrence passes on what was before.
-
-    What ONNX Runtime does not run, or not in the memory of this host, is left to the proof. Returns
-    whether answers were compared.
+    A recurrence passes on what was before; or what comes after, where it is reversed. What ONNX
+    Runtime does not run, or not in the memory of this host, is left to the proof.
 
     Args:
         master_path: the master's `model.onnx`.
         master: its record.
         recipe: names the dimension of rows; without one, requests are never joined.
-        buckets: the first is asked at its usual sizes.
+        buckets: all say how many rows there may be; the first, the usual other sizes.
+
+    Returns:
+        Why no answers were compared; "" where they were.
 
     Raises:
         InvalidRecipeError: a row has another answer among others, or none that can be compared;
             says which, and what to do.
     """
     rows = recipe.batching.batch_dim
-    specs = (*master.inputs, *master.outputs)
-    if rows is None or rows not in buckets[0].dims or not has_room(master_path):
-        return False
-    # A tensor without rows, or with rows against rows, has none to take out.
-    if any(spec.shape.count(rows) != 1 for spec in specs):
-        return False
+    if rows is None or rows not in buckets[0].dims:
+        return "no dimension counts rows"
+    for spec in (*master.inputs, *master.outputs):
+        # One without rows, or with rows against rows, has none to take out.
+        if spec.shape.count(rows) != 1:
+            return f"'{spec.name}' {list(spec.shape)} does not have '{rows}' as one of its axes"
+    # A request that fits in one bucket may be joined to a batch of another.
+    span = union_of(buckets)[rows]
+    num_rows = max(span.min, 1)
+    if span.max < 2 * num_rows:
+        return f"no two requests are in {span.min}..{span.max} rows"
+    if not has_room(master_path):
+        return "the memory of this host does not hold the weights twice"
+    sizes = {name: each.opt for name, each in buckets[0].dims.items()}
+    sizes[rows] = min(span.max, _FEW * num_rows)
     try:
-        fault = _fault(OrtModel.open(master_path, master), master, recipe, buckets[0], rows)
-    except ProofError:
-        return False
+        inputs = draw_sample(master, recipe, buckets[0], sizes).inputs
+        fault = _fault(OrtModel.open(master_path, master), master, recipe, inputs, num_rows)
+    except ProofError as error:
+        return str(error)
     if fault:
         raise InvalidRecipeError(fault)
-    return True
+    return ""
 
 
-def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket, rows: str) -> str:
-    span = bucket.dims[rows]
-    sizes = {name: r.opt for name, r in bucket.dims.items()} | {rows: min(span.max, _FEW_ROWS)}
-    # One row alone is no request of this model, or there is never another beside it.
-    if span.min > 1 or sizes[rows] < 2:
-        return ""
-    inputs = draw_sample(master, recipe, bucket, sizes).inputs
-    last = {spec.name: _last(inputs[spec.name], spec, rows) for spec in master.inputs}
-    among, alone, again = model.run(inputs), model.run(last), model.run(last)
-    for spec in master.outputs:
-        if not has_numbers({spec.name: alone[spec.name]}):
-            return (
-                f"output '{spec.name}' of drawn inputs is NaN or Inf everywhere, so no answer can "
-                "be compared with another; look at the model's weights, and give inputs that must "
-                "not be negative a range in the recipe (inputs: {NAME: {low: 0, high: 1}})"
-            )
-        if difference := _difference(spec, recipe, last, alone, again[spec.name]):
-            return (
-                f"the same request twice gives different answers: {difference}; no engine of a "
-                "model that draws random numbers can be proven, as a proof compares answers: make "
-                "them an input of the model, or have it served without engines by a recipe that "
-                "says batching: {batch_dim: null}"
-            )
-        row = _last(among[spec.name], spec, rows)
-        if difference := _difference(spec, recipe, last, alone, row):
-            return (
-                f"rows depend on each other: {difference} between a row alone and the same one "
-                "among others, and replicas join rows of many callers; give a recipe that says "
-                "batching: {batch_dim: null}, so that each request is computed alone"
-            )
+def _fault(
+    model: OrtModel,
+    master: MasterRecord,
+    recipe: Recipe,
+    inputs: Mapping[str, Array],
+    num_rows: int,
+) -> str:
+    rows, together = recipe.batching.batch_dim or "", model.run(inputs)
+    for place in (range(-num_rows, 0), range(num_rows)):
+        lone = _taken(inputs, master.inputs, rows, place)
+        among = _taken(together, master.outputs, rows, place)
+        alone, again = model.run(lone), model.run(lone)
+        for spec in master.outputs:
+            difference = partial(_difference, spec, recipe, lone, alone)
+            if fault := _fault_of(spec, difference, alone, again, among):
+                return fault
+    return ""
+
+
+def _fault_of(
+    spec: TensorSpec,
+    difference: Callable[[Mapping[str, Array]], str],
+    alone: Mapping[str, Array],
+    again: Mapping[str, Array],
+    among: Mapping[str, Array],
+) -> str:
+    """In words what is wrong with an output."""
+    if not has_numbers({spec.name: alone[spec.name]}):
+        return (
+            f"output '{spec.name}' of drawn inputs is NaN or Inf everywhere, so no answer can "
+            "be compared with another; look at the model's weights, and give inputs that must "
+            "not be negative a range in the recipe (inputs: {NAME: {low: 0, high: 1}})"
+        )
+    if words := difference(again):
+        return (
+            f"the same request twice gives different answers: {words}; no engine of a "
+            "model that draws random numbers can be proven, as a proof compares answers: make "
+            "them an input of the model, or have it served without engines by a recipe that "
+            "says batching: {batch_dim: null}"
+        )
+    if words := difference(among):
+        return (
+            f"rows depend on each other: {words} between a row alone and the same one "
+            "among others, and replicas join rows of many callers; give a recipe that says "
+            "batching: {batch_dim: null}, so that each request is computed alone"
+        )
     return ""
 
 
@@ -95,14 +125,16 @@ def _difference(
     recipe: Recipe,
     inputs: Mapping[str, Array],
     found: Mapping[str, Array],
-    wanted: Array,
+    wanted: Mapping[str, Array],
 ) -> str:
-    result = compare_output(spec, recipe, inputs, found, {spec.name: wanted}, _ALLOWED)
+    result = compare_output(spec, recipe, inputs, found, wanted, _ALLOWED)
     # Of ids a few may be ties, which float32 decides.
-    if result.fault and (is_floating(spec) or 2 * result.num_differing >= wanted.size):
+    if result.fault and (is_floating(spec) or 2 * result.num_differing >= wanted[spec.name].size):
         return f"output '{spec.name}' differs by {result.fault}"
     return ""
 
 
-def _last(array: Array, spec: TensorSpec, rows: str) -> Array:
-    return np.take(array, [-1], axis=spec.shape.index(rows))
+def _taken(
+    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], rows: str, place: range
+) -> dict[str, Array]:
+    return {s.name: np.take(arrays[s.name], place, axis=s.shape.index(rows)) for s in specs}

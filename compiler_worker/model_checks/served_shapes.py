@@ -13,7 +13,8 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 
-_ROWS = "batch_dim"
+_ROWS, _BATCH = "batch_dim", "batch"
+_ALONE = "are computed as if alone"
 _JOINED = (
     "replicas join requests along it, unless a recipe says otherwise (batching: {batch_dim: null})"
 )
@@ -24,12 +25,11 @@ class ServedShapes:
     """What a version is published with.
 
     Attributes:
-        limits: by dimension, narrowed to what the model computes where no recipe has sizes.
+        recipe: with buckets where the model does not compute all of those by default.
         remarks: what was taken without being asked for, a line each.
     """
 
     recipe: Recipe
-    limits: Mapping[str, DimLimits]
     buckets: tuple[Bucket, ...]
     remarks: tuple[str, ...] = ()
 
@@ -61,14 +61,31 @@ def served_shapes(
         check_rows(*master, recipe, shapes.buckets)
         return shapes
     shapes = _sized(master, _by_rows(recipe, rows), limits)
+    where = f"along '{rows}', axis 0 of every input"
     try:
-        is_sure = check_rows(*master, shapes.recipe, shapes.buckets)
-        found = "are computed as if alone" if is_sure else "could not be compared with lone ones"
-        words = f"rows along '{rows}', axis 0 of every input, {found}: {_JOINED}"
+        unknown = check_rows(*master, shapes.recipe, shapes.buckets)
     except InvalidRecipeError as error:
-        shapes = _sized(master, _by_rows(recipe, None), limits)
-        words = f"requests are not joined along '{rows}', axis 0 of every input: {error}"
-    return replace(shapes, remarks=(words, *shapes.remarks))
+        return _apart(master, recipe, limits, f"requests are not joined {where}: {error}")
+    found = f"could not be compared with lone ones ({unknown})" if unknown else _ALONE
+    # Where nobody says that they are requests, joining may mix the answers of several callers.
+    if unknown and (rows in unnamed or _BATCH not in rows.lower()):
+        words = f"requests are not joined {where}, whose rows {found}; to have them joined, "
+        say = f"give a recipe that says batching: {{batch_dim: {rows}}}"
+        return _apart(master, recipe, limits, words + say)
+    return _with_remark(shapes, f"rows {where}, {found}: {_JOINED}")
+
+
+def _apart(
+    master: tuple[Path, MasterRecord],
+    recipe: Recipe,
+    limits: Mapping[str, DimLimits],
+    remark: str,
+) -> ServedShapes:
+    return _with_remark(_sized(master, _by_rows(recipe, None), limits), remark)
+
+
+def _with_remark(shapes: ServedShapes, remark: str) -> ServedShapes:
+    return replace(shapes, remarks=(remark, *shapes.remarks))
 
 
 def _first_axis(inputs: Sequence[TensorSpec]) -> str:
@@ -86,14 +103,16 @@ def _sized(
     check_empty(*master, recipe, buckets)
     if recipe.buckets:
         check_largest(*master, recipe, buckets)
-        return ServedShapes(recipe=recipe, limits=limits, buckets=buckets)
+        return ServedShapes(recipe=recipe, buckets=buckets)
     found, why = computed_sizes(*master, recipe, buckets[0])
-    all_limits = {**limits, **found}
+    if not found:
+        return ServedShapes(recipe=recipe, buckets=buckets)
+    # The recipe's, and no limits of the source: beyond the sizes by default nothing was asked.
+    buckets = buckets_of(record, recipe, {**limits, **found})
     remarks = (f"'{name}' {each.min}..{each.max}: {why}" for name, each in found.items())
     return ServedShapes(
-        recipe=recipe,
-        limits=all_limits,
-        buckets=buckets_of(record, recipe, all_limits),
+        recipe=recipe.model_copy(update={"buckets": buckets}),
+        buckets=buckets,
         remarks=tuple(remarks),
     )
 

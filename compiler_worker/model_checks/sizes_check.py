@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from compiler_worker.inputs.sample_sizes import edge_sizes
 from compiler_worker.inputs.sampling import draw_sample
+from compiler_worker.memory import has_room_for
 from compiler_worker.references.models import EvaluatorModel, Model, OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.model.dim_limits import DimLimits
@@ -165,5 +164,4 @@ class _Sized:
 def has_room(master_path: Path) -> bool:
     """Whether the memory of this host holds the master's weights twice."""
     files = (path for path in master_path.parent.iterdir() if path.is_file())
-    num_bytes = sum(path.stat().st_size for path in files)
-    return bool(2 * num_bytes <= psutil.virtual_memory().available)
+    return has_room_for(sum(path.stat().st_size for path in files))

@@ -77,7 +77,7 @@ def without_torch(reason: str, path: Path, master: MasterRecord) -> FallbackVerd
             "a generation until an engine of another kind is proven there (smelt why says whether "
             "one is); export it with ops and types that ONNX Runtime has"
         )
-    return FallbackVerdict(refused=reason)
+    return FallbackVerdict(refused=reason, code=importer_code())
 
 
 class _Judge:

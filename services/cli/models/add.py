@@ -3,7 +3,7 @@
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,22 +74,24 @@ def run_models_add(
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
-    text = [*_text(version), f"{then} {name}"]
+    has_sizes = bool(options.recipe and options.recipe.buckets)
+    text = [*_text(version, has_sizes=has_sizes), f"{then} {name}"]
     show(version_document(version), text, as_json=as_json)
 
 
-def _text(version: ModelVersion) -> Iterator[str]:
-    master, (bucket, *_) = version.master, version.buckets
+def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
+    master, buckets = version.master, version.buckets
     yield (
         f"{version.name} version {version.version}: master {master.digest[:12]}, opset "
         f"{master.opset}, {master.num_parameters:,} parameters"
     )
     yield from (f"input {name}: {values.words}" for name, values in master.input_values.items())
     yield from undescribed(master, version.recipe)
-    if bucket.dims and not version.recipe.buckets:
+    if buckets[0].dims and not has_sizes:
+        ranges = " or ".join(ranges_text(bucket.dims) for bucket in buckets)
         yield (
-            f"serves {ranges_text(bucket.dims)}, as its recipe names no buckets; for other sizes "
-            f"add it again with a recipe that has some: --recipe FILE, as in {_as_recipe(bucket)}"
+            f"serves {ranges}; for other sizes add it again with a recipe that has some: --recipe "
+            f"FILE, as in {_as_recipe(buckets)}"
         )
     has_calibration = version.calibration is not None
     admitted = admitted_precisions(version.recipe, has_calibration=has_calibration)
@@ -99,8 +101,8 @@ def _text(version: ModelVersion) -> Iterator[str]:
         yield version.fallback_verdict.words
 
 
-def _as_recipe(bucket: Bucket) -> str:
-    line = {"buckets": [bucket.model_dump()]}
+def _as_recipe(buckets: Sequence[Bucket]) -> str:
+    line = {"buckets": [bucket.model_dump() for bucket in buckets]}
     return yaml.safe_dump(line, default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
 
@@ -199,7 +201,7 @@ def _publish(
             # Those of dimensions that the master has; a factory may name others too.
             dim_limits={
                 name: limit
-                for name, limit in shapes.limits.items()
+                for name, limit in opened.dim_limits.items()
                 if name in dynamic_dims(opened.inputs)
             },
             fallback_verdict=judged.verdict if judged else None,
@@ -220,7 +222,7 @@ def _calibration(
         return _kept(master, recipe, given.samples, target_dir)
     except InvalidRecipeError as error:
         # Samples for proofs may be fewer, or strings.
-        line.update(f"no int8 engines are built: {error}")
+        line.keep(f"no int8 engines are built: {error}")
         return None
 
 

@@ -85,5 +85,5 @@ def _of_source(text: str, steps: Steps) -> RecipeModel:
             source=text,
             master=master,
             recipe=shapes.recipe,
-            dim_limits=shapes.limits,
+            dim_limits=opened.dim_limits,
         )

@@ -55,5 +55,8 @@ def _refusal(precision: Precision, recipe: Recipe, has_calibration: bool) -> str
     if recipe.accuracy is Accuracy.EXACT and precision is not Precision.FP32:
         return f"the recipe says accuracy: {Accuracy.EXACT}"
     if precision.is_calibrated and not has_calibration:
-        return "the version has no calibration samples; name some in its recipe: calibration"
+        return (
+            "the version has no calibration set, nor samples that could be one; name one in its "
+            "recipe: calibration"
+        )
     return ""

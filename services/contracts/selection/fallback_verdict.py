@@ -19,7 +19,8 @@ class FallbackVerdict(Document):
         refused: why torch cannot compute the master at all, where ONNX Runtime can.
         unknown: why nothing was compared; "" when something was.
         witness: what it was compared with.
-        code: digest of the importer that made the graph: another one's graph is another.
+        code: digest of the importer that made the graph, or refused to: another one's graph is
+            another.
         num_samples: how many were compared.
         allowed: how far a fallback may be from the kept answers, by output.
     """
@@ -35,7 +36,7 @@ class FallbackVerdict(Document):
 
     def refutes(self, code: str) -> bool:
         """Whether a graph that this importer makes is known to be wrong, or is none."""
-        return bool(self.refused) or (bool(self.refuted) and self.code == code)
+        return bool(self.refuted or self.refused) and self.code == code
 
     @property
     def words(self) -> str:

@@ -37,20 +37,32 @@ class CheckedFallback:
             EngineError: there can be none.
             StoreError, NotFoundError, OSError: the kept answers or the master cannot be had.
         """
-        refutation = _by_importer(model)
-        if refutation is None:
+        found = self._by_torch(model, is_compiled=is_compiled)
+        if not isinstance(found, Refutation):
+            return found, None
+        level = logging.INFO if found.found_by is FoundBy.UNSUPPORTED else logging.ERROR
+        logger.log(level, "model '%s' version %d: %s", model.name, model.version, found.words)
+        return self._master_itself(model, found), found
+
+    def _by_torch(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine | Refutation:
+        if refutation := _by_importer(model):
+            return refutation
+        try:
             engine = self._load_torch(model, is_compiled=is_compiled)
-            try:
-                refutation = self._by_device(engine, model)
-            except BaseException:
-                engine.close()
+        except EngineError as error:
+            # An older importer refused it, and this one may too: ONNX Runtime is known to run it.
+            if model.fallback_verdict is None or not model.fallback_verdict.refused:
                 raise
-            if refutation is None:
-                return engine, None
+            return _unsupported(str(error))
+        try:
+            refutation = self._by_device(engine, model)
+        except BaseException:
             engine.close()
-        level = logging.INFO if refutation.found_by is FoundBy.UNSUPPORTED else logging.ERROR
-        logger.log(level, "model '%s' version %d: %s", model.name, model.version, refutation.words)
-        return self._master_itself(model, refutation), refutation
+            raise
+        if refutation is None:
+            return engine
+        engine.close()
+        return refutation
 
     def _by_device(self, engine: RunningEngine, model: ModelVersion) -> Refutation | None:
         """Compare all kept answers with what an engine computes here."""
@@ -87,7 +99,11 @@ def _by_importer(model: ModelVersion) -> Refutation | None:
     if verdict is None or not verdict.refutes(importer_code()):
         return None
     if verdict.refused:
-        words = f"{_IN_PLACE}, which cannot compute this model: {verdict.refused}"
-        return Refutation(found_by=FoundBy.UNSUPPORTED, words=words)
+        return _unsupported(verdict.refused)
     words = f"{_IN_PLACE}, whose graph is imported wrong: {verdict.refuted}"
     return Refutation(found_by=FoundBy.IMPORTER, words=words)
+
+
+def _unsupported(reason: str) -> Refutation:
+    words = f"{_IN_PLACE}, which cannot compute this model: {reason}"
+    return Refutation(found_by=FoundBy.UNSUPPORTED, words=words)

@@ -98,12 +98,31 @@ def test_a_model_that_torch_has_not_is_served_without_asking_torch(
     shelf: Shelf, tmp_path: Path
 ) -> None:
     model = judged(shelf, tmp_path)
-    verdict = FallbackVerdict(refused="ai.onnx.ml::TreeEnsembleRegressor is not translated")
+    verdict = FallbackVerdict(
+        refused="ai.onnx.ml::TreeEnsembleRegressor is not translated", code=importer_code()
+    )
     loaded = loaded_by(shelf, model.model_copy(update={"fallback_verdict": verdict}), no_fallback)
     assert (loaded.kind, loaded.fallback_reason) == ("fallback", "no_engine")
     assert loaded.refutation is not None
     assert loaded.refutation.found_by is FoundBy.UNSUPPORTED
     assert "cannot compute this model: ai.onnx.ml::TreeEnsemble" in loaded.refutation.words
+    assert_right(loaded)
+
+
+@pytest.mark.parametrize("code", ["", "an older one"])
+def test_what_another_importer_refused_is_asked_of_torch_and_served_either_way(
+    shelf: Shelf, tmp_path: Path, code: str
+) -> None:
+    verdict = FallbackVerdict(refused="Gelu is not translated", code=code)
+    model = shelf.publish_model().model_copy(update={"fallback_verdict": verdict})
+    fallback = ScaledFallback(tmp_path, 1.0)
+    learnt = loaded_by(shelf, model, fallback)
+    assert (fallback.num_loaded, learnt.refutation) == (1, None)
+    assert_right(learnt)
+    loaded = loaded_by(shelf, model, no_fallback)
+    assert loaded.refutation is not None
+    assert loaded.refutation.found_by is FoundBy.UNSUPPORTED
+    assert loaded.refutation.words.endswith("this model: no fallback in this test")
     assert_right(loaded)
 
 

@@ -17,6 +17,8 @@ from services.contracts.errors import InvalidModelError
 
 Write = Callable[[Path], None]
 LINEAR = torch.nn.Linear(2, 2)
+# Its module is written once; the second name refers to it by number.
+REPEATED = pickle.dumps([torch.Size, torch.device, torch.dtype], protocol=4)
 
 
 def of_bytes(data: bytes) -> Write:
@@ -78,6 +80,8 @@ def script(path: Path) -> None:
         ("m.h5", of_bytes(b"\x89HDF\r\n\x1a\n"), ("a Keras model", 'format="onnx"')),
         ("m.keras", of_members("config.json", "metadata.json"), ("a Keras model", "keras.models")),
         ("m.pkl", lambda p: p.write_bytes(pickle.dumps(LogisticRegression())), ("skl2onnx",)),
+        ("r.pkl", lambda p: p.write_bytes(REPEATED), ("a state_dict", "load_state_dict")),
+        ("empty_name.pkl", of_bytes(b"\x80\2c\n\n."), ("a pickle", "skl2onnx")),
         ("m.txt", of_bytes(b"tree\nversion=v4\n"), ("LightGBM", "convert_lightgbm")),
         ("m.gguf", of_bytes(b"GGUF\3\0\0\0"), ("llama.cpp",)),
         ("lfs.onnx", of_bytes(b"version https://git-lfs.github.com/spec/v1\n"), ("git lfs pull",)),
@@ -97,6 +101,14 @@ def test_each_is_named_with_the_way_to_onnx(
         assert each in message
 
 
+def test_of_a_pickle_larger_than_memory_the_beginning_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "m.pkl").open("wb") as file:
+        file.write(REPEATED)
+        file.truncate(2**42)
+    with pytest.raises(InvalidModelError, match="a state_dict"):
+        fingerprint(source_from_text(str(tmp_path / "m.pkl")))
+
+
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
@@ -113,3 +125,18 @@ def test_onnx_by_another_name_is_taken(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {graph}')
     onnx.save(model, tmp_path / "m.pb")
     assert fingerprint(source_from_text(str(tmp_path / "m.pb")))
+
+
+def test_onnx_whose_weights_look_like_the_end_of_an_archive_is_taken(tmp_path: Path) -> None:
+    graph = "g (float[n] x) => (float[n] y) { y = Relu (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {graph}')
+    model.doc_string = "PK\5\6" + "\0" * 18
+    onnx.save(model, tmp_path / "m.onnx")
+    assert zipfile.is_zipfile(tmp_path / "m.onnx")
+    assert fingerprint(source_from_text(str(tmp_path / "m.onnx")))
+
+
+def test_a_broken_archive_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "m.pt").write_bytes(b"PK\3\4" + bytes(60))
+    with pytest.raises(InvalidModelError, match="broken or truncated"):
+        fingerprint(source_from_text(str(tmp_path / "m.pt")))

@@ -17,6 +17,7 @@ from services.contracts.model.recipe import Bucket, DimRange, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from tests.conformance.tiny_model import save_master, tiny_model
+from tests.faults.judged import normal, written
 
 SPAN = DimRange(min=1, opt=2, max=4)
 BUCKETS = (Bucket(dims={"batch": SPAN, "sequence": SPAN}),)
@@ -89,6 +90,23 @@ def test_of_a_model_of_the_store_it_is_the_recipe_that_it_has(model: str, tmp_pa
     assert f"smelt models add tiny {model} --recipe" in path.read_text()
     with pytest.raises(NotFoundError, match="other"):
         run("check", str(path), "--model", "other", "--store", str(tmp_path / "store"))
+
+
+def test_sizes_beyond_those_by_default_fit_a_model_that_fails_at_small_ones(
+    tmp_path: Path,
+) -> None:
+    graph = "g (float[n, 1, t] x) => (float[n, 1, u] y) { y = Conv (x, w) }"
+    source, store = str(written(tmp_path, graph, w=normal(1, 1, 40))), str(tmp_path / "store")
+    registry = Registry(open_store(store), tmp_path / "cache")
+    version = add_model(registry, "wide", source, AddOptions(), Steps(is_quiet=True))
+    assert version.recipe.buckets[0].dims["t"] == DimRange(min=40, opt=64, max=128)
+    text = "buckets: [{dims: {n: {min: 1, opt: 4, max: 8}, t: {min: 40, opt: 64, max: 512}}}]\n"
+    path = recipe_file(tmp_path, text)
+    assert "fits" in run("check", path, "--model", "wide", "--store", store)
+    assert "fits" in run("check", path, "--model", source)
+    add_model(
+        registry, "wide", source, AddOptions(recipe=read_recipe(Path(path))), Steps(is_quiet=True)
+    )
 
 
 def test_every_fault_has_its_line_and_the_nearest_word(tmp_path: Path) -> None:
