@@ -48,7 +48,7 @@ show_progress() { # on a terminal one line that moves; elsewhere what is large, 
     case "$word $next" in
       "Collecting "* | "Downloading "* | "Prepared "* | "Installing "*)
         [ ! "$is_terminal" ] || printf '\r\033[K  %s' "$word $next $rest" ;;
-      [Ee]"rror"* | "ERROR"* | "hint:"* | [×╰├]*) printf '%s\n' "$word $next $rest" ;;
+      [Ee]"rror"* | "ERROR"* | "hint:"* | "Caused by"* | [×╰├]*) printf '%s\n' "$word $next $rest" ;;
     esac
   done
   [ ! "$is_terminal" ] || printf '\r\033[K'

@@ -15,7 +15,8 @@ class ControllerSettings(FleetSecuritySettings):
     Attributes:
         store_url: artifact store: a folder, or s3://, gs://, az://.
         cache_dir: local copies of masters and engines, shared by replicas of this host.
-        run_dir: sockets of this fleet; short, because a socket path holds 107 bytes.
+        run_dir: sockets of this fleet and a link to the logs of its Ray; short, because a socket
+            path holds 107 bytes.
         listen: `host:port` of FleetControl; port 0 takes a free one. Beyond loopback it needs a
             token: what may attach to it as a replica gets requests.
         health_listen: `host:port` of grpc.health alone, in the clear and without a token, for

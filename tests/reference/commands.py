@@ -12,10 +12,10 @@ INTRODUCTION = (
     "`SMELT_CONTROLLER=HOST:PORT` to the controller of another one. The store is the folder "
     "`~/.smelt/store`, or what `--store` or `SMELT_STORE_URL` name. Tables are as wide as the "
     "terminal, in a pipe 80 columns or `COLUMNS`; where columns are left out for that, `--wide` "
-    "shows them, and folds nothing. Every command takes `--json`; an error is one line on standard "
-    "error (with `--json` one document) and exit code 1. `smelt --version` prints the versions of "
-    "Smelt and Python; `smelt --install-completion` has your shell complete commands, options and "
-    "names of models. What the environment can set stands in [settings](settings.md)."
+    "shows them, and folds no event. Every command takes `--json`; an error is one line on "
+    "standard error (with `--json` one document) and exit code 1. `smelt --version` prints the "
+    "versions of Smelt and Python; `smelt --install-completion` has your shell complete commands, "
+    "options and names of models. What the environment can set stands in [settings](settings.md)."
 )
 
 

@@ -4,6 +4,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +30,7 @@ from services.cli.requests.gateway_client import (
 )
 from services.cli.requests.infer import CHANNEL_OPTIONS, INFERENCE, read_inputs
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError, SmeltError
 from services.contracts.selection.selection import reason_words
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -75,9 +76,12 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
 
 
 def _check_writable(path: Path) -> None:
-    # Before the load, which takes minutes.
+    # Before the load, which takes minutes; one that fails leaves no empty page.
+    is_new = not path.exists()
     try:
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise InvalidRequestError(f"--html {path}: cannot be written: {error.strerror}") from error
 
@@ -91,17 +95,26 @@ async def _measured(
     async with connect() as channel:
         ask = partial(_config, channel, name, options, headers)
         config = await ask()
+        engine = _engine(config)
         loads = [(each, n) for each in _requests(settings, config, options) for n in numbers]
         cells = []
         for place, (requests, num) in enumerate(loads, start=1):
             line.update(f"{place} of {len(loads)}: {requests.size}, callers: {num}")
             found = await run_load(connect, requests.bodies, num, options.seconds, headers)
             # An engine may have taken another's place meanwhile.
-            before, config = config, await ask()
-            engines = dict.fromkeys(map(_engine, (before, config)))
+            before, engine = engine, await _engine_now(ask)
+            engines = dict.fromkeys((before, engine))
             cells.append(cell_document(requests, num, found) | {"served_by": list(engines)})
     is_cached = config.response_cache.enable
     return _origin(name, options) | {"is_cached": is_cached, "cells": cells}
+
+
+async def _engine_now(ask: Callable[[], Awaitable[pb.ModelConfig]]) -> str:
+    """What serves, or why the gateway does not say: the figures stand, whatever the load did."""
+    try:
+        return _engine(await ask())
+    except SmeltError as error:
+        return f"unknown: {error}"
 
 
 async def _config(
@@ -172,4 +185,4 @@ def _numbers(text: str) -> list[int]:
     parts = [each.strip() for each in text.split(",")]
     if not all(each.isdecimal() and int(each) for each in parts):
         raise InvalidRequestError(f"--concurrency {text}: expected numbers from 1 on, as in 1,8,32")
-    return [int(each) for each in parts]
+    return list(dict.fromkeys(map(int, parts)))

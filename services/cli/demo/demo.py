@@ -12,7 +12,7 @@ from services.cli.demo.publication import publishing
 from services.cli.demo.run import MODEL, Answer, Embedder, allowed_distance, ask, embedder
 from services.cli.demo.sentences import QUERIES
 from services.cli.demo.traffic import Counts, DemoTraffic
-from services.cli.demo.words import answers_words, outcome_text, served_precision
+from services.cli.demo.words import answers_words, end_words, outcome_text, served_precision
 from services.cli.fleet.control_client import get_fleet, reconcile
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.output.show import show
@@ -45,7 +45,7 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
         look = partial(get_fleet, fleet.running.controller, settings)
         loop = DemoLoop(settings, open_registry(settings), version, look, lines, traffic)
         cases = loop.follow(position)
-        lines.event("nothing is left to be built")
+        lines.event(end_words(cases))
         # Of several generations any may answer.
         distance = max(allowed_distance(served_precision(case)) for case in cases)
         answers = ask(settings, client, distance)

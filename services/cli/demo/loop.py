@@ -19,7 +19,10 @@ from services.pb import fleet_v1_pb2 as fleet
 _PERIOD_S = 0.5
 # A better engine is loaded and warmed beside the one in use before it serves.
 _CHANGE_S = 20.0
-_OPEN = (KeyState.MISSING, KeyState.UNPROVEN)
+# One that failed is tried again, and is given up after some failures.
+_OPEN = (KeyState.MISSING, KeyState.UNPROVEN, KeyState.FAILED)
+_PLANNED_ANEW = (EventKind.BUILD_STARTED, EventKind.REBUILD_REQUESTED)
+_NUM_EVENTS_READ = 200
 
 
 class DemoLoop:
@@ -38,6 +41,7 @@ class DemoLoop:
         look: Callable[[], fleet.FleetSnapshot],
         lines: ProgressLines,
         traffic: DemoTraffic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read yet.
 
@@ -48,9 +52,10 @@ class DemoLoop:
             look: the fleet as it is now.
             lines: gets a line for each event.
             traffic: asks the model meanwhile.
+            clock: in seconds.
         """
         self._settings, self._registry, self._version = settings, registry, version
-        self._look, self._lines, self._traffic = look, lines, traffic
+        self._look, self._lines, self._traffic, self._clock = look, lines, traffic, clock
         self._engines: dict[str, str] = {}
         self._settled_at: float | None = None
         self.first_answer_s: float | None = None
@@ -63,7 +68,7 @@ class DemoLoop:
             position: events after it are shown.
 
         Returns:
-            What `smelt why` says of each generation that serves.
+            What `smelt why` says of each generation that serves, with why it was given up.
 
         Raises:
             SmeltError: the model cannot serve, or the controller does not answer.
@@ -105,23 +110,49 @@ class DemoLoop:
 
     def _end(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
         """The cases, once nothing is left to be done; none before."""
+        cases = self._settled(snapshot)
+        if not cases:
+            self._settled_at = None
+            return []
+        now_s = self._clock()
+        self._settled_at = now_s if self._settled_at is None else self._settled_at
+        is_late = now_s - self._settled_at > _CHANGE_S
+        is_best = all(served_digest(case) == best_digest(case) for case in cases)
+        return cases if is_best or is_late else []
+
+    def _settled(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
+        """The cases, when nothing is left to be built or proven; none else."""
         is_building = any(build.model_name == self._version.name for build in snapshot.builds)
         if self.first_answer_s is None or is_building:
             return []
         cases = self._cases(snapshot)
-        if not cases or not all(map(_is_settled, cases)):
-            return []
-        self._settled_at = self._settled_at or time.monotonic()
-        is_late = time.monotonic() - self._settled_at > _CHANGE_S
-        is_best = all(served_digest(case) == best_digest(case) for case in cases)
-        return cases if is_best or is_late else []
+        return cases if all(map(_is_settled, cases)) else []
 
     def _cases(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
         cases = explained_cases(self._settings, self._registry, self._version, "", snapshot)
-        return [case for case in cases if case["replicas"]]
+        return [case | {"given_up": self._given_up(case)} for case in cases if case["replicas"]]
+
+    def _given_up(self, case: dict[str, Any]) -> str:
+        """Why a generation gets no plan; "" when it has one, or may get one."""
+        if _is_planned(case):
+            return ""
+        # It may have been given up before this demo began.
+        for _, event in reversed(self._registry.last_events(_NUM_EVENTS_READ, self._version.name)):
+            is_ours = event.version == self._version.version
+            if is_ours and event.generation in ("", case["generation"]):
+                if event.kind is EventKind.QUARANTINED and not event.key:
+                    return event.why
+                if event.kind in _PLANNED_ANEW:
+                    return ""
+        return ""
+
+
+def _is_planned(case: dict[str, Any]) -> bool:
+    return bool(case["planned"] or case["skipped"])
 
 
 def _is_settled(case: dict[str, Any]) -> bool:
-    """Whether there is a plan, and nothing of it is left to be built or proven."""
-    is_planned = bool(case["planned"] or case["skipped"])
-    return is_planned and not any(key["standing"] in _OPEN for key in case["planned"])
+    """Whether nothing of its plan is left to be built or proven, or it gets none."""
+    if not _is_planned(case):
+        return bool(case["given_up"])
+    return not any(key["standing"] in _OPEN for key in case["planned"])

@@ -53,6 +53,12 @@ def answers_words(answers: Sequence[Answer]) -> Iterator[str]:
         yield f"  {each.query} -> {each.nearest}"
 
 
+def end_words(cases: Sequence[dict[str, Any]]) -> str:
+    """Why the demo ends: all is built, or no plan could be made."""
+    given_up = next((case["given_up"] for case in cases if case["given_up"]), "")
+    return f"given up: {given_up}" if given_up else "nothing is left to be built"
+
+
 def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
     """The engines for one generation, which of them serves, and why not the others.
 

@@ -1,6 +1,7 @@
 """Packages, ports and disks of this host."""
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from services.cli.doctor.finding import Finding, Level
-from services.cli.doctor.install_commands import install_command, wrong_versions
+from services.cli.doctor.install_commands import pip_command, wrong_versions
 from services.cli.fleet.fleet_file import RunningFleet, find_fleet
 from services.cli.fleet.ports import is_free
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
+from services.contracts.store.store_url import store_folder
 from services.contracts.text.words import readable_size
 
 _GB: Final = 1_000_000_000
@@ -41,7 +43,7 @@ def check_packages() -> Iterator[Finding]:
         level=Level.WARNING,
         found=f"{found}; {'; '.join(wrong.values())}",
         wanted="the versions that Smelt names",
-        fix=install_command(next(iter(wrong))),
+        fix=pip_command(shlex.join(wrong)),
     )
 
 
@@ -80,8 +82,8 @@ def port_finding(port: int, option: str, level: Level, fleet: RunningFleet | Non
 def check_disk(settings: CliSettings) -> Iterator[Finding]:
     """Free room where Smelt writes, once for each file system."""
     needs = [(settings.home, _HOME_BYTES), (Path(tempfile.gettempdir()), _WORK_BYTES)]
-    if "://" not in settings.store_url and settings.store_url != "memory:":
-        needs.append((Path(settings.store_url).expanduser().absolute(), _STORE_BYTES))
+    if folder := store_folder(settings.store_url):
+        needs.append((folder, _STORE_BYTES))
     by_disk: dict[int, list[tuple[Path, int]]] = {}
     for folder, num_bytes in needs:
         by_disk.setdefault(nearest_folder(folder).stat().st_dev, []).append((folder, num_bytes))

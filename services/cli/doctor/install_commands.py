@@ -45,7 +45,10 @@ def apt_command(package: str) -> str:
 
 
 def wrong_versions() -> dict[str, str]:
-    """Of the packages that are installed here, those of another version than Smelt wants."""
+    """Of the packages that are installed here, those of another version than Smelt wants.
+
+    By what pip takes: the name alone, of a package that is there, would change nothing.
+    """
     from packaging.requirements import Requirement
 
     wrong = {}
@@ -55,7 +58,8 @@ def wrong_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
         if not requirement.specifier.contains(found, prereleases=True):
-            wrong[requirement.name] = f"{requirement.name} {found}, not {requirement.specifier}"
+            requirement.marker = None
+            wrong[str(requirement)] = f"{requirement.name} {found}, not {requirement.specifier}"
     return wrong
 
 

@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -11,25 +12,26 @@ from services.cli.doctor.finding import Finding, Level
 from services.cli.doctor.host_checks import nearest_folder
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S
-from services.contracts.errors import NotFoundError, StoreError, UnsafeStoreError
+from services.contracts.errors import StoreError, UnsafeStoreError
 from services.contracts.store.object_store import (
     ObstoreArtifactStore,
     open_store,
     verify_conditional_create,
 )
+from services.contracts.store.store_url import store_folder
 
 _FOLDER: Final = "selftest/"
 _CREDENTIALS: Final = "its credentials and endpoint come from AWS_*, GOOGLE_* or AZURE_* variables"
+_WRITABLE: Final = "let this user write there and make room on its disk, or --store FOLDER"
 
 
 def check_store(settings: CliSettings) -> Iterator[Finding]:
     """Reachable, safe, and by the same clock; a store that is not there yet is not made."""
-    try:
-        store = open_store(settings.store_url, must_exist=True)
-    except NotFoundError:
-        yield _absent(Path(settings.store_url))
+    folder = store_folder(settings.store_url)
+    if folder and not folder.is_dir():
+        yield _absent(folder)
         return
-    yield from store_findings(store)
+    yield from store_findings(open_store(settings.store_url, must_exist=True))
 
 
 def store_findings(store: ObstoreArtifactStore) -> Iterator[Finding]:
@@ -45,7 +47,7 @@ def store_findings(store: ObstoreArtifactStore) -> Iterator[Finding]:
             level=Level.PROBLEM,
             found=str(error),
             wanted="a store that can be read and written",
-            fix=_CREDENTIALS,
+            fix=_CREDENTIALS if "://" in store.url else _WRITABLE,
         )
         return
     yield Finding(check="store", found=f"{store.url}: answers, and creates nothing twice")
@@ -61,7 +63,9 @@ def clock_skew_s(store: ObstoreArtifactStore) -> float:
     try:
         written = next(each for each in store.objects(_FOLDER) if each.key == key).modified_at
     finally:
-        store.delete(key)
+        # As in the test of the create, no permission to delete is needed.
+        with suppress(StoreError):
+            store.delete(key)
     # Within the time that it took nothing is known; stores tell whole seconds.
     if before <= written <= after:
         return 0.0
@@ -86,7 +90,7 @@ def clock_finding(skew_s: float) -> Finding:
 
 
 def _absent(folder: Path) -> Finding:
-    above = nearest_folder(folder.expanduser().absolute())
+    above = nearest_folder(folder)
     if os.access(above, os.W_OK):
         words = f"{folder} is not there yet; smelt up or smelt models add makes it"
         return Finding(check="store", found=f"{words}; so no clock to compare with")

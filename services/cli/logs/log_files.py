@@ -4,23 +4,19 @@
 build tasks are workers of Ray, whose standard error is a file in the folder of Ray's session.
 """
 
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import psutil
-
-from services.cli.fleet.fleet_file import find_fleet
+from services.controller.platform.ray.session_logs import RAY_LOGS
 
 # What Ray itself writes: many lines about nothing that Smelt did.
 RAYS_OWN: Final = ("raylet", "gcs_server", "serve")
 _ACTOR: Final = ":actor_name:"
 # A worker that was started ahead may have warned of something before it got to know its actor.
 _FIRST_LINES: Final = 20
-_GCS, _LOG_DIR = "gcs_server", "--log_dir="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +39,12 @@ class LogPlaces:
 
     Attributes:
         run_dir: of the processes of `smelt up`.
-        ray_dir: of a session of Ray.
+        ray_dir: of a session of Ray; a link may lead to another one later.
     """
 
     run_dir: Path
     ray_dir: Path
+    _components: dict[Path, str] = field(default_factory=dict, init=False)
 
     def files(self) -> list[LogFile]:
         """Every file that is there now."""
@@ -55,32 +52,21 @@ class LogPlaces:
         return sorted([*own, *self._rays()], key=lambda file: (file.component, file.path))
 
     def _rays(self) -> Iterator[LogFile]:
+        ray_dir = self.ray_dir.resolve()
         for name in ("raylet", "gcs_server"):
-            if (path := self.ray_dir / f"{name}.out").exists():
+            if (path := ray_dir / f"{name}.out").exists():
                 yield LogFile(component=name, path=path)
-        for path in self.ray_dir.glob("worker-*.err"):
-            if component := _component_of(path):
+        for path in ray_dir.glob("worker-*.err"):
+            # What a worker runs never changes, and a session may have had thousands.
+            component = self._components.get(path) or _component_of(path)
+            if component:
+                self._components[path] = component
                 yield LogFile(component=component, path=path)
 
 
 def log_places(run_dir: Path) -> LogPlaces:
-    """Of the fleet that runs here, else of the last one and of Ray's last session on this host."""
-    running = find_fleet(run_dir)
-    ray_dir = _rays_folder(running.supervisor_pid) if running else None
-    latest = Path(tempfile.gettempdir()) / "ray" / "session_latest" / "logs"
-    return LogPlaces(run_dir=run_dir, ray_dir=ray_dir or latest)
-
-
-def _rays_folder(supervisor_pid: int) -> Path | None:
-    """The log folder of the Ray that a supervisor started; None when it joined another."""
-    try:
-        for process in psutil.Process(supervisor_pid).children(recursive=True):
-            if process.name() == _GCS:
-                folders = [word for word in process.cmdline() if word.startswith(_LOG_DIR)]
-                return Path(folders[0].removeprefix(_LOG_DIR)) if folders else None
-    except psutil.Error:  # it ended meanwhile
-        pass
-    return None
+    """Of the fleet that runs here, else of the last one that ran here."""
+    return LogPlaces(run_dir=run_dir, ray_dir=run_dir / RAY_LOGS)
 
 
 def _component_of(path: Path) -> str:

@@ -45,8 +45,6 @@ def run_logs(
     with stop_signals() as is_stopped:
         _print(last, as_json=as_json)
         while not is_stopped(_FOLLOW_PERIOD_S):
-            # A fleet that is started again may have another session of Ray.
-            places = log_places(settings.run_dir)
             new = reader.read(_matching(places, component), is_detailed=is_detailed)
             _print(new, as_json=as_json)
 
@@ -70,7 +68,7 @@ def _files(places: LogPlaces, component: str) -> list[LogFile]:
     """Those of a component; raises NotFoundError for none."""
     if found := _matching(places, component):
         return found
-    where = f"those of smelt up are in {places.run_dir}, those of Ray in {places.ray_dir}"
+    where = f"those of smelt up are in {places.run_dir}, those of Ray in {places.ray_dir.resolve()}"
     known = sorted({file.component for file in places.files()})
     if not known:
         raise NotFoundError(f"no logs are here yet: {where}; start a fleet: smelt up")

@@ -50,9 +50,16 @@ def show(
 
 
 def print_line(text: str, *, is_folded: bool = False) -> None:
-    """Text as it is; or folded, with what follows the first line set in."""
-    if is_folded:
-        text = textwrap.fill(text, _width(), subsequent_indent="    ", break_on_hyphens=False)
+    """Text as it is; or on a terminal folded, with what follows the first line set in."""
+    # Programs such as grep take a line for a whole.
+    if is_folded and sys.stdout.isatty():
+        text = textwrap.fill(
+            text,
+            _width(),
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     typer.echo(text)
 
 

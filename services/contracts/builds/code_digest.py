@@ -9,7 +9,6 @@ say with what code its node builds.
 
 import ast
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -118,10 +117,9 @@ def _path(root: Path, module: str) -> Path | None:
 
 @cache
 def _read(path: Path, module: str) -> _Source:
-    tree = ast.parse(path.read_bytes())
     words: list[str] = []
-    _append(tree, words)
-    imports = list(_imported(tree))
+    imports: list[str] = []
+    _append(ast.parse(path.read_bytes()), words, imports)
     if path.name == "__init__.py" and "'import_module'" in words:
         # It imports by strings: all of its own modules count, those of its folders too.
         for each in path.parent.rglob("*.py"):
@@ -131,21 +129,17 @@ def _read(path: Path, module: str) -> _Source:
     return _Source(digest=digest, imports=tuple(imports))
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            yield str(node.module)
-
-
-def _append(node: ast.AST, words: list[str]) -> None:
-    """Put a tree into words, the same on all versions of Python.
+def _append(node: ast.AST, words: list[str], imports: list[str]) -> None:
+    """Put a tree into words, the same on all versions of Python, and what it imports beside.
 
     Fields that are empty are left out: each version of Python adds some.
     """
     words.append(type(node).__name__)
+    if isinstance(node, ast.Import):
+        imports += [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        imports += [f"{node.module}.{alias.name}" for alias in node.names]
+        imports.append(str(node.module))
     for field in node._fields:
         value = getattr(node, field, None)
         if value is None or value == [] or field == "kind":
@@ -154,7 +148,7 @@ def _append(node: ast.AST, words: list[str]) -> None:
         children = value if isinstance(value, list) else [value]
         for child in children[_num_docstrings(node, field) :]:
             if isinstance(child, ast.AST):
-                _append(child, words)
+                _append(child, words, imports)
             else:
                 words.append(repr(child))
     words.append(";")

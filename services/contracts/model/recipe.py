@@ -8,7 +8,6 @@ import math
 from enum import StrEnum
 from typing import Self
 
-import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from services.contracts.errors import InvalidRecipeError
@@ -18,7 +17,6 @@ from services.contracts.model.document import Document
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.recipe_faults import faults_in
 from services.contracts.model.task_recipe import Task
-from services.contracts.model.yaml_text import line_of, value_from_yaml
 
 CALIBRATION_FIX = (
     "its scales come from real inputs; add to the recipe: calibration: {path: FILE}, where FILE "
@@ -321,6 +319,11 @@ class Recipe(Document):
         Raises:
             InvalidRecipeError: a line for each fault, with key, value and expectation.
         """
+        # Recipes of the store are JSON: most commands read no YAML, and start sooner without.
+        import yaml
+
+        from services.contracts.model.yaml_text import line_of, value_from_yaml
+
         where = source or "recipe"
         try:
             found = value_from_yaml(text)

@@ -6,7 +6,6 @@ most such a file, which no listing shows; power loss is caught by the digest on 
 """
 
 import hashlib
-import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -35,6 +34,7 @@ from services.contracts.errors import (
 from services.contracts.model.manifest import BlobRef
 from services.contracts.store.artifact_store import ArtifactStore, StoredObject
 from services.contracts.store.faults import fault_words
+from services.contracts.store.store_url import store_folder, store_scheme
 
 # What is younger is never pruned.
 SAFE_AGE = timedelta(hours=12)
@@ -43,8 +43,6 @@ _MAX_PARTS_IN_FLIGHT = 4  # bounds the memory of one upload to 32 MiB
 SELF_TEST_KEY = "selftest/conditional-create"
 _SELF_TEST_WRITERS = 8
 _CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-# A drive or scheme without its slashes; taken as a folder it would be made, and never be found.
-_SCHEME_LIKE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -216,18 +214,16 @@ def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
         NotFoundError: the folder must exist and does not.
         StoreError: the folder cannot be made.
     """
-    scheme = urlsplit(url).scheme if "://" in url else ""
     if url == "memory:":
         return ObstoreArtifactStore(MemoryStore(), url)
-    is_like_url = not scheme and _SCHEME_LIKE.match(url) is not None
-    if scheme in ("", "file") and not is_like_url:
-        folder = _folder_from_url(url) if scheme else Path(url)
+    if folder := store_folder(url):
         return _open_folder(folder, must_exist=must_exist)
+    scheme = store_scheme(url)
     if scheme not in _CLOUD_SCHEMES:
         raise InvalidRequestError(
             f"store '{url}': expected a folder, file://, memory:, or one of "
             f"{', '.join(f'{known}://' for known in _CLOUD_SCHEMES)}"
-            + (f"; if it is a folder, say ./{url}" if is_like_url else "")
+            + ("" if scheme else f"; if it is a folder, say ./{url}")
         )
     try:
         backend = _open_s3(url) if scheme in ("s3", "s3a") else from_url(url)
@@ -272,24 +268,7 @@ def verify_conditional_create(store: ArtifactStore) -> None:
         )
 
 
-def _folder_from_url(url: str) -> Path:
-    """The folder of a file:// URL; raises InvalidRequestError for what names no folder here."""
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-        raise InvalidRequestError(
-            f"store '{url}': expected file:///FOLDER with the whole path, got host "
-            f"'{parts.netloc}' and path '{parts.path}'; a folder of this machine can also be "
-            "given without file://"
-        )
-    if parts.query or parts.fragment:
-        raise InvalidRequestError(
-            f"store '{url}': expected a path alone; in a folder's name say ? as %3F and # as %23"
-        )
-    return Path(unquote(parts.path))
-
-
-def _open_folder(path: Path, *, must_exist: bool) -> ObstoreArtifactStore:
-    root = path.expanduser().absolute()
+def _open_folder(root: Path, *, must_exist: bool) -> ObstoreArtifactStore:
     if must_exist and not root.is_dir():
         raise NotFoundError(
             f"no store at {root}; `smelt up` or `smelt models add` makes one, --store names another"

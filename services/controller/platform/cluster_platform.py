@@ -15,6 +15,7 @@ from services.controller.platform.fleet_file import FleetFile
 from services.controller.platform.ray.ray_nodes import RayNodes
 from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from services.controller.platform.ray.replica_fleet import RayServeFleet
+from services.controller.platform.ray.session_logs import link_logs, session_logs
 from services.controller.settings import ControllerSettings
 
 
@@ -50,6 +51,7 @@ def open_platform(
         return _in_kubernetes(settings, state, on_nodes_changed)
     replicas = RayServeFleet(settings.ray_address, settings.replica_app)
     replicas.start()
+    link_logs(settings.run_dir, session_logs())
     launcher = RayBuildLauncher(
         store_url=settings.store_url,
         cache_dir=str(settings.cache_dir.absolute()),

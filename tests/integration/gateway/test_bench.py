@@ -80,7 +80,7 @@ async def test_every_failure_is_counted_shown_and_fails_the_command(
             raise InvalidRequestError("not this one")
 
         replica.answer = answer
-    assert await bench(tmp_path, echo_fleet, concurrency="2") == 1
+    assert await bench(tmp_path, echo_fleet, concurrency="2,2") == 1
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
     assert cell["errors"] == {"INVALID_ARGUMENT": len(refused)}
     assert cell["num_answered"] > 0
@@ -93,6 +93,26 @@ async def test_every_failure_is_counted_shown_and_fails_the_command(
     page = (tmp_path / "page.html").read_text()
     assert words in page
     assert told in page
+
+
+async def test_a_model_that_is_withdrawn_under_load_keeps_its_figures(
+    echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def last_answer(frame: InferFrame) -> bytes:
+        del echo_fleet.controller.snapshot.models[:]
+        del echo_fleet.controller.snapshot.replicas[:]
+        await echo_fleet.until_ready()
+        return await echo_fleet.replicas["r1"].echo(frame)
+
+    for replica in echo_fleet.replicas.values():
+        replica.answer = last_answer
+    assert await bench(tmp_path, echo_fleet, concurrency="1") == 1
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert set(cell["errors"]) == {"NOT_FOUND"}
+    before, after = cell["served_by"]
+    assert before == "openvino"
+    assert after.startswith("unknown: gateway ")
+    assert "NOT_FOUND" in after
 
 
 async def test_a_load_that_nothing_answers_has_no_latencies(
@@ -145,4 +165,5 @@ async def test_what_cannot_be_measured_is_refused_before_the_load(
         await bench(tmp_path, echo_fleet, name="other")
     with pytest.raises(NotFoundError, match="name its store by --store, or give each input by"):
         await bench(tmp_path, echo_fleet, inputs=[])
+    assert not (tmp_path / "page.html").exists()
     assert all(replica.num_requests == 0 for replica in echo_fleet.replicas.values())

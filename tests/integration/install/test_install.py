@@ -27,6 +27,12 @@ def build_editable(folder, *_):
         wheel.writestr("small.py", "")
     return name
 """
+# One that reaches no index.
+UV = """#!/bin/sh
+echo 'error: Failed to fetch runs' >&2
+echo '  Caused by: refused by the proxy' >&2
+exit 2
+"""
 PROJECT = """
 [build-system]
 requires = []
@@ -106,6 +112,23 @@ def test_what_runs_then_what_develops(project: Path) -> None:
     done = install(project, "dev")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"runs.py", "tests.py"} <= packages(project)
+
+
+def test_why_uv_could_not_is_shown_and_pip_installs(project: Path) -> None:
+    make_wheel(project / "wheels", "uv", "1")
+    wheel = project / "wheels" / "uv-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "a") as opened:
+        script = zipfile.ZipInfo("uv-1.data/scripts/uv")
+        script.external_attr = 0o100755 << 16  # of a regular file
+        opened.writestr(script, UV)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = project / "deploy" / "local" / "installer.lock"
+    lock.write_text(f"uv==1 --hash=sha256:{digest}\n")
+    done = install(project, "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = "error: Failed to fetch runs\nCaused by: refused by the proxy\nuv could not: pip"
+    assert told in done.stdout
+    assert "runs.py" in packages(project)
 
 
 def test_a_package_with_another_hash_is_refused(project: Path) -> None:

@@ -19,8 +19,8 @@ COMPUTING = {
     "ml_dtypes", "transformers", "tritonclient",
 }  # fmt: skip
 # What only some commands have a use for, and only at some times.
-TALKING = {"grpc", "cryptography", "prometheus_client", "psutil", "rich"}
-READING = {"pydantic", "pydantic_settings", "yaml", "obstore", "google.protobuf"}
+TALKING = {"grpc", "cryptography", "prometheus_client", "psutil", "rich", "yaml"}
+READING = {"pydantic", "pydantic_settings", "obstore", "google.protobuf"}
 RUN = """
 import json, sys
 from services.cli.main import main

@@ -1,5 +1,7 @@
 """The demo follows a fleet until nothing is left to be built: a real store, and a script for it."""
 
+import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from services.cli.demo import progress_lines
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
+from services.cli.demo.words import end_words
 from services.cli.settings import CliSettings
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.recipe import Recipe
@@ -53,12 +56,15 @@ def fleet_of(*builds: fleet.FleetBuild, digest: str = "") -> fleet.FleetSnapshot
 
 
 def followed(
-    tmp_path: Path, registry: Registry, looks: Iterator[fleet.FleetSnapshot]
+    tmp_path: Path,
+    registry: Registry,
+    looks: Iterator[fleet.FleetSnapshot],
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[DemoLoop, list[dict[str, Any]]]:
     settings, version = CliSettings(home=tmp_path), registry.model_version("m")
     with ProgressLines(is_quiet=False) as lines:
         look: Callable[[], fleet.FleetSnapshot] = looks.__next__
-        loop = DemoLoop(settings, registry, version, look, lines, Answering())
+        loop = DemoLoop(settings, registry, version, look, lines, Answering(), clock)
         return loop, loop.follow(EventPosition())
 
 
@@ -125,6 +131,52 @@ def test_a_failed_proof_ends_it_on_the_fallback(tmp_path: Path, registry: Regist
     loop, (case,) = followed(tmp_path, registry, iter([fleet_of()]))
     assert case["planned"][0]["reason"].endswith("output 'y': too far off")
     assert loop.first_proven_s is None
+
+
+def test_what_failed_is_waited_for_until_it_is_given_up(tmp_path: Path, registry: Registry) -> None:
+    def looks() -> Iterator[fleet.FleetSnapshot]:
+        for _ in range(2):
+            registry.record_build(world.record(KEY))
+            # Nothing is due before the pause after a failure is over.
+            yield fleet_of()
+        registry.record_build(world.record(KEY))
+        yield fleet_of()
+
+    _, (case,) = followed(tmp_path, registry, looks())
+    assert case["planned"][0]["standing"] == "quarantined"
+    assert end_words([case]) == "nothing is left to be built"
+
+
+def failed_plan(kind: EventKind) -> Event:
+    why = "no plan could be made"
+    return Event(kind=kind, model="m", version=1, generation=world.GENERATION, why=why, at=world.AT)
+
+
+def test_a_plan_that_was_given_up_ends_it_with_the_reason(tmp_path: Path) -> None:
+    registry = world.registry_with_model(tmp_path)
+    # By an earlier fleet on this store; the one of now tries again.
+    begin = EventPosition()
+    position = registry.append_event(failed_plan(EventKind.QUARANTINED), begin) or begin
+    position = registry.append_event(failed_plan(EventKind.BUILD_STARTED), position) or position
+
+    def looks() -> Iterator[fleet.FleetSnapshot]:
+        yield fleet_of()
+        registry.append_event(failed_plan(EventKind.QUARANTINED), position)
+        yield fleet_of()
+
+    _, cases = followed(tmp_path, registry, looks())
+    assert end_words(cases) == "given up: no plan could be made"
+
+
+def test_the_time_for_a_change_begins_anew_after_another_build(
+    tmp_path: Path, registry: Registry
+) -> None:
+    prove(registry)
+    # The replica still has the fallback each time that nothing is left to be built.
+    looks = [fleet_of(), fleet_of(build("m", started_at=world.AT)), fleet_of()]
+    looks.append(fleet_of(digest=KEY.digest()))
+    _, (case,) = followed(tmp_path, registry, iter(looks), clock=itertools.count(0, 30).__next__)
+    assert case["replicas"][0]["engine_digest"] == KEY.digest()
 
 
 def test_a_log_has_the_figures_below_each_event_and_json_has_neither(console: Console) -> None:

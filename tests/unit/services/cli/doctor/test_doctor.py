@@ -22,13 +22,13 @@ from services.cli.doctor.device_checks import (
 from services.cli.doctor.doctor import checks, findings, run_doctor
 from services.cli.doctor.finding import Finding, Level
 from services.cli.doctor.fleet_checks import check_fleet, check_ray
-from services.cli.doctor.host_checks import check_packages, disk_finding, port_finding
+from services.cli.doctor.host_checks import check_disk, check_packages, disk_finding, port_finding
 from services.cli.doctor.install_commands import fix_of, install_command
 from services.cli.doctor.store_checks import check_store, store_findings
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, StoreError
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
@@ -210,7 +210,8 @@ def test_a_package_of_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -
     (found,) = check_packages()
     assert found.level is Level.WARNING
     assert "ray 1.2, not ==" in found.found
-    assert found.fix == f"{PIP} 'smelt[replica]'"
+    # The name alone would be satisfied by what is there.
+    assert found.fix == f"{PIP} 'ray[serve]==2.60.0'"
 
 
 def test_a_held_port_names_its_holder(held_port: int) -> None:
@@ -245,6 +246,9 @@ def test_a_store_is_not_made_by_looking_for_it(settings: CliSettings) -> None:
     assert found.level is Level.OK
     assert "not there yet" in found.found
     assert not Path(settings.store_url).exists()
+    url = settings.model_copy(update={"store_url": f"file://{settings.store_url}"})
+    assert list(check_store(url)) == [found]
+    assert settings.store_url in next(check_disk(url)).found
 
 
 def test_a_store_that_answers_has_our_clock_and_keeps_nothing_new(tmp_path: Path) -> None:
@@ -262,6 +266,33 @@ class LateStore(ObstoreArtifactStore):
         super().create(key, data)
         path = Path(self.url) / key
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 3600))
+
+
+class WriteOnceStore(ObstoreArtifactStore):
+    """Nothing of it may be deleted."""
+
+    def delete(self, key: str) -> None:
+        raise StoreError(f"'{key}' is kept")
+
+
+def test_a_store_that_deletes_nothing_has_a_clock_too() -> None:
+    found = store_findings(WriteOnceStore(MemoryStore(), "s3://bucket"))
+    assert [each.level for each in found] == [Level.OK, Level.OK]
+
+
+class FullStore(ObstoreArtifactStore):
+    """Takes nothing more."""
+
+    def create(self, key: str, data: bytes) -> None:
+        raise StoreError("no space left on device")
+
+
+@pytest.mark.parametrize(("url", "fix"), [("s3://bucket", "AWS_*"), ("/srv/store", "room")])
+def test_what_cannot_be_written_comes_with_the_fix_of_its_kind(url: str, fix: str) -> None:
+    (found,) = store_findings(FullStore(MemoryStore(), url))
+    assert found.level is Level.PROBLEM
+    assert fix in found.fix
+    assert ("AWS" in found.fix) == ("AWS" in fix)
 
 
 def test_another_clock_is_a_warning(tmp_path: Path) -> None:

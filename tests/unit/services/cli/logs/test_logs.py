@@ -1,7 +1,6 @@
 """`smelt logs`: files of our processes and of a session of Ray, read as one sequence."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,10 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.logs.log_files import LogFile, LogPlaces
+from services.cli.logs.log_files import LogFile, LogPlaces, log_places
 from services.cli.logs.log_lines import LogReader
 from services.cli.main import app
 from services.contracts.errors import NotFoundError
+from services.controller.platform.ray.session_logs import link_logs
 
 ROOT = Path(__file__).resolve().parents[5]
 REPLICA = ":job_id:02\n:actor_name:ServeReplica:smelt:ranker:3:cpu-x86_64-v3:replica\n"
@@ -27,12 +27,15 @@ def record(second: int, message: str, **more: str) -> str:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogPlaces:
-    """A home whose fleet has ended, beside the last session of Ray."""
-    run_dir, ray_dir = tmp_path / "home" / "run", tmp_path / "ray" / "session_latest" / "logs"
+    """A home whose fleet has ended, and the session of its Ray, which is not the last one."""
+    run_dir, ray_dir = tmp_path / "home" / "run", tmp_path / "ray" / "session_1" / "logs"
+    last = tmp_path / "ray" / "session_latest" / "logs"
     monkeypatch.setenv("SMELT_HOME", str(run_dir.parent))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run_dir.mkdir(parents=True)
     ray_dir.mkdir(parents=True)
+    last.mkdir(parents=True)
+    (last / "worker-0.err").write_text(REPLICA + record(9, "of another user"))
+    link_logs(run_dir, ray_dir)
     return LogPlaces(run_dir=run_dir, ray_dir=ray_dir)
 
 
@@ -109,6 +112,25 @@ def test_files_are_listed_with_their_component(written: LogPlaces) -> None:
     }
 
 
+def test_another_session_takes_the_place_of_the_one_before(written: LogPlaces) -> None:
+    places = log_places(written.run_dir)
+    before = {file.path for file in places.files() if file.is_of("replica")}
+    logs = written.ray_dir.parents[1] / "session_2" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "worker-1.err").write_text(REPLICA)
+    link_logs(written.run_dir, logs)
+    assert before == {written.ray_dir / "worker-1.err"}
+    assert [file.path for file in places.files() if file.is_of("replica")] == [
+        logs / "worker-1.err"
+    ]
+
+
+def test_what_a_worker_runs_is_read_once(written: LogPlaces) -> None:
+    known = written.files()
+    (written.ray_dir / "worker-1.err").write_text("of another form\n")
+    assert written.files() == known
+
+
 def test_where_nothing_is_it_says_where_it_would_be(places: LogPlaces) -> None:
     with pytest.raises(NotFoundError) as refused:
         run()
@@ -146,7 +168,6 @@ def test_what_comes_is_shown_until_a_signal(written: LogPlaces, number: signal.S
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(written.ray_dir.parents[2])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

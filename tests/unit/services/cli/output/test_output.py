@@ -1,5 +1,7 @@
 """What people read: words in brackets are words, never markup; how far long work has come."""
 
+import io
+
 import pytest
 
 from services.cli.output import show as output
@@ -17,6 +19,23 @@ def test_a_table_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> 
 def test_an_error_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_error(BRACKETED)
     assert capsys.readouterr().err == f"error: {BRACKETED}\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_are_folded_on_a_terminal_alone_and_paths_stay_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/home/{'x' * 90}"
+    monkeypatch.setenv("COLUMNS", "80")
+    output.print_line(f"it is in {path}", is_folded=True)
+    assert capsys.readouterr().out == f"it is in {path}\n"
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    output.print_line(f"it is in {path}", is_folded=True)
+    assert terminal.getvalue() == f"it is in\n    {path}\n"
 
 
 class Clock:

@@ -101,6 +101,15 @@ class TestWhy:
         assert (inductor["standing"], inductor["reason"]) == ("quarantined", "no compiler")
         assert inductor["num_failures"] == 3
 
+    def test_what_another_release_planned_on_this_device_is_explained(
+        self, registry: Registry
+    ) -> None:
+        other = world.NODE_CLASS.model_copy(update={"toolchain": "0" * 16})
+        later = "2026-02-01T00:00:00.000+00:00"
+        registry.write_plan(world.plan((ORT,), node_class=other, created_at=later))
+        (case,) = smelt_json("why", "m")["generations"]
+        assert [planned["kind"] for planned in case["planned"]] == ["onnxruntime"]
+
     def test_for_people_the_best_comes_first_and_the_way_out_is_named(
         self, registry: Registry
     ) -> None:
