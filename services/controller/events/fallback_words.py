@@ -6,6 +6,8 @@ from services.pb import fleet_v1_pb2 as fleet
 
 def fallback_name(report: fleet.ReplicaReport) -> str:
     """What computes; ONNX Runtime where torch's fallback is wrong."""
+    if report.is_fallback_interim:
+        return "torch compiles it"
     return "ONNX Runtime" if report.fallback_refuted else "torch.compile"
 
 

@@ -6,11 +6,13 @@ without them, of an older Smelt, is served by torch unasked.
 """
 
 import logging
+from dataclasses import dataclass
 
 from services.contracts.errors import EngineError, SmeltError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.kept_answers import fault_of, read_answers
+from services.engines.fallback.fallback_engine import FallbackEngine
 from services.engines.fallback.fallback_program import importer_code
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine.loaded_engine import FallbackLoader, FoundBy, Refutation, RunningEngine
@@ -20,33 +22,69 @@ logger = logging.getLogger(__name__)
 _IN_PLACE = "ONNX Runtime serves in place of torch.compile"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadedFallback:
+    """What serves where no engine does.
+
+    Attributes:
+        refutation: why it is ONNX Runtime for good; None where it is torch, or will be.
+        is_interim: torch takes its place once it has compiled the graph.
+    """
+
+    engine: RunningEngine
+    refutation: Refutation | None = None
+    is_interim: bool = False
+
+
 class CheckedFallback:
     """Loads the fallback of a model version, and what serves in its place where it is wrong."""
 
-    def __init__(self, registry: Registry, load_torch: FallbackLoader, num_threads: int) -> None:
-        """Take the parts; nothing is read yet."""
-        self._registry, self._load_torch = registry, load_torch
-        self._num_threads = num_threads
+    def __init__(
+        self, registry: Registry, load_torch: FallbackLoader, *, num_threads: int, is_cpu: bool
+    ) -> None:
+        """Take the parts; nothing is read yet.
 
-    def load(
-        self, model: ModelVersion, *, is_compiled: bool
-    ) -> tuple[RunningEngine, Refutation | None]:
+        Args:
+            registry: has the masters and kept answers.
+            load_torch: loads what torch runs.
+            num_threads: of ONNX Runtime; 0 leaves it to that.
+            is_cpu: engines run on the CPU, where ONNX Runtime is about as fast as torch.
+        """
+        self._registry, self._load_torch = registry, load_torch
+        self._num_threads, self._is_cpu = num_threads, is_cpu
+
+    def load(self, model: ModelVersion, *, is_compiled: bool) -> LoadedFallback:
         """A loaded engine; and where torch's fallback is wrong, why it is not that.
 
         Raises:
             EngineError: there can be none.
             StoreError, NotFoundError, OSError: the kept answers or the master cannot be had.
         """
-        found = self._by_torch(model, is_compiled=is_compiled)
+        refutation = _by_importer(model)
+        # Until torch is imported, has exported the graph and compiled it: a minute.
+        is_wanted_now = refutation is None and not is_compiled and self._is_cpu
+        if is_wanted_now and (engine := self._right_master(model)):
+            return LoadedFallback(engine=engine, is_interim=True)
+        found = refutation or self._by_torch(model, is_compiled=is_compiled)
         if not isinstance(found, Refutation):
-            return found, None
+            is_interim = isinstance(found, FallbackEngine) and found.is_interim
+            return LoadedFallback(engine=found, is_interim=is_interim)
         level = logging.INFO if found.found_by is FoundBy.UNSUPPORTED else logging.ERROR
         logger.log(level, "model '%s' version %d: %s", model.name, model.version, found.words)
-        return self._master_itself(model, found), found
+        return LoadedFallback(engine=self._in_place_of_torch(model, found), refutation=found)
+
+    def _right_master(self, model: ModelVersion) -> RunningEngine | None:
+        """ONNX Runtime with the master itself; None where it fails, or was found to be wrong."""
+        try:
+            engine = self._master_itself(model)
+        except EngineError:
+            return None
+        if self._by_device(engine, model) is None:
+            return engine
+        engine.close()
+        return None
 
     def _by_torch(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine | Refutation:
-        if refutation := _by_importer(model):
-            return refutation
         try:
             engine = self._load_torch(model, is_compiled=is_compiled)
         except EngineError as error:
@@ -81,12 +119,15 @@ class CheckedFallback:
                 return Refutation(found_by=FoundBy.DEVICE, words=words)
         return None
 
-    def _master_itself(self, model: ModelVersion, refutation: Refutation) -> RunningEngine:
+    def _master_itself(self, model: ModelVersion) -> RunningEngine:
         path = self._registry.materialise_master(model.master) / "model.onnx"
+        return OnnxruntimeEngine.of_master(
+            model.master, model.buckets, path, num_threads=self._num_threads
+        )
+
+    def _in_place_of_torch(self, model: ModelVersion, refutation: Refutation) -> RunningEngine:
         try:
-            return OnnxruntimeEngine.of_master(
-                model.master, model.buckets, path, num_threads=self._num_threads
-            )
+            return self._master_itself(model)
         except EngineError as error:
             raise EngineError(
                 f"no fallback for model '{model.name}': {refutation.words}; and that fails: {error}"

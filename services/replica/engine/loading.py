@@ -17,7 +17,7 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.engines.base import LoadSpec
-from services.engines.fallback.fallback_engine import NOT_COMPILED, FallbackEngine
+from services.engines.fallback.fallback_engine import NOT_COMPILED
 from services.engines.loader import engine_class
 from services.replica.engine.checked_fallback import CheckedFallback
 from services.replica.engine.checker import EngineChecker
@@ -137,19 +137,18 @@ class EngineLoader:
             self._model.version,
             detail,
         )
-        engine, refutation = self._fallback.load(self._model, is_compiled=is_compiled)
-        is_interim = isinstance(engine, FallbackEngine) and engine.is_interim
-        longest_run_s = self._warm(engine, buckets)
+        found = self._fallback.load(self._model, is_compiled=is_compiled)
+        longest_run_s = self._warm(found.engine, buckets)
         return LoadedEngine(
-            engine=engine,
+            engine=found.engine,
             buckets=buckets,
             kind=FALLBACK_KIND,
             precision=Precision.FP32.value,
             generation=self._device.generation,
             fallback_reason=reason,
-            refutation=refutation,
-            is_interim=is_interim,
-            detail=f"{detail}; {NOT_COMPILED}" if is_interim else detail,
+            refutation=found.refutation,
+            is_interim=found.is_interim,
+            detail=f"{detail}; {NOT_COMPILED}" if found.is_interim else detail,
             load_duration_s=self._clock() - start_s,
             stall_s=self._stall_limit_s(longest_run_s, buckets),
         )

@@ -40,6 +40,7 @@ def report_from_replica(
         report.fallback_reason = loaded.fallback_reason.value if loaded.fallback_reason else ""
         report.detail = loaded.detail
         report.fallback_refuted = loaded.refutation.words if loaded.refutation else ""
+        report.is_fallback_interim = loaded.is_interim
         for shape, samples_per_s in loaded.speeds.items():
             report.engine_speeds.add(shape=shape, samples_per_s=samples_per_s)
     return report

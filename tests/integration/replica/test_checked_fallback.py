@@ -32,12 +32,15 @@ BOUND = Tolerance(rel_l2=1e-4, max_abs=1e-4, cosine_distance=1e-5)
 BY_IMPORTER = "output 'tokens', bucket b at batch=1: rel_l2 1.00e+00 found, 1.00e-05 allowed"
 
 
-def judged(shelf: Shelf, folder: Path, *, refuted: str = "", code: str = "") -> ModelVersion:
-    """The version with two right answers, and what was found of its import."""
+def judged(
+    shelf: Shelf, folder: Path, *, refuted: str = "", code: str = "", scale: float = 1.0
+) -> ModelVersion:
+    """The version with two right answers, or others, and what was found of its import."""
+    rows = scale * table()
     answers = [
         KeptAnswer(
             inputs={"ids": ids, "mask": np.ones_like(ids)},
-            outputs={"tokens": table()[ids], "pooled": table()[ids].sum(axis=1)},
+            outputs={"tokens": rows[ids], "pooled": rows[ids].sum(axis=1)},
         )
         for ids in (ids_of(1, 3, first=5), ids_of(4, 9))
     ]
@@ -55,10 +58,12 @@ def judged(shelf: Shelf, folder: Path, *, refuted: str = "", code: str = "") -> 
 
 
 def loaded_by(shelf: Shelf, model: ModelVersion, fallback: FallbackLoader) -> LoadedEngine:
+    """What is served for good."""
     checker = EngineChecker(Path("unused"))
-    return EngineManager(
-        shelf.registry, model, shelf.device, fallback, checker, num_threads=1
-    ).load()
+    host = EngineManager(shelf.registry, model, shelf.device, fallback, checker, num_threads=1)
+    loaded = host.choose(None).load()
+    assert loaded is not None
+    return loaded
 
 
 def assert_right(loaded: LoadedEngine) -> None:
@@ -208,3 +213,31 @@ def test_where_neither_can_serve_both_are_told(shelf: Shelf, tmp_path: Path) -> 
         EngineError, match=r"imported wrong: output.*1\.00e-05 allowed; and that fails: ONNX"
     ):
         loaded_by(shelf, model.model_copy(update={"master": master}), no_fallback)
+
+
+def test_at_once_the_master_itself_answers_where_onnx_runtime_is_right(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    """What torch compiles takes its place; without torch it is what there is."""
+    model = judged(shelf, tmp_path)
+    host = EngineManager(
+        shelf.registry, model, shelf.device, no_fallback, EngineChecker(tmp_path), num_threads=1
+    )
+    loaded = host.load()
+    assert isinstance(loaded.engine, OnnxruntimeEngine)
+    assert (loaded.is_interim, loaded.refutation) == (True, None)
+    assert_right(loaded)
+
+
+def test_a_runtime_that_was_found_wrong_does_not_answer_at_once(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    """The kept answers are those of ONNX's evaluator then."""
+    model = judged(shelf, tmp_path, scale=1.5)
+    fallback = ScaledFallback(tmp_path, 1.5)
+    host = EngineManager(
+        shelf.registry, model, shelf.device, fallback, EngineChecker(tmp_path), num_threads=1
+    )
+    loaded = host.load()
+    assert (fallback.num_loaded, loaded.is_interim, loaded.refutation) == (1, False, None)
+    loaded.engine.close()

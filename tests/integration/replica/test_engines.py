@@ -119,7 +119,10 @@ def test_the_fallback_comes_with_its_reason(
         return stand_in
 
     checker = EngineChecker(tmp_path)
-    loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
+    loaded = (
+        EngineManager(shelf.registry, model, shelf.device, fallback, checker).choose(None).load()
+    )
+    assert loaded is not None
     assert (loaded.kind, loaded.digest, loaded.fallback_reason) == ("fallback", "", reason)
     assert loaded.detail.startswith(reason.value)
     assert asked == ["toy"]
@@ -138,7 +141,8 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
 
     checker = EngineChecker(tmp_path)
     host = EngineManager(shelf.registry, model, shelf.device, no_fallback, checker)
-    loaded = host.load()
+    loaded = host.choose(None).load()
+    assert loaded is not None
     assert (loaded.digest, loaded.fallback_reason) == (slow.digest, None)
     # It is kept: the fallback is not looked for each time that the store is asked.
     assert not host.choose(slow.digest).fetch()
@@ -150,4 +154,4 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
 def test_no_engine_and_no_fallback_is_an_error(shelf: Shelf) -> None:
     model = shelf.publish_model()
     with pytest.raises(EngineError, match="no fallback in this test"):
-        host_of(shelf, model).load()
+        host_of(shelf, model).choose(None).load()

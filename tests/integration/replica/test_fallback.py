@@ -111,7 +111,9 @@ def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
     cache_dir = tmp_path / "cache"
     fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     checker = EngineChecker(tmp_path / "checked")
-    loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
+    host = EngineManager(shelf.registry, model, shelf.device, fallback, checker)
+    loaded = host.choose(None).load()
+    assert loaded is not None
     assert loaded.buckets == specs[0].buckets == model.buckets
     # The proofs of this machine, which know engines alone, take the same one.
     kept = kept_program(cache_dir, model.master, shelf.manifest().buckets, Path.unlink)

@@ -54,7 +54,9 @@ class Replica:
             self.registry, model, self._device, no_fallback, self.checker,
             num_threads=1, trust=self._trust,
         )  # fmt: skip
-        return host.load()
+        loaded = host.choose(None).load()
+        assert loaded is not None
+        return loaded
 
 
 @pytest.fixture

@@ -267,6 +267,9 @@ async def test_a_report_tells_state_and_engine() -> None:
     wrong = Refutation(found_by=FoundBy.IMPORTER, words="ONNX Runtime serves")
     replica.loaded = replace(replica.loaded, refutation=wrong)
     assert report().fallback_refuted == "ONNX Runtime serves"
+    assert not told.is_fallback_interim
+    replica.loaded = replace(replica.loaded, is_interim=True)
+    assert report().is_fallback_interim
     assert not told.engine_speeds
     assert told.data_token == b"t" * 32
     assert (told.model_name, told.model_version, told.replica_id) == ("m", 3, "r")
