@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compiler_worker.builders.typed_graphs import dynamic_names, typed_graph
 from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import DimRange
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at

@@ -20,7 +20,8 @@ from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import Rewritten, rewritten
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY
 from services.engines.inductor.artifact_index import (
     CONSTANTS,
     INDEX,

@@ -22,7 +22,7 @@ from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.errors import BuildError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket
 from services.engines.shapes import shape_at, union_of
 from services.engines.tensorrt_engine import PLAN

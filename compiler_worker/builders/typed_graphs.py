@@ -9,7 +9,8 @@ from compiler_worker.builders.quantiser import quantiser_options
 from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE
 from services.contracts.model.recipe import CALIBRATION_FIX, DimRange
 from services.engines.device.toolchain import installed_version
 

@@ -23,7 +23,8 @@ from compiler_worker.inputs.sample_sizes import (
     timed_sizes,
 )
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.document import canonical_json
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import MasterRecord

@@ -14,7 +14,7 @@ from compiler_worker.master.interface import label_dynamic_dims, label_of, tenso
 from compiler_worker.master.named_dim import NamedDim
 from compiler_worker.master.ties import found_ties, names_of, renamed
 from compiler_worker.master.trial_run import TrialRun
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import dynamic_dims, image_sides
 
 BATCH = "batch"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 
 DATATYPE_FROM_IR = {
     ir.DataType.from_numpy(dtype): name for name, dtype in NUMPY_FROM_DATATYPE.items()

@@ -9,7 +9,7 @@ from compiler_worker.master.pytorch_source import load_factory
 from compiler_worker.master.samples import check_samples, write_samples
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
 from compiler_worker.progress import Progress
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.recipe import Recipe

@@ -8,7 +8,8 @@ import numpy as np
 
 from services.contracts.errors import InvalidModelError, InvalidRequestError
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE, strings_from_array
-from services.contracts.kserve.tensors import Array, TensorSpec, check_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array, check_array
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.model.value_limits import ValueLimits
 

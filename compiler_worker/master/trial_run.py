@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from compiler_worker.memory import has_room_for
 from services.contracts.hardware.facts import Platform
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.engines.onnxruntime_engine import open_session
 from services.engines.request_check import Sizes
 from services.engines.shapes import shape_at, zeros_at

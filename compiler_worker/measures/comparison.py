@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler_worker.measures.distance import INFINITELY_FAR, Comparison, compare, compared_elements
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array
 from services.contracts.model.recipe import Recipe, Tolerance
 
 

@@ -17,7 +17,8 @@ from compiler_worker.measures.task_scores import (
 )
 from compiler_worker.references.models import Model
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord, TaskCheck
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.model.task_recipe import BoxTask, FunctionTask, TopKTask

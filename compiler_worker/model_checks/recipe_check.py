@@ -13,7 +13,8 @@ from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.byte_strings import BYTES
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.precision_choice import AUTO

@@ -13,7 +13,8 @@ from compiler_worker.model_checks.sizes_check import has_room
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 from services.engines.shapes import union_of

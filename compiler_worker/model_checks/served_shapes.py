@@ -8,7 +8,7 @@ from compiler_worker.model_checks.rows_check import check_rows
 from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
 from compiler_worker.plans.build_keys import buckets_of
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe

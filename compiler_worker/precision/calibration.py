@@ -14,12 +14,8 @@ import numpy as np
 from compiler_worker.master.samples import read_arrays, write_samples
 from compiler_worker.precision.parquet_columns import read_parquet
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.kserve.tensors import (
-    DATATYPE_FROM_NUMPY,
-    NUMPY_FROM_DATATYPE,
-    Array,
-    TensorSpec,
-)
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.value_limits import ValueLimits
 from services.contracts.text.nearest import nearest
 

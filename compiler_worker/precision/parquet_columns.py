@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 
 
 def read_parquet(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from compiler_worker.builders.inductor_packages import compile_package
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import rewritten
 from compiler_worker.profiling.inductor_record import FusedKernel, InductorRecord
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import DimRange
 from services.engines.request_check import Sizes
 from services.engines.torch_runtime.programs import lifted_weights

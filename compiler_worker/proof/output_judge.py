@@ -24,7 +24,8 @@ from compiler_worker.measures.tolerances import column_bound
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.references.reference import Reference
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Recipe, Tolerance
 from services.contracts.selection.proof_checks import AgreementCheck, ColumnCheck
 

@@ -8,7 +8,8 @@ from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.distance import Comparison
 from compiler_worker.proof.claim import sizes_text
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe
 

@@ -15,7 +15,8 @@ from compiler_worker.references.reference import Reference
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.byte_strings import BYTES
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe, Tolerance
 

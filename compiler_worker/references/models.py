@@ -8,7 +8,8 @@ import numpy as np
 
 from services.contracts.errors import ProofError
 from services.contracts.kserve.byte_strings import strings_from_array
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.engines.device.toolchain import missing_reason
 from services.engines.onnxruntime_engine import has_bfloat16, run_as_values

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from services.contracts.errors import EngineError, InputRefusedError, SmeltError
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.recipe import Bucket
 from services.engines.request_check import Sizes, checked_arrays
 from services.engines.shapes import dims_that_may_be_empty

@@ -11,7 +11,8 @@ import numpy as np
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.manifest import EngineManifest, MasterRecord
 from services.contracts.model.recipe import Bucket
 from services.engines.base import LoadSpec

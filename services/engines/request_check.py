@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array, TensorSpec, check_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array, check_array
 
 Sizes = dict[str, int]
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.request_check import Sizes
 

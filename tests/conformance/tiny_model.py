@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import BlobRef, MasterRecord
 
 VOCABULARY = 40

@@ -15,7 +15,8 @@ from compiler_worker.proof.judge import judge
 from compiler_worker.references.models import Model, OrtModel
 from compiler_worker.references.reference import Reference, open_eager, open_reference
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array
 from services.contracts.model.manifest import BlobRef, MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 

@@ -18,7 +18,7 @@ import pytest
 from obstore.store import LocalStore
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import (
     BlobRef,

@@ -16,7 +16,8 @@ from compiler_worker.builders.inductor_builder import InductorBuilder
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.base import LoadSpec

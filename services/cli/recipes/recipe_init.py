@@ -14,7 +14,7 @@ from services.cli.recipes.recipe_model import RecipeModel, find_recipe_model
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import InputRole, Recipe
 
 _WIDTH = 88

@@ -16,9 +16,7 @@ from services.contracts.kserve.byte_strings import (
     check_strings,
     strings_from_bytes,
 )
-
-# Apart for those who read documents alone; all others compute with arrays too.
-from services.contracts.kserve.tensor_spec import TensorSpec as TensorSpec  # noqa: PLC0414 - to be imported from here
+from services.contracts.kserve.tensor_spec import TensorSpec
 
 Array = NDArray[Any]
 

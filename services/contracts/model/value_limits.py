@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.contracts.kserve.byte_strings import BYTES
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, Recipe

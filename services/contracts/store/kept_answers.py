@@ -10,12 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from services.contracts.kserve.tensors import (
-    DATATYPE_FROM_NUMPY,
-    NUMPY_FROM_DATATYPE,
-    Array,
-    TensorSpec,
-)
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe, Tolerance
 

@@ -12,7 +12,8 @@ from typing import Self
 
 import torch
 
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.inductor.artifact_index import INDEX, ArtifactIndex, BucketArtifact
 from services.engines.inductor.artifact_weights import WeightTable

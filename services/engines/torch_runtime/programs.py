@@ -8,7 +8,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.sym_node import SymNode
 
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import DimRange
 
 _LARGEST_SIZE = 2**31 - 1

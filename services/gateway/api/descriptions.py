@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from services.contracts.kserve.byte_strings import BYTES
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import ModelVersion
 from services.gateway.routing.fleet_view import EngineInUse

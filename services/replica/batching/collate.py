@@ -16,7 +16,8 @@ from typing import Self
 import numpy as np
 
 from services.contracts.errors import EngineError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
 from services.replica.request.codec import InferCall
 from services.replica.request.signature import Signature

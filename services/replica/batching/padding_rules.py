@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from services.contracts.kserve.byte_strings import BYTES
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import InputRecipe, InputRole
 
 Specs = Mapping[str, TensorSpec]

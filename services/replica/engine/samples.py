@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.recipe import Bucket, InputRecipe, InputRole
 
 

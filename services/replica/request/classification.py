@@ -7,7 +7,8 @@ import numpy as np
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE, bytes_from_strings
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.pb import open_inference_v2_pb2 as pb
 
 PARAMETER: Final = "classification"

@@ -18,11 +18,8 @@ from services.contracts.kserve.byte_strings import BYTES, check_num_strings
 from services.contracts.kserve.protobuf_wire import malformed
 from services.contracts.kserve.request_limits import check_request_head
 from services.contracts.kserve.request_wire import split_request
-from services.contracts.kserve.tensors import (
-    Array,
-    TensorSpec,
-    array_from_bytes,
-)
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array, array_from_bytes
 from services.contracts.kserve.typed_contents import array_from_contents
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.parameters import (

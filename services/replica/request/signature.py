@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket
 from services.contracts.model.value_limits import ValueLimits, limits_of

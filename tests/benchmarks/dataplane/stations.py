@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.transport.frame_decoder import FrameDecoder
 from services.contracts.transport.frames import (
     MAX_PAYLOAD_BYTES,

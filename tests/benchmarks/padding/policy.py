@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.policy import MAX_CANDIDATES, BatchPolicy

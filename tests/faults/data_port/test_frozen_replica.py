@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import ConnectionLostError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.transport.frames import NO_TOKEN

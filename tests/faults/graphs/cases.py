@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array
 from services.contracts.model.recipe import DimRange
 from tests.faults.graphs import (
     control,

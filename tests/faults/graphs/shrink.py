@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY
 from tests.faults.graphs.cases import Case, names_read, with_settings
 from tests.faults.graphs.grower import Value
 

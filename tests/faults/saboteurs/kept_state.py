@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from compiler_worker.references.models import Model
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from tests.faults.saboteurs.engine_faults import ENGINE_FAULTS, EngineFault, Interface
 
 Arrays = Mapping[str, Array]

@@ -14,7 +14,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.transport.frames import NO_TOKEN, InferFrame

@@ -15,7 +15,7 @@ from compiler_worker.master.opened import OpenedMaster
 from compiler_worker.master.stored import store_onnx
 from services.cli.demo import minilm as demo
 from services.cli.demo.sentences import CORPUS, QUERIES, sample_sentences
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 
 Embed = Callable[..., NDArray[np.float32]]
 

@@ -13,7 +13,8 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import TensorSpec, bytes_from_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import bytes_from_array
 from services.contracts.model.batching import Batching
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.input_values import InputValues

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import EngineManifest, MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe

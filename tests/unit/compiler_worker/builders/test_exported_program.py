@@ -11,7 +11,7 @@ import torch
 
 from compiler_worker.builders.exported_program import export_program
 from services.contracts.errors import BuildError, UnsupportedGraphError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.torch_runtime.programs import program_on, ranges_of

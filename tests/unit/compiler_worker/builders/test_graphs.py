@@ -18,7 +18,7 @@ from compiler_worker.builders.typed_graphs import (
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import DimRange
 from services.engines.torch_runtime.programs import ranges_of
 from tests.conformance.tiny_model import draw_inputs, master_record, reference, tiny_model
@@ -87,7 +87,7 @@ def test_a_graph_that_bounds_a_dimension_says_so() -> None:
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
             return (x + self.table[: x.shape[1]],)
 
-    from services.contracts.kserve.tensors import TensorSpec
+    from services.contracts.kserve.tensor_spec import TensorSpec
 
     spec = TensorSpec(name="x", datatype="FP32", shape=("batch", "sequence"))
     program = export_dynamic(torch.fx.symbolic_trace(Positions()), (spec,), {})

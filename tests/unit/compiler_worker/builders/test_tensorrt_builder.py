@@ -16,7 +16,7 @@ from compiler_worker.builders.tensorrt_builder import TensorrtBuilder
 from services.contracts.errors import BuildError, BuildUnavailableError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.device.toolchain import installed_version
 from services.engines.tensorrt_engine import PLAN

@@ -8,7 +8,7 @@ from compiler_worker.inputs.sampling import (
     SampleVariant,
     proof_samples,
 )
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from tests.conformance.tiny_model import master_record
 

@@ -5,7 +5,7 @@ import pytest
 
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.inputs.sampling import draw_sample, proof_samples
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe

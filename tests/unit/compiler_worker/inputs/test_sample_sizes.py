@@ -16,7 +16,7 @@ from compiler_worker.inputs.sampling import (
     proof_samples,
     timed_samples,
 )
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.unit.compiler_worker.inputs.sampled import BUCKET, FLOATS, MASTER, RECIPE
 

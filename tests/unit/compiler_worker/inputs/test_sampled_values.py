@@ -10,7 +10,8 @@ from compiler_worker.inputs.sampling import (
     draw_sample,
     proof_samples,
 )
-from services.contracts.kserve.tensors import TensorSpec, check_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import check_array
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.unit.compiler_worker.inputs.sampled import BUCKET, FLOATS, MASTER, RECIPE
 

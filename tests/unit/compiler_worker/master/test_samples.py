@@ -14,7 +14,7 @@ from compiler_worker.master.samples import (
     write_samples,
 )
 from services.contracts.errors import InvalidModelError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import InputRecipe, Recipe
 
 WORDS = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))

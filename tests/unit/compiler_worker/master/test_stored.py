@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from compiler_worker.master.opened import StoredMaster
 from compiler_worker.master.stored import store_onnx
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 
 Save = Callable[..., Path]
 

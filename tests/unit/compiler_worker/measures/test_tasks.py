@@ -11,7 +11,8 @@ from compiler_worker.measures.tasks import TaskSamples, check_tasks
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord, TaskCheck
 from services.contracts.model.recipe import (
     Bucket,

@@ -7,7 +7,7 @@ from compiler_worker.model_checks.accepted_blindness import (
 )
 from compiler_worker.proof.sabotages import OF_FLOATS
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import OutputRecipe, Recipe
 

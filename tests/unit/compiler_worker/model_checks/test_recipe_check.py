@@ -6,7 +6,7 @@ import pytest
 
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe

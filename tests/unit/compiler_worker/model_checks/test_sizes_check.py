@@ -11,7 +11,8 @@ from onnx import parser
 from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord

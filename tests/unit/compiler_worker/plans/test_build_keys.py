@@ -18,7 +18,7 @@ from services.contracts.builds.code_digest import build_code
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import BlobRef, ModelVersion

@@ -14,7 +14,8 @@ from compiler_worker.precision.calibration import (
     write_calibration,
 )
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.model.value_limits import limits_of

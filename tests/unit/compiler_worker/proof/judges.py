@@ -7,7 +7,8 @@ from compiler_worker.measures.tolerances import together_for, tolerance_for
 from compiler_worker.proof.output_judge import Bounds, OutputJudge
 from compiler_worker.proof.power import Kept
 from services.contracts.hardware.kinds import Precision
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Recipe
 
 

@@ -10,7 +10,8 @@ from compiler_worker.measures.answer_sizes import typical_sizes
 from compiler_worker.references.agreement import disagreement, eager_errors
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import Reference
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe
 

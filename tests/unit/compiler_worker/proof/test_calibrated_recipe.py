@@ -7,7 +7,7 @@ import pytest
 
 from compiler_worker.children.requests import ProofRequest
 from compiler_worker.proof.proof_child import drawn_recipe
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import BlobRef, MasterRecord
 from services.contracts.model.recipe import InputRecipe, Recipe
 

@@ -12,7 +12,7 @@ from compiler_worker.children.requests import ProofRequest, ReplayRequest
 from compiler_worker.proof.replay_child import wanted_outputs
 from compiler_worker.references.models import EvaluatorModel, OrtModel
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord
 
 # ONNX says that a number becomes text, and not of how many digits.

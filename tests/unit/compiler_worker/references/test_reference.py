@@ -24,7 +24,8 @@ from compiler_worker.references.reference import (
 from compiler_worker.references.reference_cache import CachedModel
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import OutputRecipe, Recipe
 from tests.conformance.tiny_model import (

@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_worker.references.models import EvaluatorModel, OrtModel
-from services.contracts.kserve.tensors import Array, TensorSpec, check_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array, check_array
 from services.contracts.model.manifest import MasterRecord
 from tests.conformance.strings import colours
 

@@ -10,7 +10,7 @@ from obstore.store import MemoryStore
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import (
     EngineManifest,
     Proof,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import EngineError, InvalidRequestError, OverloadedError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
 

@@ -10,7 +10,8 @@ import pytest
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.manifest import BlobRef
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.engines.request_check import checked_arrays
 
 SPECS = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe

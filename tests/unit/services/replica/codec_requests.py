@@ -4,11 +4,8 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.grpc._utils import _get_inference_request
 
-from services.contracts.kserve.tensors import (
-    NUMPY_FROM_DATATYPE,
-    TensorSpec,
-    bytes_from_array,
-)
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, bytes_from_array
 from services.contracts.model.manifest import ModelVersion
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.signature import Signature

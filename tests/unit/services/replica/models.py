@@ -1,6 +1,6 @@
 """Small models as values: what the replica's parts need to know of one."""
 
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.kserve.tensors import TensorSpec, check_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import check_array
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole
 from services.contracts.selection.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet

@@ -4,7 +4,7 @@ import pytest
 
 from services.cli.bench.bench_requests import drawn_requests
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe

@@ -17,7 +17,7 @@ from services.cli.sizes.bucket_advice import SizeCounts, best_edges, waste
 from services.cli.sizes.buckets import advice_document
 from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store

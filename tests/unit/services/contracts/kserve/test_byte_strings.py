@@ -16,12 +16,8 @@ from services.contracts.kserve.byte_strings import (
     strings_from_array,
     strings_from_elements,
 )
-from services.contracts.kserve.tensors import (
-    TensorSpec,
-    array_from_bytes,
-    bytes_from_array,
-    check_array,
-)
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import array_from_bytes, bytes_from_array, check_array
 
 SPEC = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     NUMPY_FROM_DATATYPE,
-    TensorSpec,
     array_from_bytes,
     bytes_from_array,
     check_array,

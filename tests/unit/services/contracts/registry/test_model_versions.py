@@ -15,7 +15,7 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Recipe

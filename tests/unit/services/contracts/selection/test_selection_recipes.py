@@ -6,7 +6,7 @@ import pytest
 
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import (
     BlobRef,
     MasterRecord,

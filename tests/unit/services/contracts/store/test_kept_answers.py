@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import OutputRecipe, Recipe, Tolerance
 from services.contracts.store.kept_answers import KeptAnswer, fault_of, read_answers, write_answers
 from tests.conformance.tiny_model import master_record

@@ -9,7 +9,7 @@ import torch
 import torch._inductor as inductor
 
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange

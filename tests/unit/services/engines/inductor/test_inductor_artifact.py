@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device

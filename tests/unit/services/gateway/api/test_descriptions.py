@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.batching import Batching, QueuePolicy
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange

@@ -12,7 +12,7 @@ from services.contracts.errors import (
     DeadlineExceededError,
     OverloadedError,
 )
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange

@@ -6,7 +6,8 @@ import tritonclient.grpc as triton
 from tritonclient.grpc._utils import _get_inference_request
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.classification import MAX_TEXTS, classified
 from services.replica.request.codec import call_from_request

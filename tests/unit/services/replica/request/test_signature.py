@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.replica.request.signature import Signature

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec, bytes_from_array
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, bytes_from_array
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.pb import open_inference_v2_pb2 as pb
