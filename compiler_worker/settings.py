@@ -16,7 +16,8 @@ class CompilerSettings(BaseSettings):
         home: folder of the local store and cache, the command line's own.
         store_url: artifact store: a folder, or s3://, gs://, az://.
         cache_dir: local copies of masters and engines, reference outputs, workspaces.
-        build_time_limit_s: a build that takes longer is ended and recorded as failed.
+        build_time_limit_s: a build that takes longer is ended and recorded as failed; its waits for
+            other builds on the host do not count.
         proof_time_limit_s: as the other, for a proof with its benchmark.
         verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
             a model is added; an eighth of it is for samples. 0 adds models without a verdict.
