@@ -16,12 +16,14 @@ class CompilerSettings(BaseSettings):
         home: folder of the local store and cache, the command line's own.
         store_url: artifact store: a folder, or s3://, gs://, az://.
         cache_dir: local copies of masters and engines, reference outputs, workspaces.
-        build_time_limit_s: a build that takes longer is ended and recorded as failed.
+        build_time_limit_s: a build that takes longer is ended and recorded as failed; its waits for
+            other builds on the host do not count.
         proof_time_limit_s: as the other, for a proof with its benchmark.
         verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
             a model is added; an eighth of it is for samples. 0 adds models without a verdict.
+        num_builds: how many builds share this host at a time.
         memory_limit_gib: resident memory of a build or proof with all its children; by default
-            most of the host's, or of the container's.
+            most of the host's, or of the container's, divided by the builds that share it.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
         benchmark_s: seconds for which engine and eager are timed, each, at each shape; the
             fallback's come out of the same sum.
@@ -48,7 +50,10 @@ class CompilerSettings(BaseSettings):
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
     verdict_time_limit_s: float = Field(default=120.0, ge=0)
-    memory_limit_gib: float = Field(default_factory=usable_memory_gib, gt=0)
+    num_builds: int = Field(default=1, ge=1)
+    memory_limit_gib: float = Field(
+        default_factory=lambda given: usable_memory_gib(given["num_builds"]), gt=0
+    )
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)

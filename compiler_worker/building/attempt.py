@@ -62,7 +62,8 @@ class Attempt:
     def follow(self, outcome: ChildOutcome[Any]) -> None:
         """Take over the child's account: stage, seconds, last log lines."""
         self._stage = outcome.stage
-        self._durations_s |= outcome.durations_s
+        for stage, duration_s in outcome.durations_s.items():
+            self._durations_s[stage] = self._durations_s.get(stage, 0.0) + duration_s
         self._log_tail = outcome.log_tail
 
     def record(

@@ -25,13 +25,14 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
         compile_cache=request.compile_cache,
         typed_graphs=request.cache_dir / "typed",
     )
-    started = time.monotonic()
-    with events.stage(Stage.BUILD), beside_others(request.cache_dir):
+    with beside_others(request.cache_dir, events), events.stage(Stage.BUILD):
+        started = time.monotonic()
         output = builder_for(request.key.kind).build(plan, request.workspace, events.line)
+        duration_s = time.monotonic() - started
     return BuildResult(
         files=output.files,
         needs_master=output.needs_master,
         findings=output.findings,
-        duration_s=time.monotonic() - started,
+        duration_s=duration_s,
         peak_memory_bytes=peak_resident_bytes(),
     )

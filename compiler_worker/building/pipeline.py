@@ -41,7 +41,7 @@ from services.contracts.model.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.model.precision_choice import AUTO
+from services.contracts.model.precisions import is_tried
 from services.contracts.model.recipe import Recipe
 from services.contracts.selection.joint_run import JointRun
 
@@ -144,9 +144,9 @@ def build_model(
 
 
 def _tried(recipe: Recipe, wanted: Wanted) -> frozenset[Precision]:
-    if recipe.precisions != AUTO or wanted.precisions:
+    if wanted.precisions:
         return frozenset()
-    return frozenset(Precision) - {Precision.FP32}
+    return frozenset(each for each in Precision if is_tried(recipe, each))
 
 
 def _is_any_proven(records: Sequence[BuildRecord], up_to_date: Sequence[PublishedEngine]) -> bool:

@@ -30,10 +30,15 @@ STACK_SIGNAL = signal.SIGUSR1
 
 
 class Events:
-    """Writes a child's progress, one JSON line per event."""
+    """Writes a child's progress, one JSON line per event.
+
+    Attributes:
+        waited_s: seconds in stages of waiting, which are no part of the work.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.waited_s = 0.0
 
     @classmethod
     def on_stdout(cls) -> "Events":
@@ -48,12 +53,18 @@ class Events:
         self._write(ChildEvent(line=text))
 
     @contextmanager
-    def stage(self, stage: Stage) -> Iterator[None]:
-        """Announce a stage and, when it ended well, its seconds."""
-        self._write(ChildEvent(stage=stage))
+    def stage(self, stage: Stage, line: str = "") -> Iterator[None]:
+        """Announce a stage and, when it ended well, its seconds; one that is entered again adds.
+
+        In none other: seconds of stages are summed, and the last one entered is where a child is.
+        """
+        self._write(ChildEvent(stage=stage, line=line))
         started = time.monotonic()
         yield
-        self._write(ChildEvent(ended_stage=stage, duration_s=time.monotonic() - started))
+        duration_s = time.monotonic() - started
+        if stage is Stage.WAIT:
+            self.waited_s += duration_s
+        self._write(ChildEvent(ended_stage=stage, duration_s=duration_s))
 
     def _write(self, event: ChildEvent) -> None:
         self._stream.write(json.dumps(event.model_dump(mode="json")) + "\n")

@@ -44,7 +44,7 @@ class ChildLimits:
     """What a child may take.
 
     Attributes:
-        time_s: seconds from start to end.
+        time_s: seconds from start to end, without those in which it waits for its turn.
         memory_bytes: resident memory of the child and all its descendants.
         time_setting, memory_setting: names of the settings that raise them, for messages.
         stop_reason: asked while the child works; ends it when it says something.
@@ -66,7 +66,7 @@ class ChildOutcome(Generic[Result]):
         failure: why there is no result, "" when there is one.
         error: class of the error that the child itself reported, "" when it could not.
         stage: the last stage entered.
-        durations_s: seconds by stage that ended.
+        durations_s: seconds by stage that ended, summed where it was entered again.
         peak_memory_bytes: most resident memory seen of the child and its descendants.
     """
 
@@ -151,6 +151,7 @@ class _Watch(Generic[Result]):
         self._outcome = outcome
         self._log: deque[str] = deque(maxlen=_MAX_LOG_LINES)
         self._deadline = time.monotonic() + limits.time_s
+        self._left_s = limits.time_s
 
     def until_ended(self) -> None:
         """Return when the child has ended and all its lines are read."""
@@ -255,8 +256,17 @@ class _Watch(Generic[Result]):
         if event.stage:
             self._outcome.stage = event.stage
         if event.ended_stage:
-            self._outcome.durations_s[event.ended_stage] = event.duration_s
+            earlier_s = self._outcome.durations_s.get(event.ended_stage, 0.0)
+            self._outcome.durations_s[event.ended_stage] = earlier_s + event.duration_s
+        self._hold_deadline(event)
         self._on_event(event)
+
+    def _hold_deadline(self, event: ChildEvent) -> None:
+        """Move the deadline by what the child waits; whom it waits for has limits too."""
+        if event.stage is Stage.WAIT:
+            self._left_s, self._deadline = self._deadline - time.monotonic(), math.inf
+        elif event.ended_stage is Stage.WAIT:
+            self._deadline = time.monotonic() + self._left_s
 
     def _take_log_line(self, line: str) -> None:
         self._log.append(line)

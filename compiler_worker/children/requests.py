@@ -23,7 +23,10 @@ RESULT_FILE = "result.json"
 
 
 class Stage(StrEnum):
-    """Where a build is; the last one entered stands in its record."""
+    """Where a build is; the last one entered stands in its record.
+
+    In `wait` it is another worker's turn; limits on time do not count it.
+    """
 
     WAIT = "wait"
     OPEN = "open"

@@ -45,7 +45,8 @@ def prove_one(request: ProofRequest, events: Events) -> Proof:
     """
     started = time.monotonic()
     proof = _Proving(request, events).run()
-    return proof.model_copy(update={"duration_s": time.monotonic() - started})
+    duration_s = time.monotonic() - started - events.waited_s
+    return proof.model_copy(update={"duration_s": duration_s})
 
 
 class _Proving:
@@ -62,7 +63,8 @@ class _Proving:
     def run(self) -> Proof:
         """Load, judge, and time what passed."""
         prepare_torch(self._request)
-        with self._events.stage(Stage.PROVE), beside_others(self._request.cache_dir):
+        events = self._events
+        with beside_others(self._request.cache_dir, events), events.stage(Stage.PROVE):
             self._events.line("loading the engine")
             try:
                 # The engine first: memory is measured before anything else has grown.
@@ -134,28 +136,27 @@ class _Proving:
 
     def _timed_proof(self, proof: Proof, engine: Model, eager: Model) -> Proof:
         """The proof with the curve of engine, eager and fallback."""
-        request = self._request
-        with self._events.stage(Stage.BENCHMARK):
-            self._events.line("opening the fallback")
-            timed = self._timed()
-            with beside_others(request.cache_dir):
-                fallback = open_fallback(request, timed)
-            contest = Contest(
-                engine=Contender(model=engine, held_bytes=proof.peak_memory_bytes),
-                eager=Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
-                fallback=fallback.contender,
-                platform=self._platform,
-            )
-            self._events.line(f"timing beside eager; the fallback: {fallback.words}")
-            limits = BenchmarkLimits(
-                seconds_per_side=2 * request.benchmark_s / len(contest.contenders),
-                # What this leaves in doubt is timed again, beside all other candidates.
-                patience=1.0,
-                min_iterations=request.benchmark_iterations,
-            )
+        request, events = self._request, self._events
+        timed = self._timed()
+        with beside_others(request.cache_dir, events), events.stage(Stage.BENCHMARK):
+            events.line("opening the fallback")
+            fallback = open_fallback(request, timed)
             answers = [engine.run(sample.inputs) for sample in timed]
-            with alone(request.cache_dir):
-                timings = benchmark(contest, timed, request.recipe, limits)
+        contest = Contest(
+            engine=Contender(model=engine, held_bytes=proof.peak_memory_bytes),
+            eager=Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
+            fallback=fallback.contender,
+            platform=self._platform,
+        )
+        limits = BenchmarkLimits(
+            seconds_per_side=2 * request.benchmark_s / len(contest.contenders),
+            # What this leaves in doubt is timed again, beside all other candidates.
+            patience=1.0,
+            min_iterations=request.benchmark_iterations,
+        )
+        with alone(request.cache_dir, events), events.stage(Stage.BENCHMARK):
+            events.line(f"timing beside eager; the fallback: {fallback.words}")
+            timings = benchmark(contest, timed, request.recipe, limits)
             fallback.close()
             reason = self._changed(engine, timed, answers)
         outcome = ProofOutcome.FAILED if reason else proof.outcome

@@ -16,7 +16,13 @@ from compiler_worker.building.publish import now
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import TIME
 from compiler_worker.children.process import run_child
-from compiler_worker.children.requests import ChildEvent, JointEntrant, JointRequest, JointResult
+from compiler_worker.children.requests import (
+    ChildEvent,
+    JointEntrant,
+    JointRequest,
+    JointResult,
+    Stage,
+)
 from compiler_worker.proof.proof_job import ProofJob, proof_request
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError, SmeltError
@@ -192,7 +198,7 @@ def _result(
 
 def _with_num_engines(event: ChildEvent, num_engines: int) -> ChildEvent:
     """Says whose stage this is: events go under the key of one engine."""
-    if event.stage is None:
+    if event.stage is not Stage.BENCHMARK:
         return event
     words = f"{num_engines} engines in turns, eager and the fallback beside them"
     return event.model_copy(update={"line": words})

@@ -45,14 +45,14 @@ class _Timing:
     def run(self) -> JointResult:
         """Load everything, then time it."""
         prepare_torch(self._any)
-        with self._events.stage(Stage.BENCHMARK):
-            with beside_others(self._any.cache_dir):
-                engines = self._loaded()
-                eager = self._opened_eager()
-                self._events.line("opening the fallback")
-                fallback = open_fallback(self._any, self._samples)
-            with alone(self._any.cache_dir):
-                shapes = tuple(self._at(each, engines, eager, fallback) for each in self._samples)
+        cache_dir, events = self._any.cache_dir, self._events
+        with beside_others(cache_dir, events), events.stage(Stage.BENCHMARK):
+            engines = self._loaded()
+            eager = self._opened_eager()
+            events.line("opening the fallback")
+            fallback = open_fallback(self._any, self._samples)
+        with alone(cache_dir, events), events.stage(Stage.BENCHMARK):
+            shapes = tuple(self._at(each, engines, eager, fallback) for each in self._samples)
             fallback.close()
             for engine in engines.values():
                 engine.close()

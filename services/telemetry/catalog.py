@@ -259,12 +259,14 @@ PROOF_DURATION = _histogram(
 )
 BUILD_STATE = _gauge(
     "smelt_build_state",
-    "1 for the outcome of the newest attempt to build an engine of a model, 0 for others.",
+    "1 for the outcome of the newest attempt to build an engine of a model, 0 for others; refused: "
+    "its proof failed, and the recipe leaves the precision to auto.",
     ("model", "version", "generation", "kind", "precision", "outcome"),
 )
 ENGINES = _gauge(
     "smelt_engines",
-    "Published engines of a model, by the outcome of their newest proof.",
+    "Published engines of a model, by the outcome of their newest proof; refused: it failed, and "
+    "the recipe leaves the precision to auto.",
     ("model", "version", "generation", "kind", "outcome"),
 )
 REPLICAS_WANTED = _gauge(

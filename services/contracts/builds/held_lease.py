@@ -73,7 +73,7 @@ class HeldLease:
         """Show in the lease how far the work is; a new stage at once, a line with the next beat."""
         changed = {"line": line}
         if stage:
-            changed = {"stage": stage, "stage_since": timestamp(utc_now()), "line": ""}
+            changed = {"stage": stage, "stage_since": timestamp(utc_now()), "line": line}
         with self._lock:
             if stage or line:
                 self._lease = self._lease.model_copy(update=changed)

@@ -335,7 +335,7 @@ class BuildRecord(Document):
     """What happened in one attempt to build one key.
 
     Attributes:
-        stage: the last stage entered: open, build, prove, benchmark, publish.
+        stage: the last one entered: open, build, prove, benchmark, publish; wait: for the host.
         reason: the builder's or the proof's own words; "" on success.
         stage_durations_s: seconds by stage.
     """

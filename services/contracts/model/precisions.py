@@ -50,6 +50,11 @@ def precisions_on(
     }
 
 
+def is_tried(recipe: Recipe, precision: Precision) -> bool:
+    """Whether nobody asked for it, and `auto` tries it: a proof that refuses it is no failure."""
+    return recipe.precisions == AUTO and precision is not Precision.FP32
+
+
 def _refusal(precision: Precision, recipe: Recipe, has_calibration: bool) -> str:
     """Why a precision that `auto` tries is not for a recipe; "" where it is."""
     if recipe.accuracy is Accuracy.EXACT and precision is not Precision.FP32:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from services.contracts.builds.build_plan import (
@@ -223,20 +224,18 @@ class ViewReader:
             # What was proven before this process began needs none: there may be years of them.
             if known is None and is_done and digest not in self._attempted:
                 known = []
-            if known is None or not (is_done or self._is_given_up(digest, known, requests)):
+            is_settled = partial(
+                is_given_up, digest, requests=requests, policy=self._policy, plan=plan
+            )
+            if known is None or not (is_done or is_settled(known)):
                 known = self.moment.build_records(digest)
             records[digest] = known
-            if is_done or self._is_given_up(digest, known, requests):
+            if is_done or is_settled(known):
                 self._settled[digest] = known
                 self._attempted.discard(digest)
             else:
                 self._attempted.add(digest)
         return records
-
-    def _is_given_up(
-        self, digest: str, records: list[BuildRecord], requests: Sequence[RebuildRequest]
-    ) -> bool:
-        return is_given_up(digest, records, requests, self._policy)
 
     def _ends(self, view: FleetView) -> dict[str, TaskEnd]:
         """How tasks ended that were to make the plans which are still lacking."""

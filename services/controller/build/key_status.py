@@ -16,15 +16,14 @@ from services.contracts.builds.build_plan import (
 )
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import (
-    BuildOutcome,
     BuildRecord,
+    Proof,
     ProofOutcome,
     PublishedEngine,
 )
 from services.contracts.process.backoff import wait_after
 
 _LONGEST_WAIT_S = 24 * 3600.0
-_GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,7 @@ def key_status(
             )
         if is_proven_on(engine, generation):
             return KeyStatus(planned=planned, state=KeyState.PROVEN, engine=engine)
-    failures = _failures_that_count(digest, records, requests)
+    failures = _failures_that_count(digest, records, requests, plan)
     if failures:
         return _failed(planned, engine, failures, policy, failed_at)
     return KeyStatus(
@@ -141,28 +140,40 @@ def is_given_up(
     records: Sequence[BuildRecord],
     requests: Sequence[RebuildRequest],
     policy: RetryPolicy,
+    plan: BuildPlan | None = None,
 ) -> bool:
     """Whether only a rebuild request has a key tried again: refused, or failed too often."""
-    failures = _failures_that_count(digest, records, requests)
+    failures = _failures_that_count(digest, records, requests, plan)
     return _is_refused(failures) or len(failures) >= policy.max_attempts
 
 
 def _is_refused(failures: Sequence[BuildRecord]) -> bool:
-    """Whether an engine was built, and its proof refused it: built again it would be the same."""
-    return bool(failures) and failures[-1].outcome is BuildOutcome.PROOF_FAILED
+    """Whether an engine was built and its answers were wrong: built again it would be the same.
+
+    One that could not be loaded or run was compared with nothing: memory may have been short.
+    """
+    proof = failures[-1].proof if failures else None
+    return proof is not None and proof.outcome is ProofOutcome.FAILED and bool(proof.checks)
 
 
 def is_to_be_proven_again(
     engine: PublishedEngine, requests: Sequence[RebuildRequest], plan: BuildPlan | None = None
 ) -> bool:
-    """Whether other code proved it, or another proof was requested and there is none yet.
-
-    Once for each plan: nodes of two releases would replace each other's proofs for ever.
-    """
+    """Whether other code proved it, or another proof was requested and there is none yet."""
     newest = engine.proof.created_at
-    if plan and newest < plan.created_at and is_of_other_code(engine.proof, plan.proof_code):
-        return True
-    return any(request.reprove.get(engine.digest) == newest for request in requests)
+    return _is_outdated(engine.proof, plan) or any(
+        request.reprove.get(engine.digest) == newest for request in requests
+    )
+
+
+def _is_outdated(proof: Proof, plan: BuildPlan | None) -> bool:
+    """Whether a verdict is of other code than a plan's, and older than the plan.
+
+    So once for each plan: nodes of two releases would replace each other's proofs for ever.
+    """
+    if plan is None or proof.created_at >= plan.created_at:
+        return False
+    return is_of_other_code(proof, plan.proof_code)
 
 
 def is_proven_on(engine: PublishedEngine, generation: Generation) -> bool:
@@ -175,19 +186,17 @@ def is_proven_on(engine: PublishedEngine, generation: Generation) -> bool:
 
 
 def _failures_that_count(
-    digest: str, records: Sequence[BuildRecord], requests: Sequence[RebuildRequest]
+    digest: str,
+    records: Sequence[BuildRecord],
+    requests: Sequence[RebuildRequest],
+    plan: BuildPlan | None,
 ) -> list[BuildRecord]:
-    """The newest failures in a row, without those that a rebuild request forgave."""
+    """The failures since the last success or outdated verdict, none that a request forgave."""
     # Requests hold how many records there were: those are only ever appended to, oldest first.
     forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
-    return _failures_in_a_row(records[forgiven:])
-
-
-def _failures_in_a_row(records: Sequence[BuildRecord]) -> list[BuildRecord]:
-    """The failures since the last success, oldest first."""
     failures: list[BuildRecord] = []
-    for record in reversed(records):
-        if record.outcome in _GOOD:
+    for record in reversed(records[forgiven:]):
+        if record.outcome.is_good or (record.proof and _is_outdated(record.proof, plan)):
             break
         failures.append(record)
     return failures[::-1]

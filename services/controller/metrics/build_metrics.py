@@ -21,6 +21,7 @@ from services.contracts.model.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
+from services.contracts.model.precisions import is_tried
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory
 from services.controller.build.build_view import FleetView, distinct_pools
@@ -32,6 +33,8 @@ from services.telemetry.shown_gauge import ShownGauge
 logger = logging.getLogger(__name__)
 
 _BUILD_STAGE = "build"
+# The outcome of a proof that refuses a precision which nobody asked for.
+_REFUSED = "refused"
 _Series = tuple[tuple[str, str], ...]
 _NO_ATTEMPT = ("", BuildOutcome.FAILED)
 _OUTCOMES = {
@@ -120,11 +123,10 @@ class BuildMetrics:
         engines: dict[tuple[str, ...], float] = {}
         states: dict[tuple[str, ...], float] = {}
         for version in filter(view.is_newest, view.versions):
-            served = (version.name, str(version.version))
             planned = _planned_keys(view, version)
             published = [view.engines[digest] for digest in planned if digest in view.engines]
-            engines |= _engine_series(served, published)
-            states |= _state_series(served, view, planned)
+            engines |= _engine_series(version, published)
+            states |= _state_series(version, view, planned)
         self._engines.show(engines)
         self._states.show(states)
 
@@ -135,19 +137,27 @@ def _planned_keys(view: FleetView, version: ModelVersion) -> Mapping[str, BuildK
     return {each.digest: each.key for plan in plans if plan for each in plan.planned}
 
 
+def _outcome(version: ModelVersion, key: BuildKey, outcome: BuildOutcome | ProofOutcome) -> str:
+    """The outcome as a label: a proof that refuses what `auto` tries is no failure."""
+    # By identity: what failed to be built has the value of a proof that failed.
+    is_refused = outcome is BuildOutcome.PROOF_FAILED or outcome is ProofOutcome.FAILED
+    return _REFUSED if is_refused and is_tried(version.recipe, key.precision) else outcome.value
+
+
 def _state_series(
-    served: tuple[str, str], view: FleetView, planned: Mapping[str, BuildKey]
+    version: ModelVersion, view: FleetView, planned: Mapping[str, BuildKey]
 ) -> dict[tuple[str, ...], float]:
     """How the newest attempt of each place ended, by the values of the labels of BUILD_STATE."""
-    newest: dict[tuple[str, ...], tuple[str, BuildOutcome]] = {}
+    newest: dict[tuple[str, ...], tuple[str, str]] = {}
     for digest, key in planned.items():
         place = tuple(key.metric_labels().values())
-        newest[place] = max(_last_attempt(view, digest), newest.get(place, _NO_ATTEMPT))
+        at, outcome = _last_attempt(view, digest)
+        newest[place] = max((at, _outcome(version, key, outcome)), newest.get(place, _NO_ATTEMPT))
     return {
-        (*served, *place, outcome.value): float(found is outcome)
+        (version.name, str(version.version), *place, outcome): float(found == outcome)
         for place, (at, found) in newest.items()
         if at
-        for outcome in BuildOutcome
+        for outcome in (*BuildOutcome, _REFUSED)
     }
 
 
@@ -161,13 +171,14 @@ def _last_attempt(view: FleetView, digest: str) -> tuple[str, BuildOutcome]:
 
 
 def _engine_series(
-    served: tuple[str, str], published: Iterable[PublishedEngine]
+    version: ModelVersion, published: Iterable[PublishedEngine]
 ) -> Mapping[tuple[str, ...], float]:
     """Number of engines by the values of the labels of ENGINES; 0 for other outcomes."""
     series: Counter[tuple[str, ...]] = Counter()
     for engine in published:
         key = engine.manifest.key
-        for outcome in ProofOutcome:
-            is_so = engine.proof.outcome is outcome
-            series[*served, key.generation, key.kind.value, outcome.value] += is_so
+        found = _outcome(version, key, engine.proof.outcome)
+        place = (version.name, str(version.version), key.generation, key.kind.value)
+        for outcome in (*ProofOutcome, _REFUSED):
+            series[*place, outcome] += found == outcome
     return series

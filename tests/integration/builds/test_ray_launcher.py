@@ -64,7 +64,8 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args=head)
     facts = SIMULATED[main_device(SIMULATED).parsed_generation.platform]
     labels = NodeClass.from_facts(facts).labels() | {SIMULATED_LABEL: facts.generation}
-    made.add_node(num_cpus=1, labels=labels)
+    # Ray counts what it is told: room for two builds.
+    made.add_node(num_cpus=4, memory=16 * 2**30, labels=labels)
     ray.init(address=made.address, log_to_driver=False)
     yield made
     ray.shutdown()
@@ -191,6 +192,7 @@ def test_a_build_steps_back_behind_serving_and_ends_with_its_task(
     compiler = compiler_of(place)
     assert compiler.nice() == os.nice(0) + NICENESS
     assert "OMP_NUM_THREADS" not in compiler.environ()
+    assert " --num-builds 2 " in f"{' '.join(compiler.cmdline())} "
     ray_launcher.forget("build-long")
     gone, _ = psutil.wait_procs([compiler], timeout=LIMIT_S)
     assert gone == [compiler]

@@ -1,7 +1,9 @@
 """Whatever a child does, its parent comes back with an outcome that says what happened."""
 
+import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +143,47 @@ def test_a_hanging_child_is_ended_with_all_it_started(run_script: RunScript) -> 
         "no result within 6 s, in stage 'build'; raise SMELT_TIME if it needs longer"
     )
     gone_or_dead(int(outcome.log_tail[-1]))
+
+
+def test_the_limit_on_time_does_not_count_what_a_child_waits(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    limit_s, turn = 5.0, tmp_path / "turn"
+    os.mkfifo(turn)
+    over_at = time.monotonic() + 1.5 * limit_s
+    given = []
+
+    def give_turn() -> str:
+        if not given and time.monotonic() > over_at:
+            given.append(turn.write_text(""))
+        return ""
+
+    limits = ChildLimits(
+        time_s=limit_s, memory_bytes=8 * 2**30, time_setting="SMELT_TIME", stop_reason=give_turn
+    )
+    outcome = run_script(
+        f"""
+        enter("wait")
+        Path({str(turn)!r}).read_text()
+        print(json.dumps({{"ended_stage": "wait", "duration_s": 1}}), flush=True)
+        enter("prove")
+        signal.pause()
+        """,
+        limits,
+    )
+    assert outcome.failure == (
+        "no result within 5 s, in stage 'prove'; raise SMELT_TIME if it needs longer"
+    )
+
+
+def test_seconds_of_a_stage_that_is_entered_again_are_summed(run_script: RunScript) -> None:
+    outcome = run_script("""
+        for seconds in (1.5, 2.0):
+            enter("benchmark")
+            print(json.dumps({"ended_stage": "benchmark", "duration_s": seconds}))
+        give("r")
+    """)
+    assert outcome.durations_s == {"benchmark": 3.5}
 
 
 def test_a_child_that_leaves_processes_behind_does_not_hold_its_parent(

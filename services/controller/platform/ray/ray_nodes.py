@@ -19,8 +19,14 @@ _CORES_PER_BUILD, _GIB_PER_BUILD = 2, 8
 
 
 def num_builds(node: Mapping[str, Any]) -> int:
-    """How many builds a node takes at a time, by its cores and what Ray leaves of its memory."""
+    """How many builds a node takes at a time, by its cores and what Ray leaves of its memory.
+
+    One with GPUs takes one: each tunes, proves and times on the first, and would meet the others
+    there in its figures and its memory.
+    """
     has = node.get("Resources") or {}
+    if has.get("GPU"):
+        return 1
     by_cores = has.get("CPU", 0.0) // _CORES_PER_BUILD
     by_memory = has.get("memory", 0.0) // (_GIB_PER_BUILD * 2**30)
     return max(int(min(by_cores, by_memory)), 1)

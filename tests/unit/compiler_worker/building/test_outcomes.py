@@ -78,6 +78,13 @@ class TestAttempt:
         record = attempt.record(BuildOutcome.FAILED, reason="no result within 1800 s")
         assert record.stage_durations_s == {"build": 30.0, "prove": 1800.0}
 
+    def test_what_build_and_proof_waited_is_summed(self, worker: WorkerContext) -> None:
+        attempt = Attempt(KEY, worker)
+        attempt.follow(ChildOutcome(stage=Stage.BUILD, durations_s={"wait": 5.0, "build": 30.0}))
+        attempt.follow(ChildOutcome(stage=Stage.PROVE, durations_s={"prove": 2.0, "wait": 1.0}))
+        record = attempt.record(BuildOutcome.BUILT)
+        assert record.stage_durations_s == {"wait": 6.0, "build": 30.0, "prove": 2.0}
+
     def test_a_reference_without_trust_is_no_fault_of_the_builder(
         self, worker: WorkerContext
     ) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,6 +15,7 @@ from compiler_worker.children.requests import (
     ChildFailure,
     Stage,
 )
+from compiler_worker.timing.host_turns import alone
 from services.contracts.errors import (
     BuildError,
     BuildUnavailableError,
@@ -33,6 +35,21 @@ def test_a_build_tells_its_stage_and_gives_its_result(tmp_path: Path, stream: io
     assert last["duration_s"] > 0
     assert "ONNX Runtime" in line["line"]
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache" / "inductor")
+
+
+def test_what_a_build_waits_for_its_host_is_no_time_of_the_builder(
+    tmp_path: Path, stream: io.StringIO
+) -> None:
+    request = build_request(tmp_path)
+    with ThreadPoolExecutor(1) as threads:
+        with alone(request.cache_dir, Events(io.StringIO())):
+            building = threads.submit(build_one, request, Events(stream))
+            while not events_of(stream):
+                assert not building.done()
+        result = building.result()
+    waited, built = (event for event in events_of(stream) if event["ended_stage"])
+    assert (waited["ended_stage"], built["ended_stage"]) == ("wait", "build")
+    assert result.duration_s <= built["duration_s"]
 
 
 def test_a_build_that_is_refused_says_why(tmp_path: Path, stream: io.StringIO) -> None:

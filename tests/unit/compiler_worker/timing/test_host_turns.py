@@ -1,14 +1,17 @@
 """Builds share a host; a timing has exclusive use of it."""
 
 import fcntl
+import io
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from compiler_worker.children.child import Events
+from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.timing.host_turns import alone, beside_others
 
-Turn = Callable[[Path], AbstractContextManager[None]]
+Turn = Callable[[Path, Events], AbstractContextManager[None]]
 
 
 class Worker:
@@ -16,12 +19,14 @@ class Worker:
 
     def __init__(self, turn: Turn, folder: Path, name: str, order: list[str]) -> None:
         self._turn, self._folder, self._name, self._order = turn, folder, name, order
+        self._said = io.StringIO()
+        self.events = Events(self._said)
         self.has_turn, self._may_end = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
     def _work(self) -> None:
-        with self._turn(self._folder):
+        with self._turn(self._folder, self.events), self.events.stage(Stage.BUILD):
             self._order.append(self._name)
             self.has_turn.set()
             self._may_end.wait()
@@ -29,6 +34,13 @@ class Worker:
     def end(self) -> None:
         self._may_end.set()
         self._thread.join()
+
+    def told(self) -> list[ChildEvent]:
+        """What it said so far."""
+        return [ChildEvent.from_json(line.encode()) for line in self._said.getvalue().splitlines()]
+
+    def stages(self) -> list[Stage | None]:
+        return [event.stage or event.ended_stage for event in self.told()]
 
 
 def is_gate_free(folder: Path) -> bool:
@@ -47,6 +59,8 @@ def test_builds_work_beside_each_other(tmp_path: Path) -> None:
         worker.has_turn.wait()
     for worker in workers:
         worker.end()
+        assert worker.stages() == [Stage.BUILD, Stage.BUILD]
+        assert worker.events.waited_s == 0
 
 
 def test_a_timing_waits_for_those_that_work_and_those_that_come_later_wait_for_it(
@@ -59,6 +73,8 @@ def test_a_timing_waits_for_those_that_work_and_those_that_come_later_wait_for_i
     while is_gate_free(tmp_path):
         pass
     later = Worker(beside_others, tmp_path, "later", order)
+    while not later.told():
+        pass
     assert not timing.has_turn.is_set()
     working.end()
     timing.has_turn.wait()
@@ -67,13 +83,19 @@ def test_a_timing_waits_for_those_that_work_and_those_that_come_later_wait_for_i
     later.has_turn.wait()
     later.end()
     assert order == ["working", "timing", "later"]
+    for waited in (timing, later):
+        # Before its stage, which is so timed without the wait.
+        assert waited.stages() == [Stage.WAIT, Stage.WAIT, Stage.BUILD, Stage.BUILD]
+        assert waited.told()[0].line.startswith("for ")
+        assert waited.events.waited_s == waited.told()[1].duration_s > 0
 
 
 def test_a_turn_ends_with_a_fault(tmp_path: Path) -> None:
+    events = Events(io.StringIO())
     try:
-        with alone(tmp_path / "made"):
+        with alone(tmp_path / "made", events):
             raise ValueError
     except ValueError:
         pass
-    with alone(tmp_path / "made"):
+    with alone(tmp_path / "made", events):
         pass

@@ -101,7 +101,9 @@ def test_a_delete_that_fails_once_does_not_make_the_lease_a_long_one(
 def test_a_stage_is_shown_at_once_and_a_line_with_it(registry: WatchedRegistry) -> None:
     # No heartbeat comes in so long a lease.
     with taken(registry, lease_s=3600) as lease:
-        lease.show_progress(line="importing")
+        lease.show_progress(stage="wait", line="for other builds")
+        registry.wait_for(lambda offers: offers[-1].stage == "wait")
+        assert registry.offers[-1].line == "for other builds"
         lease.show_progress(stage="build")
         registry.wait_for(lambda offers: offers[-1].stage == "build")
         assert registry.offers[-1].line == ""

@@ -17,6 +17,7 @@ from services.contracts.model.manifest import (
     EngineManifest,
     MasterRecord,
     ModelVersion,
+    OutputCheck,
     Proof,
     ProofOutcome,
     PublishedEngine,
@@ -158,6 +159,16 @@ def record(
         "started_at": started_at,
     }
     return BuildRecord(**fields | changes)
+
+
+def refusal(of: BuildKey, **changes: Any) -> BuildRecord:
+    """An attempt whose proof compared answers and found them wrong; with changes of the proof."""
+    check = OutputCheck(
+        bucket="b", sizes={}, output="y", rel_l2=1.0, max_abs=1.0, cosine_distance=1.0,
+        fault="it differs",
+    )  # fmt: skip
+    refused = proof(ProofOutcome.FAILED, **{"checks": (check,)} | changes)
+    return record(of, BuildOutcome.PROOF_FAILED, reason=refused.reason, proof=refused)
 
 
 @dataclass

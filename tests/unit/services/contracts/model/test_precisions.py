@@ -5,7 +5,7 @@ import pytest
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.precision_choice import AUTO, Accuracy
-from services.contracts.model.precisions import admitted_precisions, precisions_on
+from services.contracts.model.precisions import admitted_precisions, is_tried, precisions_on
 from services.contracts.model.recipe import RankingTask, Recipe
 
 V3, AMX, SM80 = "cpu-x86_64-v3", "cpu-x86_64-amx", "cuda-sm80"
@@ -30,6 +30,13 @@ TABLE = [
 def saying(accuracy: Accuracy) -> Recipe:
     ranking = RankingTask(output="y") if accuracy is Accuracy.RANKING else None
     return Recipe(accuracy=accuracy, ranking=ranking)
+
+
+def test_auto_tries_all_but_fp32_and_a_list_asks() -> None:
+    listed = Recipe(precisions=(Precision.BF16,))
+    assert is_tried(Recipe(), Precision.BF16)
+    assert not is_tried(Recipe(), Precision.FP32)
+    assert not is_tried(listed, Precision.BF16)
 
 
 @pytest.mark.parametrize(("generation", "accuracy", "has_calibration", "wanted"), TABLE)

@@ -77,7 +77,7 @@ class TestKeys:
         )
 
     def test_what_its_proof_refused_is_not_built_again_until_it_is_asked_for(self) -> None:
-        refused = world.record(ORT, BuildOutcome.PROOF_FAILED, reason="it differs")
+        refused = world.refusal(ORT)
         known = {"engines": engines(world.engine(OPENVINO)), "records": {ORT.digest(): [refused]}}
         decision = decide(view(**known), START + timedelta(days=9), POLICY)
         assert (decision.tasks, decision.next_due_at, decision.quarantined) == ((), None, ())
@@ -86,6 +86,18 @@ class TestKeys:
         asked = request(disregarded={ORT.digest(): 1})
         (task,) = tasks_of(view(**known, requests={"m": (asked,)}))
         assert task.key_digests == (ORT.digest(),)
+
+    def test_an_engine_that_was_compared_with_nothing_is_tried_again_as_other_failures(
+        self,
+    ) -> None:
+        failed = world.refusal(ORT, checks=(), reason="the engine failed: CUDA out of memory")
+        known = engines(world.engine(OPENVINO))
+        seen = view(engines=known, records={ORT.digest(): [failed]})
+        (task,) = tasks_of(seen, 12)
+        assert (task.key_digests, task.attempt) == ((ORT.digest(),), 2)
+        seen = view(engines=known, records={ORT.digest(): [failed] * 3})
+        (quarantined,) = decide(seen, START + timedelta(days=9), POLICY).quarantined
+        assert "failed 3 times, the last time: the engine failed: CUDA" in quarantined.why
 
     def test_failures_before_a_success_do_not_count(self) -> None:
         built = world.record(ORT, BuildOutcome.BUILT)

@@ -10,6 +10,7 @@ from services.contracts.model.manifest import ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.controller.build.build_policy import decide, task_start
 from services.controller.build.build_view import FleetView
+from services.controller.build.key_status import is_given_up
 from services.controller.build.retiming import timing_names
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_views import POLICY, START, engines, tasks_of, view
@@ -29,6 +30,22 @@ class TestOtherCodeProvedIt:
         assert task.key_digests == (ORT.digest(),)
         again = world.engine(ORT, world.proof(code="new", created_at="2026-01-02T00:00:09.000"))
         assert tasks_of(view(plans=plans, engines=engines(again, kept))) == []
+
+    @pytest.mark.parametrize("num_failures", [1, 3])
+    @pytest.mark.parametrize("checks", [{}, {"checks": ()}])
+    def test_what_its_proof_refused_is_built_again_once(
+        self, num_failures: int, checks: dict[str, Any]
+    ) -> None:
+        plans = {("m", 1): [world.plan(proof_code="new", created_at=self.LATER)]}
+        known = engines(world.engine(OPENVINO, world.proof(code="new")))
+        old = [world.refusal(ORT, code="old", **checks)] * num_failures
+        (task,) = tasks_of(view(plans=plans, engines=known, records={ORT.digest(): old}))
+        assert (task.key_digests, task.attempt) == ((ORT.digest(),), 1)
+        # Else its next record would not be read.
+        assert not is_given_up(ORT.digest(), old, (), POLICY, plans["m", 1][0])
+        again = world.refusal(ORT, code="new", created_at="2026-01-02T00:00:09.000")
+        seen = view(plans=plans, engines=known, records={ORT.digest(): [*old, again]})
+        assert tasks_of(seen, 9e9) == []
 
     def test_nodes_of_two_releases_do_not_replace_each_others_proofs(self) -> None:
         plans = {("m", 1): [world.plan(proof_code="old")]}

@@ -37,6 +37,7 @@ from services.telemetry.prometheus_recorder import PrometheusRecorder
 MASTER = "d" * 64
 PLACE = {"generation": "cuda-sm90", "kind": "tensorrt", "precision": "fp16"}
 SERVED = {"model": "m", "version": "1"}
+ASKED = Recipe(precisions=(Precision.FP16,))
 
 
 @dataclass
@@ -75,7 +76,7 @@ def counted(store: ObstoreArtifactStore, tmp_path: Path) -> Counted:
     found = counting(store, tmp_path)
     master = found.registry.publish_master(_Opened())
     found.registry.add_model_version(
-        name="m", master=master, recipe=Recipe(), source="s", source_fingerprint="f"
+        name="m", master=master, recipe=ASKED, source="s", source_fingerprint="f"
     )
     found.metrics.look()
     return found
@@ -217,6 +218,26 @@ def test_engines_by_their_newest_proof(counted: Counted) -> None:
     counted.registry.add_proof(key().digest(), proof_of(ProofOutcome.FAILED))
     counted.metrics.look()
     assert (engines("not_run"), engines("passed"), engines("failed")) == (0, 1, 1)
+
+
+def test_a_proof_that_refuses_what_auto_tries_is_no_failure(counted: Counted) -> None:
+    def shown(outcome: str) -> tuple[float | None, float | None]:
+        labels = SERVED | {"version": "2"} | PLACE
+        state = counted.value(catalog.BUILD_STATE, **labels, outcome=outcome)
+        labels.pop("precision")
+        return state, counted.value(catalog.ENGINES, **labels, outcome=outcome)
+
+    master = counted.registry.model_version("m").master
+    counted.registry.add_model_version(
+        name="m", master=master, recipe=Recipe(), source="s", source_fingerprint="g"
+    )
+    show_planned(counted, key(), key("581.0"))
+    publish(counted, key(), ProofOutcome.FAILED)
+    failed = record(BuildOutcome.PROOF_FAILED, "2026-01-01", key("581.0"))
+    counted.registry.record_build(failed)
+    counted.metrics.look()
+    assert shown("refused") == (1, 1)
+    assert (shown("proof_failed")[0], shown("failed")[1]) == (0, 0)
 
 
 def show_planned(counted: Counted, *keys: BuildKey, generation: str = "cuda-sm90") -> None:

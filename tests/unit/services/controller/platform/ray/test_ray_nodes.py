@@ -26,5 +26,11 @@ def test_half_the_cores_as_far_as_there_is_memory(
     assert num_builds({"Resources": {"CPU": cores, "memory": memory_gib * GIB}}) == wanted
 
 
+@pytest.mark.parametrize("num_gpus", [1, 8])
+def test_a_node_with_gpus_takes_one(num_gpus: float) -> None:
+    has = {"CPU": 16, "memory": 128 * GIB, "GPU": num_gpus}
+    assert num_builds({"Resources": has}) == 1
+
+
 def test_a_node_that_names_no_resources_takes_one() -> None:
     assert num_builds({"NodeID": "a"}) == num_builds({"Resources": None}) == 1
