@@ -160,7 +160,7 @@ def test_a_run_that_lacks_a_newer_engine_waits_for_the_next_one(registry: EventR
         (proven(2.0), "onnxruntime fp32: 3.00 x eager"),
         (
             world.paired(0.25, 99.0),
-            f"onnxruntime fp32: {rejection_reason(world.paired(0.25, 99.0))}",
+            f"onnxruntime fp32: {rejection_reason(world.paired(0.25, 99.0), model='m')}",
         ),
     ],
 )
