@@ -41,6 +41,8 @@ class ReplicaMetrics:
     def engine_changed(self, loaded: LoadedEngine) -> None:
         """Another engine serves from now on; a fallback is counted with its reasons."""
         self.add_sums()
+        # The same choice: it was counted when what answers at once came.
+        is_counted = self._in_use is not None and self._in_use.is_interim
         if self._in_use:
             self._set_in_use(self._in_use, 0)
         self._in_use = loaded
@@ -61,7 +63,7 @@ class ReplicaMetrics:
             kind=loaded.kind,
             **self._labels,
         )
-        if loaded.fallback_reason:
+        if loaded.fallback_reason and not is_counted:
             reason = loaded.fallback_reason.value
             self._recorder.count(catalog.FALLBACKS, 1, reason=reason, **self._place)
         refutation = loaded.refutation

@@ -54,9 +54,10 @@ def is_gate_free(folder: Path) -> bool:
 
 def test_builds_work_beside_each_other(tmp_path: Path) -> None:
     order: list[str] = []
-    workers = [Worker(beside_others, tmp_path, name, order) for name in "ab"]
-    for worker in workers:
-        worker.has_turn.wait()
+    workers: list[Worker] = []
+    for name in "ab":
+        workers.append(Worker(beside_others, tmp_path, name, order))
+        workers[-1].has_turn.wait()
     for worker in workers:
         worker.end()
         assert worker.stages() == [Stage.BUILD, Stage.BUILD]
