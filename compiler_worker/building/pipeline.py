@@ -1,10 +1,9 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
-open master → plan keys, keep the plan → for each key, in throw-away processes: build, prove,
-benchmark → sign → publish → record; at last time all that is proven together. Announcing is the
-caller's. A published key is up to date: keys
-name everything that changes an engine, so building it again could give no other one. A key that
-another worker builds now is left to it, and its result is taken (`turns`).
+plan keys, keep the plan → for each key, in throw-away processes: build, prove, benchmark → sign →
+publish → record; at last time all that is proven together. Announcing is the caller's. A published
+key is up to date: keys name everything that changes an engine, so building it again could give no
+other one. A key that another worker builds now is left to it, and its result is taken (`turns`).
 """
 
 import logging

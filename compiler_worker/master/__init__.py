@@ -1,7 +1,7 @@
 """Opens models as ONNX masters: export, check, normalise, digest.
 
-Read in this order: `source` (file or factory), `opened` (the entry), `export` and
-`pytorch_source` (a factory becomes a file), `reading` and `admission` (what is refused),
-`normalise`, `stored` (what lands on disk), `digest` and `fingerprint` (two identities: of
-the computation, and of what it was made from).
+Read in this order: `source` (file or factory) and `fingerprint` (what it was made from), `opened`
+(the entry), `pytorch_source` and `export` (a factory becomes a file), `stored` (what lands on disk)
+with `reading`, `opset6`, `admission` (what is refused), `normalise`, `dimensions`, `interface`,
+`integers` and `digest` (the identity of the computation).
 """

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compiler_worker.master.named_dim import NamedDim
+from compiler_worker.master.dimensions.named_dim import NamedDim
 from compiler_worker.master.pytorch_source import load_factory
 from compiler_worker.master.samples import check_samples, write_samples
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from compiler_worker.master import walk
 from compiler_worker.master.admission import NEWEST_RUN_OPSET, admit, check_rules
 from compiler_worker.master.digest import canonical_digest
-from compiler_worker.master.dim_names import name_dims
+from compiler_worker.master.dimensions.dim_names import name_dims
 from compiler_worker.master.integers.integer_inputs import input_values
 from compiler_worker.master.interface import tensor_specs
 from compiler_worker.master.normalise import normalise

@@ -67,7 +67,7 @@ def served_shapes(
     except InvalidRecipeError as error:
         return _apart(master, recipe, limits, f"requests are not joined {where}: {error}")
     found = f"could not be compared with lone ones ({unknown})" if unknown else _ALONE
-    # Where nobody says that they are requests, joining may mix the answers of several callers.
+    # Where the owner does not call them a batch, joining may mix the answers of several callers.
     if unknown and (rows in unnamed or _BATCH not in rows.lower()):
         words = f"requests are not joined {where}, whose rows {found}; to have them joined, "
         say = f"give a recipe that says batching: {{batch_dim: {rows}}}"

@@ -51,7 +51,7 @@ def precisions_on(
 
 
 def is_tried(recipe: Recipe, precision: Precision) -> bool:
-    """Whether nobody asked for it, and `auto` tries it: a proof that refuses it is no failure."""
+    """Whether `auto` chose it, not the owner: a proof that refuses it is no failure."""
     return recipe.precisions == AUTO and precision is not Precision.FP32
 
 

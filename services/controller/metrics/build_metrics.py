@@ -33,7 +33,7 @@ from services.telemetry.shown_gauge import ShownGauge
 logger = logging.getLogger(__name__)
 
 _BUILD_STAGE = "build"
-# The outcome of a proof that refuses a precision which nobody asked for.
+# The outcome of a proof that refuses a precision which `auto` tried.
 _REFUSED = "refused"
 _Series = tuple[tuple[str, str], ...]
 _NO_ATTEMPT = ("", BuildOutcome.FAILED)

@@ -64,7 +64,7 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args=head)
     facts = SIMULATED[main_device(SIMULATED).parsed_generation.platform]
     labels = NodeClass.from_facts(facts).labels() | {SIMULATED_LABEL: facts.generation}
-    # Ray counts what it is told: room for two builds.
+    # Ray does not count cores, but takes the given number: room for two builds.
     made.add_node(num_cpus=4, memory=16 * 2**30, labels=labels)
     ray.init(address=made.address, log_to_driver=False)
     yield made

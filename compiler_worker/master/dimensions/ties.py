@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from compiler_worker.master.trial_run import TRIAL_SIZES, Inputs, TrialRun
+from compiler_worker.master.dimensions.trial_run import TRIAL_SIZES, Inputs, TrialRun
 
 Groups = Sequence[Sequence[str]]
 # A decoder may have some hundred inputs of past keys.
