@@ -27,7 +27,7 @@ from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import held_bytes
 from services.replica.closing import close_all
 from services.replica.engine.executor import EngineExecutor, EngineThread
-from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.loaded_engine import FoundBy, LoadedEngine, Refutation
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.proof import EngineProof
 from services.replica.engine.samples import sample_inputs, warm_up_sizes
@@ -285,9 +285,11 @@ class Replica:
         self.statistics.record_failure(self._clock() - began_s)
 
     def _stay_interim(self, current: LoadedEngine, words: str) -> None:
-        """Serve on with a fallback that cannot be compiled, and try no more to."""
+        """Serve on with ONNX Runtime, as the fallback cannot be compiled, and try no more to."""
         if current.is_interim and self.loaded is current:
-            self.loaded = replace(current, is_interim=False, detail=f"{current.detail}: {words}")
+            words = f"ONNX Runtime serves in place of torch.compile, which failed here: {words}"
+            refutation = Refutation(found_by=FoundBy.UNSUPPORTED, words=words)
+            self.loaded = replace(current, is_interim=False, refutation=refutation)
             self._on_change()
 
     def _take_over(self, loaded: LoadedEngine) -> None:
@@ -311,7 +313,9 @@ class Replica:
         is_fallback = engine.loaded.fallback_reason is not None
         reason = FallbackReason.LOAD_FAILED if is_fallback else None
         self._metrics.engine_returned(bad)
-        again = replace(engine.loaded, detail=detail, fallback_reason=reason, is_interim=False)
+        # A fallback that failed in service is not compiled again.
+        is_interim = engine.loaded.is_interim and bool(bad.digest)
+        again = replace(engine.loaded, detail=detail, fallback_reason=reason, is_interim=is_interim)
         self._take_over(again)
 
     def _record_batch(self, report: BatchReport) -> None:

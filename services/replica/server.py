@@ -37,7 +37,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.closing import close_all, ended
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.failure_notes import FailureNotes
-from services.replica.engine.fallback import TorchFallback
+from services.replica.engine.fallback import CompiledFallback
 from services.replica.engine.manager import EngineManager
 from services.replica.replica import Replica
 from services.replica.reporting.announced import address_towards, is_wildcard
@@ -185,7 +185,7 @@ class ReplicaServer:
         registry = Registry(store, settings.cache_dir)
         model = registry.model_version(settings.model, settings.version or None)
         device = probe_device(override=settings.generation_override or None)
-        fallback = TorchFallback(
+        fallback = CompiledFallback(
             settings.store_url,
             settings.cache_dir,
             # It is compiled here and now, so a simulated generation is no device for it.

@@ -174,8 +174,13 @@ async def test_the_fallback_serves_until_an_engine_is_announced(
     try:
         report = await controller.report_where(lambda r: r.state == fleet.REPLICA_STATE_READY)
         assert (report.engine_kind, report.engine_digest) == ("fallback", "")
-        assert report.fallback_reason == "no_engine"
-        assert report.detail == "no_engine; not compiled yet"
+        assert (report.fallback_reason, report.detail) == (
+            "no_engine",
+            "no_engine; not compiled yet",
+        )
+        async with asyncio.timeout(START_S):
+            report = await controller.report_where(lambda r: r.detail == "no_engine")
+        assert not report.is_fallback_interim
         # ONNX Runtime's answers are kept, and torch gives the same on this device.
         assert empty.version.fallback_answers is not None
         assert report.fallback_refuted == ""

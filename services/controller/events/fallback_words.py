@@ -5,10 +5,9 @@ from services.pb import fleet_v1_pb2 as fleet
 
 
 def fallback_name(report: fleet.ReplicaReport) -> str:
-    """What computes; ONNX Runtime where torch's fallback is wrong."""
-    if report.is_fallback_interim:
-        return "torch compiles it"
-    return "ONNX Runtime" if report.fallback_refuted else "torch.compile"
+    """What computes; ONNX Runtime where torch's fallback is wrong, or is not compiled yet."""
+    is_runtime = report.fallback_refuted or report.is_fallback_interim
+    return "ONNX Runtime" if is_runtime else "torch.compile"
 
 
 def fallback_why(report: fleet.ReplicaReport) -> str:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Graph = Callable[..., Sequence["torch.Tensor"]]
-NOT_COMPILED = "not compiled yet"
 _CXX = "g++"
 
 
@@ -52,7 +51,7 @@ class FallbackSpec:
         program_path: the master as an exported program (`.pt2`).
         buckets: shapes to warm up. Requests are bounded by what the program was exported for.
         num_threads: threads on a CPU; 0 leaves it to torch.
-        is_compiled: False runs the graph as it is: at once, where compiling may take minutes.
+        is_compiled: False runs the graph as it is, for hosts where compiling is unwanted.
     """
 
     program_path: Path
@@ -69,7 +68,6 @@ class FallbackEngine(GuardedEngine):
     Attributes:
         mode: compiled, or eager where nothing can be compiled.
         reason: why it is eager; "" when it is compiled.
-        is_interim: it is eager because nothing was compiled yet, and could be.
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class FallbackEngine(GuardedEngine):
         self._ranges = ranges
         self.mode = FallbackMode.EAGER if reason else FallbackMode.COMPILED
         self.reason = reason
-        self.is_interim = reason == NOT_COMPILED
 
     @classmethod
     def unavailable_reason(cls) -> str:
@@ -89,7 +86,7 @@ class FallbackEngine(GuardedEngine):
 
     @classmethod
     def load(cls, spec: FallbackSpec) -> Self:
-        """Compile for this device if asked to, and warm up every bucket: seconds to minutes.
+        """Compile for this device and warm up every bucket; takes seconds to minutes.
 
         Raises:
             EngineError: the program cannot be read, or fails at a shape of a bucket, as one does
@@ -202,8 +199,6 @@ def _compiled_or_eager(
     program: "ExportedProgram", spec: FallbackSpec, device: str
 ) -> tuple[Graph, str]:
     reason = _no_compiler_reason(spec)
-    if not reason and not spec.is_compiled:
-        return _unguarded(program), NOT_COMPILED
     if not reason:
         try:
             return _compiled(program, device), ""
@@ -223,6 +218,8 @@ def _unguarded(program: "ExportedProgram") -> Graph:
 
 
 def _no_compiler_reason(spec: FallbackSpec) -> str:
+    if not spec.is_compiled:
+        return "compiling is switched off"
     if spec.device.parsed_generation.platform is Platform.CUDA:
         return missing_reason("triton")
     # Now, as Inductor misses its compiler only after it has lowered the whole graph.

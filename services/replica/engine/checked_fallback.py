@@ -6,92 +6,82 @@ without them, of an older Smelt, is served by torch unasked.
 """
 
 import logging
-from dataclasses import dataclass
+import time
 
 from services.contracts.errors import EngineError, SmeltError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.kept_answers import fault_of, read_answers
-from services.engines.fallback.fallback_engine import FallbackEngine
 from services.engines.fallback.fallback_program import importer_code
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine.loaded_engine import FallbackLoader, FoundBy, Refutation, RunningEngine
 
 logger = logging.getLogger(__name__)
 
+# For all kept answers, of a megabyte each at most: what takes longer takes minutes at large sizes.
+_QUICK_S = 5.0
 _IN_PLACE = "ONNX Runtime serves in place of torch.compile"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedFallback:
-    """What serves where no engine does.
-
-    Attributes:
-        refutation: why it is ONNX Runtime for good; None where it is torch, or will be.
-        is_interim: torch takes its place once it has compiled the graph.
-    """
-
-    engine: RunningEngine
-    refutation: Refutation | None = None
-    is_interim: bool = False
 
 
 class CheckedFallback:
     """Loads the fallback of a model version, and what serves in its place where it is wrong."""
 
-    def __init__(
-        self, registry: Registry, load_torch: FallbackLoader, *, num_threads: int, is_cpu: bool
-    ) -> None:
-        """Take the parts; nothing is read yet.
+    def __init__(self, registry: Registry, load_compiled: FallbackLoader, num_threads: int) -> None:
+        """Take the parts; nothing is read yet."""
+        self._registry, self._load_compiled = registry, load_compiled
+        self._num_threads = num_threads
 
-        Args:
-            registry: has the masters and kept answers.
-            load_torch: loads what torch runs.
-            num_threads: of ONNX Runtime; 0 leaves it to that.
-            is_cpu: engines run on the CPU, where ONNX Runtime is about as fast as torch.
+    def load_interim(self, model: ModelVersion) -> RunningEngine | None:
+        """ONNX Runtime on the CPU, which answers until torch has compiled: a minute before.
+
+        None where it would serve for good, is found to be wrong, or is too slow to be of use.
         """
-        self._registry, self._load_torch = registry, load_torch
-        self._num_threads, self._is_cpu = num_threads, is_cpu
+        if _by_importer(model) or model.fallback_answers is None:
+            return None
+        try:
+            engine = self._master_itself(model)
+        except EngineError:
+            return None
+        began_s = time.monotonic()
+        found = self._checked(engine, model)
+        if isinstance(found, Refutation):
+            return None
+        if time.monotonic() - began_s > _QUICK_S:
+            engine.close()
+            return None
+        return engine
 
-    def load(self, model: ModelVersion, *, is_compiled: bool) -> LoadedFallback:
+    def load(self, model: ModelVersion) -> tuple[RunningEngine, Refutation | None]:
         """A loaded engine; and where torch's fallback is wrong, why it is not that.
 
         Raises:
             EngineError: there can be none.
             StoreError, NotFoundError, OSError: the kept answers or the master cannot be had.
         """
-        refutation = _by_importer(model)
-        # Until torch is imported, has exported the graph and compiled it: a minute.
-        is_wanted_now = refutation is None and not is_compiled and self._is_cpu
-        if is_wanted_now and (engine := self._right_master(model)):
-            return LoadedFallback(engine=engine, is_interim=True)
-        found = refutation or self._by_torch(model, is_compiled=is_compiled)
+        found = _by_importer(model) or self._by_torch(model)
         if not isinstance(found, Refutation):
-            is_interim = isinstance(found, FallbackEngine) and found.is_interim
-            return LoadedFallback(engine=found, is_interim=is_interim)
+            return found, None
         level = logging.INFO if found.found_by is FoundBy.UNSUPPORTED else logging.ERROR
         logger.log(level, "model '%s' version %d: %s", model.name, model.version, found.words)
-        return LoadedFallback(engine=self._in_place_of_torch(model, found), refutation=found)
-
-    def _right_master(self, model: ModelVersion) -> RunningEngine | None:
-        """ONNX Runtime with the master itself; None where it fails, or was found to be wrong."""
         try:
-            engine = self._master_itself(model)
-        except EngineError:
-            return None
-        if self._by_device(engine, model) is None:
-            return engine
-        engine.close()
-        return None
+            return self._master_itself(model), found
+        except EngineError as error:
+            raise EngineError(
+                f"no fallback for model '{model.name}': {found.words}; and that fails: {error}"
+            ) from error
 
-    def _by_torch(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine | Refutation:
+    def _by_torch(self, model: ModelVersion) -> RunningEngine | Refutation:
         try:
-            engine = self._load_torch(model, is_compiled=is_compiled)
+            engine = self._load_compiled(model)
         except EngineError as error:
             # An older importer refused it, and this one may too: ONNX Runtime is known to run it.
             if model.fallback_verdict is None or not model.fallback_verdict.refused:
                 raise
             return _unsupported(str(error))
+        return self._checked(engine, model)
+
+    def _checked(self, engine: RunningEngine, model: ModelVersion) -> RunningEngine | Refutation:
+        """An engine that gives the kept answers here; one that does not is closed."""
         try:
             refutation = self._by_device(engine, model)
         except BaseException:
@@ -124,14 +114,6 @@ class CheckedFallback:
         return OnnxruntimeEngine.of_master(
             model.master, model.buckets, path, num_threads=self._num_threads
         )
-
-    def _in_place_of_torch(self, model: ModelVersion, refutation: Refutation) -> RunningEngine:
-        try:
-            return self._master_itself(model)
-        except EngineError as error:
-            raise EngineError(
-                f"no fallback for model '{model.name}': {refutation.words}; and that fails: {error}"
-            ) from error
 
 
 def _by_importer(model: ModelVersion) -> Refutation | None:

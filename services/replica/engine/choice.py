@@ -80,7 +80,7 @@ class EngineChoice:
         """The best engine that loads, or the fallback, warm; None when it is in use.
 
         Args:
-            is_urgent: nothing serves, so that a fallback may be one that is not compiled yet.
+            is_urgent: nothing serves, so that what answers at once is as good as the fallback.
 
         Raises:
             EngineError, OSError: no engine is left, and the fallback cannot be loaded.
@@ -119,14 +119,17 @@ class EngineChoice:
         # Other engines may have been passed over for other reasons, which come first.
         is_slower_there = any(each.reason in GATED for each in selection.rejections)
         try:
-            loaded = self._loader.load_fallback(
-                selection.fallback_reason, detail, is_compiled=not is_urgent
-            )
+            if is_urgent and (
+                interim := self._loader.load_interim(selection.fallback_reason, detail)
+            ):
+                return interim
+            loaded = self._loader.load_fallback(selection.fallback_reason, detail)
             if loaded.refutation is None or not is_slower_there:
                 return loaded
             loaded.engine.close()
             why = loaded.refutation.words
         except (EngineError, OSError) as error:
+            self._failures.is_fallback_missing = True
             if not is_slower_there:
                 raise
             why = str(error)

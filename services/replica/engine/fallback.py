@@ -7,7 +7,6 @@ exported program, once for each master and torch version on a machine.
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from services.engines.shapes import ranges_text
 _TAIL_LINES = 5
 
 
-class TorchFallback:
+class CompiledFallback:
     """Loads the fallback engine of a model version; see `loaded_engine.FallbackLoader`."""
 
     def __init__(
@@ -40,8 +39,8 @@ class TorchFallback:
         self._num_threads = num_threads
         self._timeout_s = timeout_s
 
-    def __call__(self, model: ModelVersion, *, is_compiled: bool = True) -> FallbackEngine:
-        """A loaded fallback engine, compiled or to be used until one is.
+    def __call__(self, model: ModelVersion) -> FallbackEngine:
+        """A loaded fallback engine.
 
         Raises:
             EngineError: torch or the compiler is missing here, the graph cannot be exported,
@@ -56,23 +55,17 @@ class TorchFallback:
                 "does not have; it serves once it can load a proven engine of kind onnxruntime "
                 f"(smelt why {model.name})"
             )
-        spec = FallbackSpec(
-            program_path=kept_program(
-                self._cache_dir, model.master, model.buckets, partial(self._export, model)
-            ),
-            master=model.master,
-            buckets=model.buckets,
-            device=self._device,
-            num_threads=self._num_threads,
-            is_compiled=is_compiled,
+        return FallbackEngine.load(
+            FallbackSpec(
+                program_path=kept_program(
+                    self._cache_dir, model.master, model.buckets, partial(self._export, model)
+                ),
+                master=model.master,
+                buckets=model.buckets,
+                device=self._device,
+                num_threads=self._num_threads,
+            )
         )
-        try:
-            return FallbackEngine.load(spec)
-        except EngineError:
-            if is_compiled:
-                raise
-            # As it is, a graph needs more memory than compiled.
-            return FallbackEngine.load(replace(spec, is_compiled=True))
 
     def _export(self, model: ModelVersion, draft: Path) -> None:
         options = {

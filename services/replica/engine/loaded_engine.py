@@ -39,12 +39,8 @@ class RunningEngine(Protocol):
 class FallbackLoader(Protocol):
     """Makes the engine that serves when no published one can."""
 
-    def __call__(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
-        """A loaded fallback, compiled or as soon as possible.
-
-        Raises:
-            EngineError: there can be none; its words say why.
-        """
+    def __call__(self, model: ModelVersion) -> RunningEngine:
+        """A loaded fallback; raises EngineError with the reason when there can be none."""
         ...
 
 
@@ -78,7 +74,7 @@ class LoadedEngine:
         digest: "" for the fallback.
         fallback_reason: None for a published engine.
         refutation: why ONNX Runtime is the fallback; None where torch is, and for other engines.
-        is_interim: it is the fallback, and is to be replaced by that once it is compiled.
+        is_interim: ONNX Runtime answers until the fallback is compiled, and is replaced by it.
         detail: the reason in words, "" for a published engine that is the best one here.
         load_duration_s: seconds to verify, load and warm it.
         pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.

@@ -17,7 +17,6 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.engines.base import LoadSpec
-from services.engines.fallback.fallback_engine import NOT_COMPILED
 from services.engines.loader import engine_class
 from services.replica.engine.checked_fallback import CheckedFallback
 from services.replica.engine.checker import EngineChecker
@@ -117,15 +116,8 @@ class EngineLoader:
         )
         return loaded
 
-    def load_fallback(
-        self, reason: FallbackReason | None, detail: str, *, is_compiled: bool
-    ) -> LoadedEngine:
+    def load_fallback(self, reason: FallbackReason | None, detail: str) -> LoadedEngine:
         """The fallback, right and warm, for the shapes that engines of this model serve.
-
-        Args:
-            reason: why it is needed.
-            detail: that in words.
-            is_compiled: False has it at once, and maybe slower.
 
         Raises:
             EngineError, StoreError, NotFoundError, OSError: there can be none.
@@ -137,20 +129,47 @@ class EngineLoader:
             self._model.version,
             detail,
         )
-        found = self._fallback.load(self._model, is_compiled=is_compiled)
-        longest_run_s = self._warm(found.engine, buckets)
+        engine, refutation = self._fallback.load(self._model)
+        longest_run_s = self._warm(engine, buckets)
         return LoadedEngine(
-            engine=found.engine,
+            engine=engine,
             buckets=buckets,
             kind=FALLBACK_KIND,
             precision=Precision.FP32.value,
             generation=self._device.generation,
             fallback_reason=reason,
-            refutation=found.refutation,
-            is_interim=found.is_interim,
-            detail=f"{detail}; {NOT_COMPILED}" if found.is_interim else detail,
+            refutation=refutation,
+            detail=detail,
             load_duration_s=self._clock() - start_s,
             stall_s=self._stall_limit_s(longest_run_s, buckets),
+        )
+
+    def load_interim(self, reason: FallbackReason | None, detail: str) -> LoadedEngine | None:
+        """What answers at once, until the fallback is compiled; None where nothing does.
+
+        Raises:
+            StoreError, NotFoundError, OSError: the master or its kept answers cannot be had.
+        """
+        start_s = self._clock()
+        engine = self._fallback.load_interim(self._model)
+        if engine is None:
+            return None
+        logger.warning(
+            "model '%s' version %d serves on ONNX Runtime until the fallback is compiled: %s",
+            self._model.name,
+            self._model.version,
+            detail,
+        )
+        return LoadedEngine(
+            engine=engine,
+            buckets=self._model.buckets,
+            kind=FALLBACK_KIND,
+            precision=Precision.FP32.value,
+            generation=self._device.generation,
+            fallback_reason=reason,
+            is_interim=True,
+            detail=f"{detail}; not compiled yet",
+            load_duration_s=self._clock() - start_s,
         )
 
     def _stall_limit_s(self, longest_run_s: float, buckets: tuple[Bucket, ...]) -> float:

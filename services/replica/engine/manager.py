@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from services.contracts.errors import EngineError
-from services.contracts.hardware.facts import DeviceFacts, Platform
+from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
@@ -41,8 +41,7 @@ class EngineManager:
         self._model = model
         self._device = device
         self._trust = trust
-        is_cpu = device.parsed_generation.platform is Platform.CPU
-        fallback = CheckedFallback(registry, load_fallback, num_threads=num_threads, is_cpu=is_cpu)
+        fallback = CheckedFallback(registry, load_fallback, num_threads)
         self._loader = EngineLoader(
             registry, model, device, fallback, checker, num_threads=num_threads, clock=clock
         )

@@ -41,8 +41,13 @@ class ReplicaMetrics:
     def engine_changed(self, loaded: LoadedEngine) -> None:
         """Another engine serves from now on; a fallback is counted with its reasons."""
         self.add_sums()
+        before = self._in_use
         # The same choice: it was counted when what answers at once came.
-        is_counted = self._in_use is not None and self._in_use.is_interim
+        is_counted = (
+            before is not None
+            and before.is_interim
+            and before.fallback_reason == loaded.fallback_reason
+        )
         if self._in_use:
             self._set_in_use(self._in_use, 0)
         self._in_use = loaded

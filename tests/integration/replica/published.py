@@ -13,8 +13,7 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.kserve.tensors import bytes_from_array
+from services.contracts.kserve.tensors import TensorSpec, bytes_from_array
 from services.contracts.model.batching import Batching
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.input_values import InputValues
@@ -234,7 +233,7 @@ def assert_answers(response: bytes, ids: np.ndarray, request_id: str = "") -> No
     np.testing.assert_allclose(pooled, table()[ids].sum(axis=1), rtol=1e-6)
 
 
-def no_fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+def no_fallback(model: ModelVersion) -> RunningEngine:
     """A host that must not need the fallback."""
     raise EngineError("no fallback in this test")
 

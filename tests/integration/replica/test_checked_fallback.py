@@ -17,7 +17,7 @@ from services.engines.fallback.fallback_engine import FallbackEngine
 from services.engines.fallback.fallback_program import importer_code, kept_program
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine.checker import EngineChecker
-from services.replica.engine.fallback import TorchFallback
+from services.replica.engine.fallback import CompiledFallback
 from services.replica.engine.loaded_engine import (
     FallbackLoader,
     FoundBy,
@@ -25,6 +25,8 @@ from services.replica.engine.loaded_engine import (
     RunningEngine,
 )
 from services.replica.engine.manager import EngineManager
+from services.replica.replica import Replica
+from services.telemetry.recorder import NullRecorder
 
 from .published import Shelf, ids_of, no_fallback, onnx_model, table
 
@@ -85,7 +87,7 @@ class ScaledFallback:
     def __init__(self, folder: Path, scale: float) -> None:
         self._path, self.num_loaded = scaled_master(folder, scale), 0
 
-    def __call__(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+    def __call__(self, model: ModelVersion) -> RunningEngine:
         self.num_loaded += 1
         return OnnxruntimeEngine.of_master(model.master, model.buckets, self._path, num_threads=1)
 
@@ -159,7 +161,7 @@ def test_a_program_file_that_computes_something_else(
 
     kept_program(cache_dir, model.master, model.buckets, export)
     assert made
-    fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     loaded = loaded_by(shelf, model, fallback)
     assert isinstance(loaded.engine, FallbackEngine) is not is_doctored
     if is_doctored:
@@ -174,8 +176,8 @@ def test_a_fallback_that_fails_at_a_kept_answer_is_wrong_too(shelf: Shelf, tmp_p
     class Closed:
         """A fallback whose engine fails."""
 
-        def __call__(self, model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
-            engine = ScaledFallback(tmp_path, 1.0)(model, is_compiled=is_compiled)
+        def __call__(self, model: ModelVersion) -> RunningEngine:
+            engine = ScaledFallback(tmp_path, 1.0)(model)
             engine.close()
             return engine
 
@@ -241,3 +243,49 @@ def test_a_runtime_that_was_found_wrong_does_not_answer_at_once(
     loaded = host.load()
     assert (fallback.num_loaded, loaded.is_interim, loaded.refutation) == (1, False, None)
     loaded.engine.close()
+
+
+async def test_one_that_cannot_be_compiled_is_onnx_runtime_with_the_reason(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = judged(shelf, tmp_path)
+    host = EngineManager(
+        shelf.registry, model, shelf.device, no_fallback, EngineChecker(tmp_path), num_threads=1
+    )
+    replica = Replica(model, shelf.device, host, NullRecorder())
+    await replica.load()
+    with pytest.raises(EngineError, match="no fallback in this test"):
+        await replica.reselect_engine()
+    # It is not tried for ever, and the reason stays.
+    assert not await replica.reselect_engine()
+    assert replica.loaded is not None
+    assert not replica.loaded.is_interim
+    assert replica.loaded.refutation is not None
+    assert replica.loaded.refutation.words == (
+        "ONNX Runtime serves in place of torch.compile, which failed here: no fallback in this test"
+    )
+    # What engines would be slower than is not there.
+    slower = shelf.publish_engine("slower", speed_over_fallback=0.5)
+    assert await replica.reselect_engine()
+    assert replica.loaded.digest == slower.digest
+    await replica.close()
+
+
+async def test_what_is_compiled_takes_the_place_of_what_answers_at_once(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = judged(shelf, tmp_path)
+    fallback = ScaledFallback(tmp_path, 1.0)
+    host = EngineManager(
+        shelf.registry, model, shelf.device, fallback, EngineChecker(tmp_path), num_threads=1
+    )
+    replica = Replica(model, shelf.device, host, NullRecorder())
+    await replica.load()
+    assert replica.loaded is not None
+    assert (replica.loaded.is_interim, fallback.num_loaded) == (True, 0)
+    assert replica.loaded.detail == "no_engine; not compiled yet"
+    assert await replica.reselect_engine()
+    assert (replica.loaded.is_interim, fallback.num_loaded) == (False, 1)
+    assert replica.loaded.detail == "no_engine"
+    assert not await replica.reselect_engine()
+    await replica.close()

@@ -29,7 +29,7 @@ from .test_standby import BAD_IDS, MAX_FAILURES_IN_A_ROW, assert_served, break_e
 def host_with_fallback(shelf: Shelf, model: ModelVersion, folder: Path) -> EngineManager:
     """A host whose fallback is the master in ONNX Runtime."""
 
-    def fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+    def fallback(model: ModelVersion) -> RunningEngine:
         return OnnxruntimeEngine.load(load_spec(shelf, model))
 
     checker = EngineChecker(folder / "checked")

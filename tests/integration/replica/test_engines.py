@@ -114,15 +114,12 @@ def test_the_fallback_comes_with_its_reason(
     stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
     asked: list[str] = []
 
-    def fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+    def fallback(model: ModelVersion) -> RunningEngine:
         asked.append(model.name)
         return stand_in
 
     checker = EngineChecker(tmp_path)
-    loaded = (
-        EngineManager(shelf.registry, model, shelf.device, fallback, checker).choose(None).load()
-    )
-    assert loaded is not None
+    loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
     assert (loaded.kind, loaded.digest, loaded.fallback_reason) == ("fallback", "", reason)
     assert loaded.detail.startswith(reason.value)
     assert asked == ["toy"]
@@ -135,14 +132,13 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
     slow = shelf.publish_engine(speed_over_fallback=0.5)
     asked: list[str] = []
 
-    def no_fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+    def no_fallback(model: ModelVersion) -> RunningEngine:
         asked.append(model.name)
         raise EngineError("no compiler here")
 
     checker = EngineChecker(tmp_path)
     host = EngineManager(shelf.registry, model, shelf.device, no_fallback, checker)
-    loaded = host.choose(None).load()
-    assert loaded is not None
+    loaded = host.load()
     assert (loaded.digest, loaded.fallback_reason) == (slow.digest, None)
     # It is kept: the fallback is not looked for each time that the store is asked.
     assert not host.choose(slow.digest).fetch()
@@ -154,4 +150,4 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
 def test_no_engine_and_no_fallback_is_an_error(shelf: Shelf) -> None:
     model = shelf.publish_model()
     with pytest.raises(EngineError, match="no fallback in this test"):
-        host_of(shelf, model).choose(None).load()
+        host_of(shelf, model).load()

@@ -15,7 +15,7 @@ from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSp
 from services.engines.fallback.fallback_program import kept_program
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.checker import EngineChecker
-from services.replica.engine.fallback import TorchFallback
+from services.replica.engine.fallback import CompiledFallback
 from services.replica.engine.manager import EngineManager
 
 from .conftest import Serving, connected, until
@@ -37,12 +37,8 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
     server = await serving()
     report = await until(controller, fleet.REPLICA_STATE_READY)
     assert (report.engine_kind, report.engine_digest) == ("fallback", "")
-    assert (report.fallback_reason, report.detail) == ("no_engine", "no_engine; not compiled yet")
+    assert (report.fallback_reason, report.detail) == ("no_engine", "no_engine")
     async with connected(server.addresses[0], server.token) as connection:
-        assert_answers(await connection.infer(request_of(ids_of(2, 3))), ids_of(2, 3))
-        async with asyncio.timeout(120):
-            report = await controller.report_where(lambda r: r.detail == "no_engine")
-        assert (report.engine_kind, report.fallback_reason) == ("fallback", "no_engine")
         for ids in (ids_of(1, 1), ids_of(3, 7), ids_of(8, 16)):
             assert_answers(await connection.infer(request_of(ids)), ids)
         engine = shelf.publish_engine()
@@ -52,46 +48,6 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
             report = await controller.report_where(lambda r: r.engine_digest == engine.digest)
         assert (report.fallback_reason, report.detail) == ("", "")
         assert_answers(await connection.infer(request_of(ids)), ids)
-
-
-async def test_one_that_cannot_be_compiled_serves_on_as_it_is(
-    shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain_load = FallbackEngine.load
-
-    def load(spec: FallbackSpec) -> FallbackEngine:
-        if spec.is_compiled:
-            raise EngineError("no memory is left")
-        return plain_load(spec)
-
-    monkeypatch.setattr(FallbackEngine, "load", load)
-    shelf.publish_model()
-    server = await serving()
-    async with asyncio.timeout(60):
-        report = await controller.report_where(lambda r: "no memory" in r.detail)
-    assert report.detail == "no_engine; not compiled yet: no memory is left"
-    # It is not tried for ever.
-    assert not await server.replica.reselect_engine()
-    async with connected(server.addresses[0], server.token) as connection:
-        assert_answers(await connection.infer(request_of(ids_of(3, 7))), ids_of(3, 7))
-
-
-def test_what_runs_out_of_memory_as_it_is_gets_compiled(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[bool] = []
-
-    def load(spec: FallbackSpec) -> None:
-        tried.append(spec.is_compiled)
-        raise EngineError("no memory is left")
-
-    monkeypatch.setattr(FallbackEngine, "load", load)
-    model, cache_dir = shelf.publish_model(), tmp_path / "cache"
-    kept_program(cache_dir, model.master, model.buckets, Path.touch)
-    fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
-    with pytest.raises(EngineError, match="no memory"):
-        fallback(model, is_compiled=False)
-    assert tried == [False, True]
 
 
 def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
@@ -109,11 +65,9 @@ def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
 
     monkeypatch.setattr(FallbackEngine, "load", load)
     cache_dir = tmp_path / "cache"
-    fallback = TorchFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     checker = EngineChecker(tmp_path / "checked")
-    host = EngineManager(shelf.registry, model, shelf.device, fallback, checker)
-    loaded = host.choose(None).load()
-    assert loaded is not None
+    loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
     assert loaded.buckets == specs[0].buckets == model.buckets
     # The proofs of this machine, which know engines alone, take the same one.
     kept = kept_program(cache_dir, model.master, shelf.manifest().buckets, Path.unlink)
@@ -137,7 +91,7 @@ def test_an_export_ends_with_the_replica_that_asked_for_it(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(EngineError, match="ended with 1"):
-        TorchFallback(shelf.store_url, tmp_path / "cache", shelf.device)(shelf.publish_model())
+        CompiledFallback(shelf.store_url, tmp_path / "cache", shelf.device)(shelf.publish_model())
     words = told.read_text().splitlines()[2:]
     assert parse_arguments(words).parent_pid == os.getpid()
 
@@ -147,10 +101,10 @@ def test_an_export_that_fails_or_hangs_is_an_engine_error(shelf: Shelf, tmp_path
     store = str(tmp_path / "store")
     absent = model.model_copy(update={"version": 9})
     with pytest.raises(EngineError, match=r"model 'toy' ended with 1: .*no version 9"):
-        TorchFallback(store, tmp_path / "cache", shelf.device)(absent)
+        CompiledFallback(store, tmp_path / "cache", shelf.device)(absent)
     unnamed = absent.model_copy(update={"recipe": Recipe()})
     with pytest.raises(EngineError, match=r"\(for batch 1\.\.8, .* its recipe names no buckets\)"):
-        TorchFallback(store, tmp_path / "cache", shelf.device)(unnamed)
+        CompiledFallback(store, tmp_path / "cache", shelf.device)(unnamed)
     with pytest.raises(EngineError, match="did not end within 0 s"):
-        TorchFallback(store, tmp_path / "cache", shelf.device, timeout_s=0.001)(model)
+        CompiledFallback(store, tmp_path / "cache", shelf.device, timeout_s=0.001)(model)
     assert list((tmp_path / "cache" / "programs").iterdir()) == []

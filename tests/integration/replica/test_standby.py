@@ -60,7 +60,7 @@ async def start(shelf: Shelf, tmp_path: Path, metrics: CollectorRegistry) -> Asy
     """Starts a replica that keeps the engine before for so long."""
     model, started = shelf.publish_model(), []
 
-    def fallback(model: ModelVersion, *, is_compiled: bool) -> RunningEngine:
+    def fallback(model: ModelVersion) -> RunningEngine:
         return OnnxruntimeEngine.load(load_spec(shelf, model))
 
     async def started_with(standby_s: float) -> Replica:

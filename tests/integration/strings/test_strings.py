@@ -23,7 +23,7 @@ from services.contracts.kserve.byte_strings import MAX_STRINGS
 from services.contracts.model.manifest import BuildOutcome, ProofOutcome
 from services.engines.device.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.engine.fallback import TorchFallback
+from services.replica.engine.fallback import CompiledFallback
 from tests.conformance.strings import WORDS
 from tests.integration.gateway.conftest import Fleet
 
@@ -67,7 +67,7 @@ async def test_the_model_is_built_and_proven_on_the_kind_that_has_strings(built:
 
 
 async def test_without_its_engine_it_waits_for_it_as_torch_has_no_strings(built: Built) -> None:
-    load = TorchFallback(built.store_url, built.folder / "cache", probe_device())
+    load = CompiledFallback(built.store_url, built.folder / "cache", probe_device())
     with pytest.raises(
         EngineError, match="'colours': input 'words' is strings .* kind onnxruntime"
     ):

@@ -100,7 +100,7 @@ class World:
     def replica(self, model: str) -> EngineManager:
         """A replica's engines, with a store and documents of its own."""
 
-        def no_fallback(_: object, *, is_compiled: bool) -> RunningEngine:
+        def no_fallback(_: object) -> RunningEngine:
             raise AssertionError("nothing is loaded here")
 
         registry = Registry(self.store, self._folder / "replica")
