@@ -15,7 +15,7 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 
 _SETTINGS = (
     "store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations",
-    "device_generation", "num_builds",
+    "device_generation",
 )  # fmt: skip
 
 
@@ -94,7 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     build.add_argument("--first", action="store_true", help="stop once one engine is proven")
     build.add_argument("--untried", action="store_true", help="leave out what failed before")
-    build.add_argument("--num-builds", metavar="N", help="that share this host at a time")
     prove = commands.add_parser("prove", help="prove a published engine on this machine")
     prove.add_argument("target", metavar="DIGEST")
     sign = commands.add_parser("sign", help="sign published engines with SMELT_SIGNING_KEY")

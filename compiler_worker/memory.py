@@ -65,21 +65,21 @@ def peak_resident_bytes() -> int:
     return 0
 
 
-def usable_memory_gib(num_builds: int = 1) -> float:
-    """What each of so many builds may take of this host by default.
+def usable_memory_gib() -> float:
+    """What a build may take of this host by default.
 
-    Together it is most of its memory, or of its container's. The rest is left to the worker, the
-    store's client and whatever serves beside it; without a bound the kernel would end one of those
-    in place of the build.
+    It is most of what others leave of its memory now, or of its container's. The rest is left to
+    the worker, the store's client and whatever serves beside it; without a bound the kernel would
+    end one of those in place of the build.
     """
     import psutil
 
-    limits = [int(psutil.virtual_memory().total)]
+    limits = [int(psutil.virtual_memory().available)]
     for path in CONTAINER_LIMITS:
         # "max" where there is none; the first generation of cgroups says a huge number.
         with suppress(OSError, ValueError):
             limits.append(int(path.read_text()))
-    return round(_BUILD_SHARE * min(limits) / num_builds / _KIB**3, 2)
+    return round(_BUILD_SHARE * min(limits) / _KIB**3, 2)
 
 
 def has_room_for(num_bytes: int) -> bool:

@@ -21,9 +21,8 @@ class CompilerSettings(BaseSettings):
         proof_time_limit_s: as the other, for a proof with its benchmark.
         verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
             a model is added; an eighth of it is for samples. 0 adds models without a verdict.
-        num_builds: how many builds share this host at a time.
         memory_limit_gib: resident memory of a build or proof with all its children; by default
-            most of the host's, or of the container's, divided by the builds that share it.
+            most of what others leave of the host's, or of the container's.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
         benchmark_s: seconds for which engine and eager are timed, each, at each shape; the
             fallback's come out of the same sum.
@@ -50,10 +49,7 @@ class CompilerSettings(BaseSettings):
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
     verdict_time_limit_s: float = Field(default=120.0, ge=0)
-    num_builds: int = Field(default=1, ge=1)
-    memory_limit_gib: float = Field(
-        default_factory=lambda given: usable_memory_gib(given["num_builds"]), gt=0
-    )
+    memory_limit_gib: float = Field(default_factory=usable_memory_gib, gt=0)
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import services
 from services.contracts.hardware.node_class import SIMULATED_LABEL
-from services.controller.platform.ray.ray_nodes import num_builds
 from services.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ class BuildActor:
         logger.setLevel(logging.DEBUG)
         self._last_line, self._node = "", _node()
         self._code: int | None = None
-        arguments = [*arguments, "--num-builds", str(_num_builds(self._node))]
         simulated = _simulated_generation() if is_on_device else ""
         if simulated:
             arguments = [*arguments, "--device-generation", simulated]
@@ -98,13 +96,6 @@ def _node() -> str:
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
-
-
-def _num_builds(node_id: str) -> int:
-    """How many builds may come to this node, each of which has its part of the memory."""
-    import ray
-
-    return next(num_builds(node) for node in ray.nodes() if node["NodeID"] == node_id)
 
 
 def _simulated_generation() -> str:
