@@ -19,7 +19,6 @@ from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.descriptions import config_from_model
 from services.gateway.api.repository import check_repository
-from services.gateway.routing.controller_watch import CHANNEL_OPTIONS
 from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.routing.table import RoutingTable
 from services.pb import fleet_v1_pb2 as fleet
@@ -130,7 +129,7 @@ class ModelControl:
         request = fleet.SetServedRequest(
             model_name=name, is_served=is_served, who=CALLER_NAME.get()
         )
-        async with self._dialer.aio_channel(self._controller, CHANNEL_OPTIONS) as channel:
+        async with self._dialer.aio_channel(self._controller) as channel:
             try:
                 metadata = self._dialer.metadata()
                 return await FleetControlStub(channel).SetServed(

@@ -18,18 +18,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),
-    # A controller whose host vanished closes nothing; these pings find out.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # gRPC's own pause between connects grows to two minutes; a controller is back sooner.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # Otherwise channels of one process share connects, and with them those pauses.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 class ControllerWatch:
@@ -62,7 +50,7 @@ class ControllerWatch:
         self._on_heard(False)
         while True:
             # A new one each time: certificates and tokens are rotated.
-            async with self._dialer.aio_channel(self._address, CHANNEL_OPTIONS) as channel:
+            async with self._dialer.aio_channel(self._address) as channel:
                 try:
                     await self._follow(FleetControlStub(channel))
                     self._complain("ended the watch")

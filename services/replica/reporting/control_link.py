@@ -23,13 +23,6 @@ _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
 # How long a controller may take to read the last report.
 _FAREWELL_S = 1.0
-# A controller that vanished without closing the connection is noticed by these pings.
-_CHANNEL_OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-)
 
 
 class ControlLink:
@@ -97,7 +90,7 @@ class ControlLink:
             began_s = loop.time()
             try:
                 # A new one each time: certificates and tokens are rotated.
-                async with self._dialer.aio_channel(self._address, _CHANNEL_OPTIONS) as channel:
+                async with self._dialer.aio_channel(self._address) as channel:
                     attach, metadata = FleetControlStub(channel).Attach, self._dialer.metadata()
                     async for command in attach(self._reports(), metadata=metadata):
                         self._obey(command)

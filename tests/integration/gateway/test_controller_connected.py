@@ -40,6 +40,29 @@ async def test_a_bad_report_harms_no_other_replica(
     await echo_fleet.until_metric(1, CONTROLLER_CONNECTED.name)
 
 
+async def test_a_controller_whose_host_is_slow_to_connect_is_reached(echo_fleet: "Fleet") -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Longer than any pause between connects: a try may not be bound by those.
+        await asyncio.sleep(2)
+        up = await asyncio.open_connection("127.0.0.1", echo_fleet.controller.port)
+        await asyncio.gather(_copy(reader, up[1]), _copy(up[0], writer))
+
+    has_taken = asyncio.Event()
+    async with await asyncio.start_server(forward, "127.0.0.1") as slow:
+        address = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
+        watch = ControllerWatch(address, "another", lambda _: has_taken.set())
+        watching = asyncio.create_task(watch.run())
+        async with asyncio.timeout(30):
+            await has_taken.wait()
+        watching.cancel()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+    writer.close()
+
+
 async def test_a_snapshot_that_cannot_be_taken_does_not_end_the_watch(
     echo_fleet: "Fleet", caplog: pytest.LogCaptureFixture
 ) -> None:

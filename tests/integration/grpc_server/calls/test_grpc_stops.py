@@ -69,7 +69,7 @@ async def test_idle_connections_take_no_grace(host: "Host") -> None:
 
 async def test_a_channel_works_on_after_the_server_was_started_anew(host: "Host") -> None:
     port = await host.serve()
-    ask = host.unary(initial_reconnect_backoff_ms=50, min_reconnect_backoff_ms=50)
+    ask = host.unary(initial_reconnect_backoff_ms=50)
     for turn in range(3):
         assert await soon(ask(b"%d" % turn, wait_for_ready=True)) == b"%d" % turn
         await soon(host.server.stop(0))
@@ -81,7 +81,7 @@ async def test_new_calls_while_one_server_of_two_stops_go_to_the_other(host: "Ho
     # No call is lost: those that the stopping server did not look at are sent again by gRPC.
     port = await host.serve(is_shared=True)
     first = host.server
-    ask = host.unary(initial_reconnect_backoff_ms=50, min_reconnect_backoff_ms=50)
+    ask = host.unary(initial_reconnect_backoff_ms=50)
     assert await soon(ask(b"warm")) == b"warm"
     await host.serve(port=port, is_shared=True)
     calls = [asyncio.ensure_future(ask(b"%d" % number)) for number in range(100)]
