@@ -258,10 +258,10 @@ class _Watch(Generic[Result]):
         if event.ended_stage:
             earlier_s = self._outcome.durations_s.get(event.ended_stage, 0.0)
             self._outcome.durations_s[event.ended_stage] = earlier_s + event.duration_s
-        self._hold_deadline(event)
+        self._pause_deadline(event)
         self._on_event(event)
 
-    def _hold_deadline(self, event: ChildEvent) -> None:
+    def _pause_deadline(self, event: ChildEvent) -> None:
         """Move the deadline by what the child waits; whom it waits for has limits too."""
         if event.stage is Stage.WAIT:
             self._left_s, self._deadline = self._deadline - time.monotonic(), math.inf

@@ -19,8 +19,6 @@ from services.pb import fleet_v1_pb2 as fleet
 _PERIOD_S = 0.5
 # A better engine is loaded and warmed beside the one in use before it serves.
 _CHANGE_S = 20.0
-# One that failed is tried again, and is given up after some failures.
-_OPEN = (KeyState.MISSING, KeyState.UNPROVEN, KeyState.FAILED)
 _PLANNED_ANEW = (EventKind.BUILD_STARTED, EventKind.REBUILD_REQUESTED)
 _NUM_EVENTS_READ = 200
 
@@ -155,4 +153,4 @@ def _is_settled(case: dict[str, Any]) -> bool:
     """Whether nothing of its plan is left to be built or proven, or it gets none."""
     if not _is_planned(case):
         return bool(case["given_up"])
-    return not any(key["standing"] in _OPEN for key in case["planned"])
+    return not any(KeyState(key["standing"]).is_open for key in case["planned"])

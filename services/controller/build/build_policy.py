@@ -135,7 +135,7 @@ def _candidate(
     if plan is None:
         return _without_plan(view, pool, version, now, policy)
     statuses = view.statuses(version, plan, policy)
-    doable = [s for s in statuses if s.is_wanted and _is_doable(s, pool)]
+    doable = [s for s in statuses if s.state.is_open and _is_doable(s, pool)]
     due = [s for s in doable if s.next_attempt_at is None or s.next_attempt_at <= now]
     later = [at for s in doable if (at := s.next_attempt_at) is not None and at > now]
     is_urgent = not any(s.state is KeyState.PROVEN for s in statuses)

@@ -65,6 +65,11 @@ class KeyState(StrEnum):
     PROOF_FAILED = "proof_failed"
     QUARANTINED = "quarantined"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to be done for it, now or after a pause."""
+        return self in (KeyState.MISSING, KeyState.UNPROVEN, KeyState.FAILED)
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeyStatus:
@@ -83,11 +88,6 @@ class KeyStatus:
     num_failures: int = 0
     next_attempt_at: datetime | None = None
     reason: str = ""
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether there is something to be done for it, now or later."""
-        return self.state in (KeyState.MISSING, KeyState.UNPROVEN, KeyState.FAILED)
 
 
 def key_status(
@@ -140,7 +140,7 @@ def is_given_up(
     records: Sequence[BuildRecord],
     requests: Sequence[RebuildRequest],
     policy: RetryPolicy,
-    plan: BuildPlan | None = None,
+    plan: BuildPlan | None,
 ) -> bool:
     """Whether only a rebuild request has a key tried again: refused, or failed too often."""
     failures = _failures_that_count(digest, records, requests, plan)

@@ -3,6 +3,7 @@
 import fcntl
 import io
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +12,8 @@ from compiler_worker.children.child import Events
 from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.timing.host_turns import alone, beside_others
 
+# Long enough for any loaded machine; reached only when a test fails.
+LIMIT_S = 60.0
 Turn = Callable[[Path, Events], AbstractContextManager[None]]
 
 
@@ -29,7 +32,7 @@ class Worker:
         with self._turn(self._folder, self.events), self.events.stage(Stage.BUILD):
             self._order.append(self._name)
             self.has_turn.set()
-            self._may_end.wait()
+            self._may_end.wait(LIMIT_S)
 
     def end(self) -> None:
         self._may_end.set()
@@ -41,6 +44,13 @@ class Worker:
 
     def stages(self) -> list[Stage | None]:
         return [event.stage or event.ended_stage for event in self.told()]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Locks of another thread can only be looked at, again and again."""
+    ends_at = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < ends_at
 
 
 def is_gate_free(folder: Path) -> bool:
@@ -57,7 +67,7 @@ def test_builds_work_beside_each_other(tmp_path: Path) -> None:
     workers: list[Worker] = []
     for name in "ab":
         workers.append(Worker(beside_others, tmp_path, name, order))
-        workers[-1].has_turn.wait()
+        assert workers[-1].has_turn.wait(LIMIT_S)
     for worker in workers:
         worker.end()
         assert worker.stages() == [Stage.BUILD, Stage.BUILD]
@@ -69,19 +79,17 @@ def test_a_timing_waits_for_those_that_work_and_those_that_come_later_wait_for_i
 ) -> None:
     order: list[str] = []
     working = Worker(beside_others, tmp_path, "working", order)
-    working.has_turn.wait()
+    assert working.has_turn.wait(LIMIT_S)
     timing = Worker(alone, tmp_path, "timing", order)
-    while is_gate_free(tmp_path):
-        pass
+    until(lambda: not is_gate_free(tmp_path))
     later = Worker(beside_others, tmp_path, "later", order)
-    while not later.told():
-        pass
+    until(lambda: bool(later.told()))
     assert not timing.has_turn.is_set()
     working.end()
-    timing.has_turn.wait()
+    assert timing.has_turn.wait(LIMIT_S)
     assert not later.has_turn.is_set()
     timing.end()
-    later.has_turn.wait()
+    assert later.has_turn.wait(LIMIT_S)
     later.end()
     assert order == ["working", "timing", "later"]
     for waited in (timing, later):
