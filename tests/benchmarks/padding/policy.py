@@ -6,7 +6,7 @@ The real grouping, and joining of equal lengths as it is without a mask, on the 
 other benchmark. A run takes `fixed + each * elements` of computed time, the decision itself
 nothing; 64 callers each send the next request when the last one is answered. Costs are
 lines through times measured on engines of MiniLM; the H200's are in
-`results/gpu_minilm_h200_202611.md` (0.260 ms for 1 x 128 tokens, 0.541 ms for 32 x 128), the
+`results/gpu/gpu_minilm_h200_202611.md` (0.260 ms for 1 x 128 tokens, 0.541 ms for 32 x 128), the
 CPU's (2 threads) in the results of this benchmark.
 """
 

@@ -20,7 +20,7 @@ from services.telemetry.ready import wait_ready
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 Start = Callable[..., Any]
 
 

@@ -12,8 +12,7 @@ from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
 from services.replica.engine.check_child import check_in_child
 from services.replica.engine.checker import EngineChecker, needs_check
-
-from .published import Shelf, load_spec
+from tests.integration.replica.published import Shelf, load_spec
 
 
 def test_the_child_check_passes_a_good_engine_and_explains_a_bad_one(

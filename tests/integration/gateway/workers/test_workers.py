@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from services.gateway.workers.supervisor import reserved_port
 from tests.integration.gateway.answers import Inputs
-from tests.integration.gateway.worker_gateway import (
+from tests.integration.gateway.workers.worker_gateway import (
     COUNTED,
     RESTARTS,
     SERVING,

@@ -21,9 +21,14 @@ from services.replica.engine.loaded_engine import RunningEngine
 from services.replica.engine.manager import EngineManager
 from services.replica.replica import Replica
 from services.telemetry.recorder import NullRecorder
-
-from .published import Shelf, load_spec, onnx_model, typed
-from .test_standby import BAD_IDS, MAX_FAILURES_IN_A_ROW, assert_served, break_engine, digest_in_use
+from tests.integration.replica.published import Shelf, load_spec, onnx_model, typed
+from tests.integration.replica.test_standby import (
+    BAD_IDS,
+    MAX_FAILURES_IN_A_ROW,
+    assert_served,
+    break_engine,
+    digest_in_use,
+)
 
 
 def host_with_fallback(shelf: Shelf, model: ModelVersion, folder: Path) -> EngineManager:

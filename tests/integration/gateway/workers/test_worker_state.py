@@ -14,7 +14,11 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from tests.integration.gateway.worker_gateway import COUNTED, RunningGateway, running_gateway
+from tests.integration.gateway.workers.worker_gateway import (
+    COUNTED,
+    RunningGateway,
+    running_gateway,
+)
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet

@@ -21,10 +21,18 @@ from services.replica.replica import Replica
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
-
-from .conftest import LoadAs, Serving, engine_of
-from .held_engine import HeldEngine
-from .published import RECIPE, Shelf, assert_answers, host_of, ids_of, load_spec, request_of, typed
+from tests.integration.replica.conftest import LoadAs, Serving, engine_of
+from tests.integration.replica.held_engine import HeldEngine
+from tests.integration.replica.published import (
+    RECIPE,
+    Shelf,
+    assert_answers,
+    host_of,
+    ids_of,
+    load_spec,
+    request_of,
+    typed,
+)
 
 STALLS_AT_ONCE = {"is_brief": False, "stall_s": 0.0}
 

@@ -12,9 +12,7 @@ from services.replica.engine.checker import EngineChecker
 from services.replica.engine.failures import FIRST_WAIT_S
 from services.replica.engine.loaded_engine import RunningEngine
 from services.replica.engine.manager import EngineManager
-from tests.unit.services.replica.toy_batcher import Clock
-
-from .published import (
+from tests.integration.replica.published import (
     Shelf,
     blob_of,
     host_of,
@@ -22,6 +20,7 @@ from .published import (
     onnx_model,
     typed,
 )
+from tests.unit.services.replica.toy_batcher import Clock
 
 
 def test_the_fastest_proven_engine_is_loaded_warm(shelf: Shelf) -> None:

@@ -9,9 +9,8 @@ import pytest
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.registry.registry import Registry
 from services.replica.engine.failures import FIRST_WAIT_S
+from tests.integration.replica.published import Shelf, blob_of, host_of, onnx_model, typed
 from tests.unit.services.replica.toy_batcher import Clock
-
-from .published import Shelf, blob_of, host_of, onnx_model, typed
 
 
 def test_what_a_store_cannot_give_is_fetched_again_after_ever_longer_waits(
