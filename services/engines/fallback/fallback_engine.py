@@ -22,6 +22,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.device.toolchain import missing_reason
+from services.engines.fallback.compile_turn import compile_turn
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
 from services.engines.shapes import check_within, zeros_at
@@ -201,7 +202,8 @@ def _compiled_or_eager(
     reason = _no_compiler_reason(spec)
     if not reason:
         try:
-            return _compiled(program, device), ""
+            with compile_turn(spec.program_path):
+                return _compiled(program, device), ""
         except Exception as error:  # whatever Inductor raises, eager still serves
             reason = f"Inductor failed: {type(error).__name__}: {error}"
     logger.warning("fallback runs eagerly: %s", reason)

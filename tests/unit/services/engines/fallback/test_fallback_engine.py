@@ -1,5 +1,6 @@
 """The fallback compiles at load or says why it does not; never in a request."""
 
+import fcntl
 import shutil
 from pathlib import Path
 
@@ -87,6 +88,8 @@ def test_it_compiles_once_and_never_in_a_request(
     def counted(*args: object, **kwargs: object) -> object:
         nonlocal num_compiled
         num_compiled += 1
+        with program.open("rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return compile_graph(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(inductor, "standalone_compile", counted)
