@@ -43,8 +43,10 @@ class CheckedFallback:
         except EngineError:
             return None
         began_s = time.monotonic()
-        found = self._checked(engine, model)
-        if isinstance(found, Refutation):
+        if fault := self._fault_of(engine, model):
+            logger.error(
+                "model '%s': ONNX Runtime answers wrong on this device: %s", model.name, fault
+            )
             return None
         if time.monotonic() - began_s > _QUICK_S:
             engine.close()
@@ -64,11 +66,17 @@ class CheckedFallback:
         level = logging.INFO if found.found_by is FoundBy.UNSUPPORTED else logging.ERROR
         logger.log(level, "model '%s' version %d: %s", model.name, model.version, found.words)
         try:
-            return self._master_itself(model), found
+            engine = self._master_itself(model)
         except EngineError as error:
             raise EngineError(
                 f"no fallback for model '{model.name}': {found.words}; and that fails: {error}"
             ) from error
+        if fault := self._fault_of(engine, model):
+            raise EngineError(
+                f"no fallback for model '{model.name}': {found.words}; and that answers wrong on "
+                f"this device too: {fault}"
+            )
+        return engine, found
 
     def _by_torch(self, model: ModelVersion) -> RunningEngine | Refutation:
         try:
@@ -78,25 +86,26 @@ class CheckedFallback:
             if model.fallback_verdict is None or not model.fallback_verdict.refused:
                 raise
             return _unsupported(str(error))
-        return self._checked(engine, model)
+        if fault := self._fault_of(engine, model):
+            words = f"{_IN_PLACE}, which answers wrong on this device: {fault}"
+            return Refutation(found_by=FoundBy.DEVICE, words=words)
+        return engine
 
-    def _checked(self, engine: RunningEngine, model: ModelVersion) -> RunningEngine | Refutation:
-        """An engine that gives the kept answers here; one that does not is closed."""
+    def _fault_of(self, engine: RunningEngine, model: ModelVersion) -> str:
+        """How its answers differ from the kept ones; "" if they do not, else it is closed."""
         try:
-            refutation = self._by_device(engine, model)
+            fault = self._first_fault(engine, model)
         except BaseException:
             engine.close()
             raise
-        if refutation is None:
-            return engine
-        engine.close()
-        return refutation
+        if fault:
+            engine.close()
+        return fault
 
-    def _by_device(self, engine: RunningEngine, model: ModelVersion) -> Refutation | None:
-        """Compare all kept answers with what an engine computes here."""
+    def _first_fault(self, engine: RunningEngine, model: ModelVersion) -> str:
         verdict, answers = model.fallback_verdict, model.fallback_answers
         if verdict is None or answers is None:
-            return None
+            return ""
         path = self._registry.materialise_samples(answers)
         for kept in read_answers(path, model.master):
             try:
@@ -105,9 +114,8 @@ class CheckedFallback:
             except SmeltError as error:
                 fault = f"it fails where {verdict.witness} answers: {error}"
             if fault:
-                words = f"{_IN_PLACE}, which answers wrong on this device: {fault}"
-                return Refutation(found_by=FoundBy.DEVICE, words=words)
-        return None
+                return fault
+        return ""
 
     def _master_itself(self, model: ModelVersion) -> RunningEngine:
         path = self._registry.materialise_master(model.master) / "model.onnx"

@@ -108,7 +108,9 @@ def test_a_model_that_torch_has_not_is_served_without_asking_torch(
     verdict = FallbackVerdict(
         refused="ai.onnx.ml::TreeEnsembleRegressor is not translated", code=importer_code()
     )
-    loaded = loaded_by(shelf, model.model_copy(update={"fallback_verdict": verdict}), no_fallback)
+    # Nothing is compared then, and no answers are kept.
+    found = {"fallback_verdict": verdict, "fallback_answers": None}
+    loaded = loaded_by(shelf, model.model_copy(update=found), no_fallback)
     assert (loaded.kind, loaded.fallback_reason) == ("fallback", "no_engine")
     assert loaded.refutation is not None
     assert loaded.refutation.found_by is FoundBy.UNSUPPORTED
@@ -215,6 +217,14 @@ def test_where_neither_can_serve_both_are_told(shelf: Shelf, tmp_path: Path) -> 
         EngineError, match=r"imported wrong: output.*1\.00e-05 allowed; and that fails: ONNX"
     ):
         loaded_by(shelf, model.model_copy(update={"master": master}), no_fallback)
+
+
+def test_a_runtime_that_is_wrong_too_takes_no_place(shelf: Shelf, tmp_path: Path) -> None:
+    wrong = judged(shelf, tmp_path, scale=1.5)
+    with pytest.raises(
+        EngineError, match="ONNX Runtime serves in place.* wrong on this device too"
+    ):
+        loaded_by(shelf, wrong, ScaledFallback(tmp_path, 1.001))
 
 
 def test_at_once_the_master_itself_answers_where_onnx_runtime_is_right(
