@@ -161,5 +161,5 @@ def _holder_words(lease: BuildLease | None) -> str:
 
 
 def _pause(lease_s: float) -> None:
-    """Before the store is asked again: it sends no notification of a lease's end."""
-    time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))
+    """Before the store is asked again."""
+    time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))  # it has no event for a lease's end

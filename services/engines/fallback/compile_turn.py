@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-# A compiler takes minutes at most. Whoever waited longer compiles beside one that hangs.
+# A compiler takes minutes at most. A process that waited longer compiles too: the other one hangs.
 LONGEST_WAIT_S: Final = 600.0
 _PERIOD_S: Final = 0.1
 
