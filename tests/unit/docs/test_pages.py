@@ -72,7 +72,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 def test_every_result_is_in_the_table_of_results() -> None:
     page = ROOT / "docs" / "results.md"
     linked = {(page.parent / link).resolve() for link in links(page)}
-    assert [name_of(file) for file in RESULTS.iterdir() if file not in linked] == []
+    assert [name_of(file) for file in RESULTS.rglob("*.md") if file not in linked] == []
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
