@@ -19,7 +19,7 @@ from services.contracts.hardware.facts import generation_named
 from services.contracts.selection.selection import reason_words
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
-from services.controller.events.fallback_words import fallback_name
+from services.controller.events.fallback_words import INTERIM, fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -109,7 +109,7 @@ def fallback_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
     found = (
         f"{r['model']} version {r['version']} on {r['generation']}: {words}"
         for r in replicas
-        for words in (reason_words(r["fallback_reason"]), r["fallback_refuted"])
+        for words in (reason_words(r["fallback_reason"]), r["fallback_refuted"], r["interim"])
         if words
     )
     return list(dict.fromkeys(found))
@@ -194,6 +194,7 @@ def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
         "fallback": fallback_name(report) if report.fallback_reason else "",
         "fallback_reason": report.fallback_reason,
         "fallback_refuted": report.fallback_refuted,
+        "interim": INTERIM if report.is_fallback_interim else "",
         "detail": report.detail,
         "process_id": report.process_id,
         "addresses": list(report.addresses),

@@ -11,7 +11,7 @@ from services.contracts.selection.selection import mean_speedup
 from services.contracts.selection.speed_gate import is_wild, speed_bounds, speed_over_fallback
 from services.contracts.text.words import worker_command
 from services.controller.build.key_status import KeyStatus
-from services.controller.events.fallback_words import fallback_name, fallback_why
+from services.controller.events.fallback_words import INTERIM, fallback_name, fallback_why
 from services.pb import fleet_v1_pb2 as fleet
 
 SHORT = 12
@@ -123,6 +123,7 @@ def _replica_words(report: fleet.ReplicaReport) -> str:
     if not report.engine_digest:
         why = fallback_why(report)
         with_what = f"serves with the fallback ({fallback_name(report)})"
-        return f"{with_what}: {why}" if why else "is still starting"
+        until = f"; {INTERIM}" if report.is_fallback_interim else ""
+        return f"{with_what}: {why}{until}" if why else "is still starting"
     digest = report.engine_digest[:SHORT]
     return f"serves with {report.engine_kind} {report.engine_precision} {digest}"

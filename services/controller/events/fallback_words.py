@@ -3,6 +3,8 @@
 from services.contracts.selection.selection import reason_words
 from services.pb import fleet_v1_pb2 as fleet
 
+INTERIM = "ONNX Runtime serves while torch compiles the fallback"
+
 
 def fallback_name(report: fleet.ReplicaReport) -> str:
     """What computes; ONNX Runtime where torch's fallback is wrong, or is not compiled yet."""

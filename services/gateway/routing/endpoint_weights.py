@@ -30,8 +30,9 @@ def weigh(endpoints: Sequence[Endpoint], now_s: float, slow_start_s: float) -> N
     warmest = max(warmths, default=1.0)
     speeds = speed_weights([each.replica.speeds for each in endpoints])
     for endpoint, speed, warm in zip(endpoints, speeds, warmths, strict=True):
-        endpoint.weight = speed
-        endpoint.cost = warmest / (speed * warm)
+        # What computes beside a compiler, on a GPU's host perhaps: only where no other is there.
+        endpoint.weight = _LEAST_WEIGHT if endpoint.replica.is_interim else speed
+        endpoint.cost = warmest / (endpoint.weight * warm)
 
 
 def speed_weights(curves: Sequence[Mapping[str, float]]) -> list[float]:

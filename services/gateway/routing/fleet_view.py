@@ -57,6 +57,7 @@ class ReplicaInfo:
         token: that its data port requires.
         generation: of its device; "" until it is known.
         speeds: samples per second of its engine by shape, as proven; empty when not measured.
+        is_interim: a stand-in serves until its fallback is compiled.
         is_stale: it was ready when its line to the controller broke; whether it serves on only
             those know that are connected to it.
     """
@@ -71,6 +72,7 @@ class ReplicaInfo:
     generation: str
     engine: EngineInUse
     speeds: Mapping[str, float] = field(default_factory=dict)
+    is_interim: bool = False
     is_stale: bool = False
 
 
@@ -148,6 +150,7 @@ def _replica(report: fleet.ReplicaReport) -> ReplicaInfo:
             for speed in report.engine_speeds
             if 0.0 < speed.samples_per_s < math.inf
         },
+        is_interim=report.is_fallback_interim,
     )
 
 

@@ -74,6 +74,16 @@ def test_without_grafana_it_says_how_to_see_the_boards() -> None:
     ]
 
 
+def test_what_serves_while_the_fallback_is_compiled() -> None:
+    snapshot = fleet.FleetSnapshot(replicas=[replica(1, is_fallback_interim=True)])
+    document = status_document({}, snapshot)
+    where = f"m version 1 on {world.GENERATION}: "
+    assert document["replicas"][0]["fallback"] == "ONNX Runtime"
+    assert where + "ONNX Runtime serves while torch compiles the fallback" in fallback_lines(
+        document["replicas"]
+    )
+
+
 def test_which_fallback_serves_and_why_it_is_not_torchs() -> None:
     wrong = "ONNX Runtime serves in place of torch.compile: output 'y' is far off"
     replicas = [replica(1), replica(2, fallback_refuted=wrong), replica(2, fallback_refuted=wrong)]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,25 +16,26 @@ from tests.unit.services.controller import build_world as world
 
 FAULT = "output 'y', bucket b at batch=3: rel_l2 1.20e-02 found, 1.00e-05 allowed"
 REASON = "no engine of this model is published"
+INTERIM = "ONNX Runtime serves while torch compiles the fallback"
 IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is imported wrong: {FAULT}"
 
 
 @pytest.mark.parametrize(
-    ("verdict", "refuted", "told"),
+    ("verdict", "reported", "told"),
     [
         (
             FallbackVerdict(refuted=FAULT, num_samples=9),
-            IN_PLACE,
+            {"fallback_refuted": IN_PLACE},
             [f"serves with the fallback (ONNX Runtime): {REASON}; {IN_PLACE} (1 replica)"],
         ),
         (
             FallbackVerdict(refuted=FAULT, num_samples=9),
-            "",
+            {},
             [f"the fallback's graph is refuted, so ONNX Runtime serves in its place: {FAULT}"],
         ),
         (
             FallbackVerdict(witness="ONNX Runtime 1.2", num_samples=9),
-            "",
+            {},
             [
                 f"serves with the fallback (torch.compile): {REASON} (1 replica)",
                 "the fallback's graph agrees with ONNX Runtime 1.2 at 9 samples",
@@ -41,8 +43,13 @@ IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is impor
         ),
         (
             None,
-            "",
+            {},
             [f"serves with the fallback (torch.compile): {REASON} (1 replica)"],
+        ),
+        (
+            None,
+            {"is_fallback_interim": True},
+            [f"serves with the fallback (ONNX Runtime): {REASON}; {INTERIM} (1 replica)"],
         ),
     ],
 )
@@ -50,7 +57,7 @@ def test_which_fallback_and_why(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     verdict: FallbackVerdict | None,
-    refuted: str,
+    reported: dict[str, Any],
     told: list[str],
 ) -> None:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
@@ -59,7 +66,7 @@ def test_which_fallback_and_why(
         name="m", master=world.MASTER, recipe=Recipe(num_replicas=2), source="s",
         source_fingerprint="1", fallback_verdict=verdict,
     )  # fmt: skip
-    report = replica(2, fallback_refuted=refuted)
+    report = replica(2, **reported)
     snapshot = fleet.FleetSnapshot(store_url=str(tmp_path / "store"), replicas=[report])
     with fleet_saying(snapshot) as address:
         monkeypatch.setenv("SMELT_CONTROLLER", address)
@@ -70,5 +77,5 @@ def test_which_fallback_and_why(
     for line in told:
         assert line in text
     [case] = json.loads(document)["generations"]
-    assert case["replicas"][0]["fallback_refuted"] == refuted
+    assert case["replicas"][0]["fallback_refuted"] == reported.get("fallback_refuted", "")
     assert case["fallback_verdict"] == (verdict and verdict.model_dump(mode="json"))
