@@ -17,7 +17,6 @@ from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 
-_GIB = 2**30
 # Of the deadline; the rest is for opening three models.
 _SHARE_FOR_SAMPLES = 0.125
 _COMPARE_AGAIN = (
@@ -88,7 +87,7 @@ def _asked(
     """The child's verdict, or why it has none."""
     limits = ChildLimits(
         time_s=settings.verdict_time_limit_s,
-        memory_bytes=int(settings.memory_limit_gib * _GIB),
+        memory_bytes=settings.memory_limit_bytes,
         time_setting="SMELT_VERDICT_TIME_LIMIT_S",
     )
 
