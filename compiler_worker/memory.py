@@ -2,20 +2,16 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from compiler_worker.host_memory import host_memory
 from services.contracts.hardware.facts import Platform
 
 _KIB = 1024
-_BUILD_SHARE = 0.8
 _FORGET_PEAK = Path("/proc/self/clear_refs")
-CONTAINER_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 @dataclass
@@ -65,28 +61,9 @@ def peak_resident_bytes() -> int:
     return 0
 
 
-def usable_memory_gib() -> float:
-    """What a build may take of this host by default.
-
-    It is most of what others leave of its memory now, or of its container's. The rest is left to
-    the worker, the store's client and whatever serves beside it; without a bound the kernel would
-    end one of those in place of the build.
-    """
-    import psutil
-
-    limits = [int(psutil.virtual_memory().available)]
-    for path in CONTAINER_LIMITS:
-        # "max" where there is none; the first generation of cgroups says a huge number.
-        with suppress(OSError, ValueError):
-            limits.append(int(path.read_text()))
-    return round(_BUILD_SHARE * min(limits) / _KIB**3, 2)
-
-
 def has_room_for(num_bytes: int) -> bool:
     """Whether the memory of this host holds so many bytes of weights twice, as a session may."""
-    import psutil
-
-    return bool(2 * num_bytes <= psutil.virtual_memory().available)
+    return 2 * num_bytes <= host_memory().available_bytes
 
 
 def _peak_from_now(platform: Platform) -> Callable[[], int]:

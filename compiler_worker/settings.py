@@ -5,7 +5,6 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from compiler_worker.memory import usable_memory_gib
 from services.contracts.process.settings import read_settings
 
 
@@ -22,7 +21,7 @@ class CompilerSettings(BaseSettings):
         verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
             a model is added; an eighth of it is for samples. 0 adds models without a verdict.
         memory_limit_gib: resident memory of a build or proof with all its children; by default
-            most of what others leave of the host's, or of the container's.
+            most of what others leave of the host's, or of the container's, while it runs.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
         benchmark_s: seconds for which engine and eager are timed, each, at each shape; the
             fallback's come out of the same sum.
@@ -49,7 +48,7 @@ class CompilerSettings(BaseSettings):
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
     verdict_time_limit_s: float = Field(default=120.0, ge=0)
-    memory_limit_gib: float = Field(default_factory=usable_memory_gib, gt=0)
+    memory_limit_gib: float | None = Field(default=None, gt=0)
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)
@@ -60,6 +59,11 @@ class CompilerSettings(BaseSettings):
     signing_key: Path | None = None
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
     device_generation: str = ""
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """The memory limit in bytes; None by default."""
+        return None if self.memory_limit_gib is None else int(self.memory_limit_gib * 2**30)
 
 
 def settings_from_environment(**given: object) -> CompilerSettings:

@@ -21,7 +21,6 @@ from services.telemetry.recorder import NullRecorder, Recorder
 OnProgress = Callable[[BuildKey, ChildEvent], None]
 
 MASTER_FILE = "model.onnx"
-_GIB = 2**30
 
 
 def never_stopped() -> str:
@@ -78,11 +77,15 @@ class WorkerContext:
         tidy_compile_cache(cache_dir)
         return work_folder(cache_dir / "work", f"{key.digest()[:12]}-")
 
+    def _num_builds(self) -> int:
+        """How many builds work on this host: each has a work folder."""
+        return sum(1 for _ in (self.settings.cache_dir / "work").glob("*"))
+
     def _limits(self, time_s: float, setting: str) -> ChildLimits:
-        memory_bytes = int(self.settings.memory_limit_gib * _GIB)
         return ChildLimits(
             time_s=time_s,
-            memory_bytes=memory_bytes,
+            memory_bytes=self.settings.memory_limit_bytes,
             time_setting=setting,
+            num_builds=self._num_builds,
             stop_reason=self.stop_reason,
         )

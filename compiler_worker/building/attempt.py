@@ -34,6 +34,7 @@ class Attempt:
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
+        self._is_charged = True
 
     def report(self, event: ChildEvent) -> None:
         """Report an event with this key."""
@@ -60,8 +61,8 @@ class Attempt:
         return outcome.require(BuildError, ProofError)
 
     def follow(self, outcome: ChildOutcome[Any]) -> None:
-        """Take over the child's account: stage, seconds, last log lines."""
-        self._stage = outcome.stage
+        """Take over the child's account: stage, seconds, last log lines, whose fault it was."""
+        self._stage, self._is_charged = outcome.stage, outcome.is_charged
         for stage, duration_s in outcome.durations_s.items():
             self._durations_s[stage] = self._durations_s.get(stage, 0.0) + duration_s
         self._log_tail = outcome.log_tail
@@ -76,6 +77,7 @@ class Attempt:
             stage=self._stage,
             reason=reason,
             log_tail=() if outcome.is_good else self._log_tail,
+            is_charged=self._is_charged,
             proof=proof,
             stage_durations_s=self._seconds(outcome),
             started_at=self._started_at,

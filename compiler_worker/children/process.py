@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from compiler_worker.children.child import EXIT_FAILURE, STACK_SIGNAL
 from compiler_worker.children.child_jobs import ChildJob, Request, Result
 from compiler_worker.children.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
+from compiler_worker.host_memory import Allowance, host_memory
 from services.contracts.errors import BuildError, SmeltError
 
 OnEvent = Callable[[ChildEvent], None]
@@ -45,16 +46,25 @@ class ChildLimits:
 
     Attributes:
         time_s: seconds from start to end, without those in which it waits for its turn.
-        memory_bytes: resident memory of the child and all its descendants.
+        memory_bytes: resident memory of the child and all its descendants; None leaves it to
+            what the host has at each moment.
+        num_builds: asked how many children share this host, this one among them.
         time_setting, memory_setting: names of the settings that raise them, for messages.
         stop_reason: asked while the child works; ends it when it says something.
     """
 
     time_s: float
-    memory_bytes: int
+    memory_bytes: int | None
     time_setting: str
     memory_setting: str = "SMELT_MEMORY_LIMIT_GIB"
+    num_builds: Callable[[], int] = lambda: 1
     stop_reason: Callable[[], str] = str
+
+    def allowance(self, used_bytes: int) -> Allowance:
+        """What a child that holds so many bytes may take at this moment."""
+        if self.memory_bytes is not None:
+            return Allowance(num_bytes=self.memory_bytes)
+        return host_memory().allowance(used_bytes, max(self.num_builds(), 1))
 
 
 @dataclass(kw_only=True)
@@ -68,6 +78,7 @@ class ChildOutcome(Generic[Result]):
         stage: the last stage entered.
         durations_s: seconds by stage that ended, summed where it was entered again.
         peak_memory_bytes: most resident memory seen of the child and its descendants.
+        is_charged: False where it was ended as others held the memory: it is not at fault.
     """
 
     stage: Stage
@@ -77,6 +88,7 @@ class ChildOutcome(Generic[Result]):
     log_tail: tuple[str, ...] = ()
     durations_s: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
+    is_charged: bool = True
 
     def require(self, otherwise: type[SmeltError], *own: type[SmeltError]) -> Result:
         """Return the result, or raise why there is none.
@@ -152,6 +164,7 @@ class _Watch(Generic[Result]):
         self._log: deque[str] = deque(maxlen=_MAX_LOG_LINES)
         self._deadline = time.monotonic() + limits.time_s
         self._left_s = limits.time_s
+        self._allowed = limits.allowance(0)
 
     def until_ended(self) -> None:
         """Return when the child has ended and all its lines are read."""
@@ -214,6 +227,7 @@ class _Watch(Generic[Result]):
             why = "" if code else ", without a result; code that it calls must not call sys.exit"
             if code == -signal.SIGKILL:
                 why = ", as the kernel does where a host or a container has no memory left"
+                outcome.is_charged = not self._allowed.is_temporary
             outcome.failure = f"the process {how} in stage '{outcome.stage}'{why}"
         return outcome
 
@@ -239,12 +253,16 @@ class _Watch(Generic[Result]):
     def _memory_fault(self) -> str:
         used = _resident_bytes(self._process.pid)
         self._outcome.peak_memory_bytes = max(self._outcome.peak_memory_bytes, used)
-        if used <= self._limits.memory_bytes:
+        allowed = self._allowed = self._limits.allowance(used)
+        if used <= allowed.num_bytes:
             return ""
+        self._outcome.is_charged = not allowed.is_temporary
+        fix = f"raise {self._limits.memory_setting} if it needs more"
+        if allowed.is_temporary:
+            fix = "free memory on this host, or try again when others leave more"
         return (
             f"{used / _GIB:.2f} GiB of memory in use in stage '{self._outcome.stage}', "
-            f"{self._limits.memory_bytes / _GIB:.2f} allowed; raise {self._limits.memory_setting} "
-            "if it needs more"
+            f"{allowed.num_bytes / _GIB:.2f} allowed{allowed.words}; {fix}"
         )
 
     def _take_event(self, line: str) -> None:

@@ -17,7 +17,6 @@ from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 
-_GIB = 2**30
 # Of the deadline; the rest is for opening three models.
 _SHARE_FOR_SAMPLES = 0.125
 _COMPARE_AGAIN = (
@@ -28,7 +27,7 @@ _COMPARE_AGAIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A verdict, and the file of kept answers; None when there are none."""
+    """A verdict, and the file of kept answers that it goes with; None when there are none."""
 
     verdict: FallbackVerdict
     answers: Path | None = None
@@ -70,7 +69,8 @@ def judge_import(
         samples_s=settings.verdict_time_limit_s * _SHARE_FOR_SAMPLES,
         num_threads=settings.num_threads,
     )
-    verdict = _asked(request, settings, report)
+    judged = _asked(request, settings, report)
+    verdict = judged.verdict
     # Below that ONNX Runtime serves as the fallback in the import's place.
     if verdict.refuted and master.opset > NEWEST_RUN_OPSET:
         raise UnsupportedGraphError(
@@ -78,17 +78,14 @@ def judge_import(
             f"{master.opset}: {verdict.refuted}; convert the model to opset {NEWEST_RUN_OPSET} "
             "with onnx.version_converter.convert_version"
         )
-    answers = folder / ANSWERS_FILE
-    return Judged(verdict=verdict, answers=answers if answers.is_file() else None)
+    return judged
 
 
-def _asked(
-    request: VerdictRequest, settings: CompilerSettings, report: Progress
-) -> FallbackVerdict:
-    """The child's verdict, or why it has none."""
+def _asked(request: VerdictRequest, settings: CompilerSettings, report: Progress) -> Judged:
+    """The child's verdict with its answers, or why it has none."""
     limits = ChildLimits(
         time_s=settings.verdict_time_limit_s,
-        memory_bytes=int(settings.memory_limit_gib * _GIB),
+        memory_bytes=settings.memory_limit_bytes,
         time_setting="SMELT_VERDICT_TIME_LIMIT_S",
     )
 
@@ -98,4 +95,9 @@ def _asked(
 
     request.folder.mkdir()
     outcome = run_child(VERDICT, request, request.folder, limits, show)
-    return outcome.result or FallbackVerdict(unknown=f"{outcome.failure}; {_COMPARE_AGAIN}")
+    if outcome.result is None:
+        # A child that was ended may have left answers too, whole or in part. Without the bounds of
+        # its verdict a replica could not use them, and would serve with no fallback at all.
+        return Judged(verdict=FallbackVerdict(unknown=f"{outcome.failure}; {_COMPARE_AGAIN}"))
+    answers = request.folder / ANSWERS_FILE
+    return Judged(verdict=outcome.result, answers=answers if answers.is_file() else None)

@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 MAX_ENTRANTS = 8
 # Of the memory that a proof may take; the fallback's compiler needs some too.
 _ENGINES_SHARE = 0.5
-_GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,7 @@ def _bounded(
     engines: Sequence[PublishedEngine], worker: WorkerContext
 ) -> tuple[tuple[PublishedEngine, ...], dict[str, str]]:
     """The first ones, as far as number and memory allow, but two at least."""
-    left_bytes = worker.settings.memory_limit_gib * _GIB * _ENGINES_SHARE
+    left_bytes = worker.proof_limits.allowance(0).num_bytes * _ENGINES_SHARE
     taken: list[PublishedEngine] = []
     left_out: dict[str, str] = {}
     for engine in engines:

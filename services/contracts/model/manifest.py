@@ -37,12 +37,7 @@ def _is_empty(value: object) -> bool:
 
 
 class BlobRef(Document):
-    """Content-addressed bytes.
-
-    Attributes:
-        sha256: hex digest of the bytes, and their name.
-        num_bytes: their length.
-    """
+    """Bytes, by their hex digest, which is their name, and their length."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     num_bytes: int = Field(ge=0)
@@ -338,6 +333,8 @@ class BuildRecord(Document):
         stage: the last one entered: open, build, prove, benchmark, publish; wait: for the host.
         reason: the builder's or the proof's own words; "" on success.
         stage_durations_s: seconds by stage.
+        is_charged: whether a failure counts among those after which the key is given up: not
+            where others held the memory that it wanted.
     """
 
     key: BuildKey
@@ -347,4 +344,5 @@ class BuildRecord(Document):
     log_tail: tuple[str, ...] = ()
     proof: Proof | None = None
     stage_durations_s: dict[str, float] = {}
+    is_charged: bool = Field(default=True, exclude_if=bool)
     started_at: str

@@ -77,7 +77,8 @@ class KeyStatus:
 
     Attributes:
         engine: when it is published, proven or not.
-        num_failures: in a row, those that a rebuild request forgave not counted.
+        num_failures: in a row, those that a rebuild request forgave not counted; those for
+            which memory was short are, though they never give the key up.
         next_attempt_at: not before that; None unless it failed and is tried again.
         reason: why it is not proven, in words; "" when it is.
     """
@@ -144,7 +145,11 @@ def is_given_up(
 ) -> bool:
     """Whether only a rebuild request has a key tried again: refused, or failed too often."""
     failures = _failures_that_count(digest, records, requests, plan)
-    return _is_refused(failures) or len(failures) >= policy.max_attempts
+    return _is_refused(failures) or _is_failed_too_often(failures, policy)
+
+
+def _is_failed_too_often(failures: Sequence[BuildRecord], policy: RetryPolicy) -> bool:
+    return sum(failure.is_charged for failure in failures) >= policy.max_attempts
 
 
 def _is_refused(failures: Sequence[BuildRecord]) -> bool:
@@ -219,7 +224,7 @@ def _failed(
             num_failures=num_failures,
             reason=reason,
         )
-    is_given_up = num_failures >= policy.max_attempts
+    is_given_up = _is_failed_too_often(failures, policy)
     return KeyStatus(
         planned=planned,
         state=KeyState.QUARANTINED if is_given_up else KeyState.FAILED,

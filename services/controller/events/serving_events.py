@@ -11,6 +11,9 @@ from services.controller.events.fallback_words import fallback_why
 from services.pb import fleet_v1_pb2 as fleet
 
 _SHORT = 12
+_REFUTED = "refuted"
+# Whether it is an engine; mark, digest and words of the event.
+_Vote = tuple[bool, str, str, str]
 
 
 def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event]:
@@ -33,9 +36,10 @@ def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event
 def serving_of(snapshot: fleet.FleetSnapshot) -> list[Event]:
     """What most ready replicas serve with, by model, version and generation.
 
-    The fallback counts where no replica has an engine only: during a swap both are seen.
+    The fallback counts where no replica has an engine only: during a swap both are seen. One that
+    a replica found to be wrong comes before those that are not compiled, and so not asked, yet.
     """
-    votes: dict[tuple[str, int, str], Counter[tuple[bool, str, str]]] = {}
+    votes: dict[tuple[str, int, str], Counter[_Vote]] = {}
     for report in snapshot.replicas:
         if report.state == fleet.REPLICA_STATE_READY and report.device_facts_json:
             generation = generation_named(report.device_facts_json)
@@ -48,10 +52,13 @@ def serving_of(snapshot: fleet.FleetSnapshot) -> list[Event]:
             version=version,
             generation=generation,
             key=digest,
+            mark=mark,
             why=why,
         )
         for (model, version, generation), counted in sorted(votes.items())
-        for (_, digest, why), _ in [max(counted.items(), key=lambda item: (item[0][0], item[1]))]
+        for (_, mark, digest, why), _ in [
+            max(counted.items(), key=lambda item: (item[0][:2], item[1]))
+        ]
     ]
 
 
@@ -91,7 +98,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_SHORT]
 
 
-def _vote(report: fleet.ReplicaReport) -> tuple[bool, str, str]:
+def _vote(report: fleet.ReplicaReport) -> _Vote:
     if not report.engine_digest:
-        return False, "", fallback_why(report)
-    return True, report.engine_digest, f"{report.engine_kind} {report.engine_precision}"
+        # Not its words: they have figures, which differ between replicas.
+        return False, _REFUTED if report.fallback_refuted else "", "", fallback_why(report)
+    return True, "", report.engine_digest, f"{report.engine_kind} {report.engine_precision}"

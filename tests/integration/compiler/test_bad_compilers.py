@@ -3,13 +3,16 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from compiler_worker import host_memory
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion
@@ -80,3 +83,19 @@ def test_a_compiler_that_eats_memory_is_ended_with_its_child(
     record = attempt(with_settings(worker, memory_limit_gib=2.0), version)
     assert "of memory in use in stage 'build', 2.00 allowed" in record.reason
     assert "SMELT_MEMORY_LIMIT_GIB" in record.reason
+    assert record.is_charged
+
+
+def test_a_build_that_is_ended_beside_another_one_is_not_at_fault(
+    worker: WorkerContext, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_compiler(f'exec {sys.executable} -c "{EATER}"', tmp_path, monkeypatch)
+    for name, text in (("memory.max", f"{4 << 30}"), ("memory.current", f"{3 << 30}")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "memory.stat").write_text("inactive_file 0")
+    group = replace(host_memory.CONTROL_GROUPS[0], folder=tmp_path)
+    monkeypatch.setattr(host_memory, "CONTROL_GROUPS", (group,))
+    with work_folder(worker.settings.cache_dir.absolute() / "work", "another-"):
+        record = attempt(worker, version)
+    assert "allowed to one of 2 builds" in record.reason
+    assert not record.is_charged

@@ -1,5 +1,6 @@
 """From how a child ended to what is recorded of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from compiler_worker.building.attempt import Attempt, count_build, count_proof
 from compiler_worker.building.publish import proof_not_run
 from compiler_worker.children.process import ChildOutcome
 from compiler_worker.children.requests import ChildEvent, Stage
+from compiler_worker.host_memory import Allowance
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -166,7 +168,18 @@ class TestWorkerContext:
         assert worker.build_limits.time_s == 7
         assert worker.build_limits.time_setting == "SMELT_BUILD_TIME_LIMIT_S"
         assert worker.proof_limits.time_setting == "SMELT_PROOF_TIME_LIMIT_S"
-        assert worker.proof_limits.memory_bytes == int(worker.settings.memory_limit_gib * 2**30)
+        assert worker.proof_limits.memory_bytes is None
+        settings = worker.settings.model_copy(update={"memory_limit_gib": 3.5})
+        limits = replace(worker, settings=settings).proof_limits
+        assert limits.allowance(0) == Allowance(num_bytes=int(3.5 * 2**30))
+
+    def test_builds_of_a_host_are_counted_by_their_work_folders(
+        self, worker: WorkerContext
+    ) -> None:
+        other = replace(worker)
+        with worker.work_folder(KEY), other.work_folder(KEY):
+            assert worker.build_limits.num_builds() == 2
+        assert worker.build_limits.num_builds() == 0
 
     def test_a_work_folder_is_absolute_and_goes_away(self, worker: WorkerContext) -> None:
         with worker.work_folder(KEY) as folder:

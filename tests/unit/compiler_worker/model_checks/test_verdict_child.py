@@ -200,6 +200,24 @@ def test_a_child_that_is_killed_leaves_what_can_be_done(tmp_path: Path) -> None:
         assert words in judged.verdict.unknown
 
 
+def test_answers_of_a_child_that_gave_no_verdict_are_not_kept(tmp_path: Path) -> None:
+    """A replica could not read a part of the file, and has no bounds for the whole of it."""
+    path = written(tmp_path, MLP, **WEIGHTS)
+    before = set(psutil.Process().children())
+
+    def kill_in_writing(line: str) -> None:
+        (tmp_path / "v" / ANSWERS_FILE).write_bytes(b"PK\x03\x04")
+        for child in set(psutil.Process().children()) - before:
+            child.kill()
+
+    settings = CompilerSettings(verdict_time_limit_s=600, num_threads=1)
+    opened = path, record_of(onnx.load(path))
+    judged = judge_import(opened, Recipe(), (BUCKET,), tmp_path / "v", settings, kill_in_writing)
+    assert judged is not None
+    assert judged.verdict.unknown
+    assert judged.answers is None
+
+
 def test_a_child_hands_back_the_verdict_and_the_answers(tmp_path: Path) -> None:
     path = written(tmp_path, MLP, **WEIGHTS)
     opened = path, record_of(onnx.load(path))

@@ -14,7 +14,7 @@ from services.contracts.model.manifest import (
 )
 from services.controller.build.build_policy import decide, task_start, untouched_key
 from services.controller.build.build_view import FleetView
-from services.controller.build.key_status import KeyState
+from services.controller.build.key_status import KeyState, is_given_up
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_views import (
     POLICY,
@@ -75,6 +75,24 @@ class TestKeys:
         assert quarantined.why == (
             "onnxruntime fp32: failed 3 times, the last time: no; let out by: smelt rebuild m"
         )
+
+    def test_one_that_others_left_too_little_memory_waits_longer_and_is_never_given_up(
+        self,
+    ) -> None:
+        short = world.record(ORT, reason="others leave too little", is_charged=False)
+        known = engines(world.engine(OPENVINO))
+        records = {ORT.digest(): [short] * 4}
+        seen = view(engines=known, records=records)
+        assert tasks_of(seen, 2 + 79.9) == []
+        (task,) = tasks_of(seen, 2 + 80)
+        assert (task.key_digests, task.attempt) == ((ORT.digest(),), 5)
+        assert not is_given_up(ORT.digest(), records[ORT.digest()], (), POLICY, None)
+        own = [world.record(ORT), short, world.record(ORT), world.record(ORT)]
+        decision = decide(
+            view(engines=known, records={ORT.digest(): own}), START + timedelta(days=9), POLICY
+        )
+        assert [event.key for event in decision.quarantined] == [ORT.digest()]
+        assert is_given_up(ORT.digest(), own, (), POLICY, None)
 
     def test_what_its_proof_refused_is_not_built_again_until_it_is_asked_for(self) -> None:
         refused = world.refusal(ORT)

@@ -60,6 +60,24 @@ class TestServing:
         assert kinds(registry)[2:] == ["fallback_serving", "engine_serving"]
         assert all(event.seconds_since_change is not None for event in recorded(registry)[2:])
 
+    def test_a_fallback_that_is_refuted_while_it_serves_is_an_event(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        """ONNX Runtime serves before and after: only that torch's is wrong is new."""
+        recorder.observe(view())
+        interim, refuted, other = replica("a", ""), replica("b", ""), replica("c", "")
+        interim.is_fallback_interim = True
+        refuted.fallback_refuted = "answers wrong: rel_l2 1.00e-01 found"
+        other.fallback_refuted = "answers wrong: rel_l2 1.01e-01 found"
+        for found in ([interim], [refuted], [refuted, interim, interim], [other, refuted]):
+            for each in (recorder, EventRecorder(registry), recorder):
+                each.observe_replicas(fleet.FleetSnapshot(replicas=found))
+        before, after = recorded(registry)[2:]
+        assert {before.kind, after.kind} == {EventKind.FALLBACK_SERVING}
+        assert "answers wrong" not in before.why
+        assert after.why == refuted.fallback_refuted
+        assert after.seconds_since_change is not None
+
     def test_after_a_generation_was_gone_it_is_recorded_anew(
         self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
