@@ -41,7 +41,7 @@ class EngineManager:
         self._model = model
         self._device = device
         self._trust = trust
-        fallback = CheckedFallback(registry, load_fallback, num_threads)
+        fallback = CheckedFallback(registry, load_fallback, num_threads, clock)
         self._loader = EngineLoader(
             registry, model, device, fallback, checker, num_threads=num_threads, clock=clock
         )
