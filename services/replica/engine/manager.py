@@ -94,5 +94,5 @@ class EngineManager:
         )
 
     def mark_failed(self, digest: str, words: str) -> None:
-        """An engine failed in service: not chosen again here, in other processes for a while."""
-        self._failures.failed_in_service(digest, words)
+        """An engine, or the fallback (""), failed: not chosen again here, by others for a while."""
+        self._failures.mark_failed(digest, words)
