@@ -35,7 +35,13 @@ class LoadSpec:
 
 
 class Engine(Protocol):
-    """A loaded engine. `run` may be called from one thread at a time."""
+    """A loaded engine. `run` may be called from one thread at a time.
+
+    Attributes:
+        name: what computes, for people.
+    """
+
+    name: str
 
     # Of the class: asked before anything is loaded, and without importing the library.
     @classmethod

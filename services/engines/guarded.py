@@ -24,7 +24,12 @@ class GuardedEngine(ABC):
 
     Libraries differ in what they do with a wrong shape, with two threads, or after they
     were closed; here all engines answer alike. Calls from several threads wait in line.
+
+    Attributes:
+        name: what computes, for people.
     """
+
+    name: str
 
     def __init__(
         self,

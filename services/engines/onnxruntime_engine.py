@@ -42,6 +42,8 @@ _Model = MasterRecord | EngineManifest
 class OnnxruntimeEngine(GuardedEngine):
     """One session; shapes are dynamic, so buckets do not bound it."""
 
+    name = "ONNX Runtime"
+
     def __init__(
         self, model: _Model, buckets: Sequence[Bucket], session: "onnxruntime.InferenceSession"
     ) -> None:

@@ -30,6 +30,8 @@ PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16"}
 class OpenvinoEngine(GuardedEngine):
     """One compiled model with one infer request; shapes are dynamic."""
 
+    name = "OpenVINO"
+
     def __init__(self, spec: LoadSpec, model: "openvino.CompiledModel") -> None:
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._model: openvino.CompiledModel | None = model

@@ -34,6 +34,8 @@ PLAN = "engine.plan"
 class TensorrtEngine(GuardedEngine):
     """A deserialised plan with one execution context per optimization profile."""
 
+    name = "TensorRT"
+
     def __init__(self, spec: LoadSpec, plan: Any) -> None:
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._buckets = spec.manifest.buckets

@@ -21,7 +21,7 @@ REPLICA_STATE_DRAINING: ReplicaState
 REPLICA_STATE_FAILED: ReplicaState
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token", "engine_speeds", "fallback_refuted", "lost_revision", "state_since", "is_fallback_interim")
+    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token", "engine_speeds", "fallback_refuted", "lost_revision", "state_since", "is_fallback_interim", "fallback_name")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class ReplicaReport(_message.Message):
     LOST_REVISION_FIELD_NUMBER: _ClassVar[int]
     STATE_SINCE_FIELD_NUMBER: _ClassVar[int]
     IS_FALLBACK_INTERIM_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_NAME_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     model_name: str
     model_version: int
@@ -62,7 +63,8 @@ class ReplicaReport(_message.Message):
     lost_revision: int
     state_since: str
     is_fallback_interim: bool
-    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ..., engine_speeds: _Optional[_Iterable[_Union[EngineSpeed, _Mapping]]] = ..., fallback_refuted: _Optional[str] = ..., lost_revision: _Optional[int] = ..., state_since: _Optional[str] = ..., is_fallback_interim: _Optional[bool] = ...) -> None: ...
+    fallback_name: str
+    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ..., engine_speeds: _Optional[_Iterable[_Union[EngineSpeed, _Mapping]]] = ..., fallback_refuted: _Optional[str] = ..., lost_revision: _Optional[int] = ..., state_since: _Optional[str] = ..., is_fallback_interim: _Optional[bool] = ..., fallback_name: _Optional[str] = ...) -> None: ...
 
 class EngineSpeed(_message.Message):
     __slots__ = ("shape", "samples_per_s")

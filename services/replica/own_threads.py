@@ -18,4 +18,9 @@ def claim_threads(num_threads: int) -> None:
     Args:
         num_threads: 0 for as many as there are processors that this process may use.
     """
-    os.environ[_VARIABLE] = str(num_threads or len(os.sched_getaffinity(0)))
+    os.environ[_VARIABLE] = str(own_threads(num_threads))
+
+
+def own_threads(num_threads: int) -> int:
+    """The same as a number, for a library that would take, and bind to, each core of the host."""
+    return num_threads or len(os.sched_getaffinity(0))

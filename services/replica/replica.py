@@ -25,9 +25,10 @@ from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Batcher, Outputs
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import held_bytes
-from services.replica.closing import close_all
+from services.replica.closing import close_all, ended
+from services.replica.engine.choice import EngineChoice
 from services.replica.engine.executor import EngineExecutor, EngineThread
-from services.replica.engine.loaded_engine import FoundBy, LoadedEngine, Refutation
+from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.proof import EngineProof
 from services.replica.engine.samples import sample_inputs, warm_up_sizes
@@ -42,6 +43,10 @@ from services.replica.request.signature import Signature
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
+
+# An export may take 15 minutes and another process's compile 10: what takes longer than this may
+# hang, and no thread can be ended.
+_COMPILE_LIMIT_S = 3600.0
 
 
 class Replica:
@@ -61,6 +66,7 @@ class Replica:
         *,
         on_change: Callable[[], None] = lambda: None,
         standby_s: float = 0.0,
+        compile_limit_s: float = _COMPILE_LIMIT_S,
         spans: RequestSpans | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,6 +79,7 @@ class Replica:
             recorder: metrics.
             on_change: called when `state` or `loaded` differ from before.
             standby_s: how long an engine that was replaced stays loaded, to be returned to.
+            compile_limit_s: after which a fallback that is still being compiled counts as failed.
             spans: of the requests that are traced; None traces none.
             clock: monotonic seconds; deadlines are on it.
         """
@@ -92,6 +99,8 @@ class Replica:
         self._batcher: Batcher | None = None
         self._standby = Standby(standby_s)
         self._swap_lock = asyncio.Lock()
+        self._compile_limit_s = compile_limit_s
+        self._compiling: asyncio.Task[None] | None = None
 
     @property
     def num_unanswered(self) -> int:
@@ -118,8 +127,9 @@ class Replica:
         """
         thread = EngineThread()
         loaded = await thread.call_or_end(self._manager.load)
+        executor = EngineExecutor.of(loaded, thread)
         self._worker = EngineWorker(
-            _executor(loaded, thread), self._standby, on_return=self._returned, clock=self._clock
+            executor, self._standby, on_return=self._returned, clock=self._clock
         )
         self._proof = EngineProof(self._worker, self._samples_of, clock=self._clock)
         self._batcher = Batcher(
@@ -159,7 +169,8 @@ class Replica:
     async def reselect_engine(self) -> bool:
         """Select again; load another engine beside the present one and swap it in.
 
-        Returns whether the engine changed. Requests are served all the while.
+        Returns whether the engine changed. Requests are served all the while. A fallback is
+        compiled and swapped in after this returns: engines that come meanwhile wait for none.
         """
         async with self._swap_lock:
             worker, batcher, current = self._worker, self._batcher, self.loaded
@@ -167,28 +178,21 @@ class Replica:
                 return False
             in_use = None if current.is_interim else current.digest
             choice = await asyncio.to_thread(self._manager.choose, in_use)
-            if not await asyncio.to_thread(choice.fetch):
-                if not current.digest and self.loaded is current:
-                    self.loaded = choice.explained(current)
-                    self._on_change()
-                return False
-            if self.loaded is not current:
-                # The engine before serves again, and may be the very one that was fetched.
-                return False
-            # Three engines at once may be more than a device holds; not before the files are
-            # here, as a store that fails would cost the standby for nothing.
-            await self._standby.drop()
-            thread = EngineThread()
-            try:
-                new = await thread.call_or_end(choice.load)
-            except EngineError as error:
-                self._stay_interim(current, str(error))
-                raise
-            if new is None:
-                thread.end()
-                return False
-            await self._put_in(worker, batcher, new, _executor(new, thread))
-        return True
+            while await asyncio.to_thread(choice.fetch):
+                if self.loaded is not current:
+                    # The engine before serves again, and may be the very one that was fetched.
+                    return False
+                if choice.is_fallback:
+                    if self._compiling is None or self._compiling.done():
+                        work = self._compile(worker, batcher, choice)
+                        self._compiling = asyncio.create_task(work, name="fallback")
+                    break
+                # Not before the files are here: a store that fails would cost the standby.
+                if new := await self._standby.load_beside(choice.load_fetched):
+                    await self._put_in(worker, batcher, new)
+                    return True
+            self._explain(choice)
+        return False
 
     def set_state(self, state: fleet.ReplicaState) -> None:
         """Change the state that reports show."""
@@ -209,8 +213,11 @@ class Replica:
         if worker:
             # Not awaited here: an engine that hangs cannot be closed.
             self._standby.close_soon(worker.executor)
-        parts = [part.close for part in (proof, batcher) if part]
-        await close_all(*parts, self._standby.drop)
+        await close_all(
+            *([partial(ended, self._compiling)] if self._compiling else []),
+            *(part.close for part in (proof, batcher) if part),
+            self._standby.drop,
+        )
 
     async def check_health(self) -> None:
         """Raise EngineError when this replica cannot answer any more and must be replaced."""
@@ -220,7 +227,7 @@ class Replica:
         if not batcher.is_alive:
             raise EngineError("the batcher's task ended; the replica must be restarted")
         try:
-            await _check_hang(worker)
+            await worker.check_hang()
             # Clients may send what every engine fails on; that alone must not end a replica.
             await proof.check()
         except EngineError as error:
@@ -238,10 +245,36 @@ class Replica:
         sizes = warm_up_sizes(specs, buckets)
         return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 
-    async def _put_in(
-        self, worker: EngineWorker, batcher: Batcher, new: LoadedEngine, executor: EngineExecutor
-    ) -> None:
+    async def _compile(self, worker: EngineWorker, batcher: Batcher, choice: EngineChoice) -> None:
+        """Serve with the fallback once it is compiled, unless another engine came meanwhile."""
+        before, words = worker.executor, f"it takes longer than {self._compile_limit_s:.0f} s"
+        late = asyncio.get_running_loop().call_later(
+            self._compile_limit_s, self._manager.mark_failed, "", words
+        )
+        try:
+            new = await self._standby.load_beside(choice.load)
+        except Exception:
+            logger.exception("no fallback can be loaded now; the present engine serves on")
+            new = None
+        finally:
+            late.cancel()
+        async with self._swap_lock:
+            if new is None:
+                self._explain(choice)
+            elif worker.executor is before:
+                await self._put_in(worker, batcher, new)
+            else:
+                self._standby.close_soon(new.executor)
+
+    def _explain(self, choice: EngineChoice) -> None:
+        """Have reports tell why a fallback serves, by what is known now."""
+        if self.loaded and not self.loaded.digest:
+            self.loaded = choice.explained(self.loaded)
+            self._on_change()
+
+    async def _put_in(self, worker: EngineWorker, batcher: Batcher, new: StandbyEngine) -> None:
         """Serve with another engine from the next batch on, and keep the one before for a while."""
+        executor = new.executor
         try:
             async with batcher.between_batches:
                 # Not before: a batch may have gone back to the engine before.
@@ -249,7 +282,7 @@ class Replica:
                 assert current is not None, "only a replica that serves swaps"
                 old = worker.replace(executor)
                 self._standby.keep(StandbyEngine(loaded=current, executor=old))
-                self._take_over(new)
+                self._take_over(new.loaded)
         except BaseException:
             if worker.executor is not executor:
                 self._standby.close_soon(executor)
@@ -284,14 +317,6 @@ class Replica:
             return  # the gateway asks another replica, which counts it
         self.statistics.record_failure(self._clock() - began_s)
 
-    def _stay_interim(self, current: LoadedEngine, words: str) -> None:
-        """Serve on with ONNX Runtime, as the fallback cannot be compiled, and try no more to."""
-        if current.is_interim and self.loaded is current:
-            words = f"ONNX Runtime serves in place of torch.compile, which failed here: {words}"
-            refutation = Refutation(found_by=FoundBy.UNSUPPORTED, words=words)
-            self.loaded = replace(current, is_interim=False, refutation=refutation)
-            self._on_change()
-
     def _take_over(self, loaded: LoadedEngine) -> None:
         self.loaded = loaded
         self._metrics.engine_changed(loaded)
@@ -306,37 +331,17 @@ class Replica:
             bad.digest or bad.kind,
             words,
         )
-        if bad.digest:
-            self._manager.mark_failed(bad.digest, f"failed in service: {words}")
+        self._manager.mark_failed(bad.digest, f"failed in service: {words}")
         self._standby.close_soon(bad_executor)
         detail = f"returned to, as engine {bad.digest[:12] or bad.kind} failed in service: {words}"
-        is_fallback = engine.loaded.fallback_reason is not None
-        reason = FallbackReason.LOAD_FAILED if is_fallback else None
+        reason = engine.loaded.fallback_reason
+        if reason and bad.digest:
+            reason = FallbackReason.LOAD_FAILED
         self._metrics.engine_returned(bad)
-        # A fallback that failed in service is not compiled again.
-        is_interim = engine.loaded.is_interim and bool(bad.digest)
-        again = replace(engine.loaded, detail=detail, fallback_reason=reason, is_interim=is_interim)
-        self._take_over(again)
+        self._take_over(replace(engine.loaded, detail=detail, fallback_reason=reason))
 
     def _record_batch(self, report: BatchReport) -> None:
         self.statistics.record_batch(report)
         self._metrics.record_batch(report)
         if self._spans is not None:
             self._spans.record_batch(report, self.loaded)
-
-
-async def _check_hang(worker: EngineWorker) -> None:
-    if worker.is_stalled and not await worker.leave_hung():
-        limit_s = worker.executor.stall_s
-        raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
-
-
-def _executor(loaded: LoadedEngine, thread: EngineThread) -> EngineExecutor:
-    return EngineExecutor(
-        engine=loaded.engine,
-        buckets=loaded.buckets,
-        thread=thread,
-        pads_to_largest=loaded.pads_to_largest,
-        is_brief=loaded.is_brief,
-        stall_s=loaded.stall_s,
-    )

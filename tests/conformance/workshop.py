@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.select import builder_for
@@ -153,16 +155,17 @@ def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
     export_program(master_path, buckets, program_path)
 
     def load(device: DeviceFacts) -> AnyEngine:
-        return FallbackEngine.load(
-            FallbackSpec(
-                program_path=program_path,
-                master=master_record(),
-                buckets=buckets,
-                device=device,
-                num_threads=NUM_THREADS,
-                is_compiled=case.form == "compiled",
-            )
+        spec = FallbackSpec(
+            program_path=program_path,
+            master=master_record(),
+            buckets=buckets,
+            device=device,
+            num_threads=NUM_THREADS,
         )
+        with pytest.MonkeyPatch.context() as patch:
+            if case.form == "eager":
+                patch.setenv("PATH", "")  # without a compiler
+            return FallbackEngine.load(spec)
 
     return Built(case=case, load=load)
 

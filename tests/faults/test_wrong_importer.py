@@ -1,5 +1,6 @@
 """A model that the importer translates wrong: found when it is added, served right all the same."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,6 +25,7 @@ from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 from tests.faults.judged import normal, written
+from tests.integration.replica.controller import TestController
 
 WRONG = Path(__file__).with_name("wrong_importer")
 RECIPE = Recipe(
@@ -80,13 +82,21 @@ Serve = Callable[[], AbstractAsyncContextManager[ReplicaServer]]
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Serve:
+async def controller() -> AsyncIterator[TestController]:
+    """A controller that writes down what replicas report."""
+    async with TestController() as controller:
+        yield controller
+
+
+@pytest.fixture
+def serve(tmp_path: Path, controller: TestController) -> Serve:
     @asynccontextmanager
     async def serving() -> AsyncIterator[ReplicaServer]:
         settings = ReplicaSettings(
             store_url=str(tmp_path / "store"),
             cache_dir=tmp_path / "cache",
             model="mlp",
+            controller_address=controller.address,
             socket_dir=tmp_path / "s",
             num_threads=1,
         )
@@ -118,7 +128,11 @@ async def assert_right(server: ReplicaServer, found_by: FoundBy) -> None:
 
 
 async def test_it_is_refuted_when_it_is_added_and_right_when_it_serves(
-    version: ModelVersion, registry: Registry, serve: Serve, tmp_path: Path
+    version: ModelVersion,
+    registry: Registry,
+    serve: Serve,
+    controller: TestController,
+    tmp_path: Path,
 ) -> None:
     assert version.fallback_verdict is not None
     assert "output 'y', bucket batch9 at batch=" in version.fallback_verdict.refuted
@@ -141,6 +155,9 @@ async def test_it_is_refuted_when_it_is_added_and_right_when_it_serves(
     )
     async with serve() as server:
         # ONNX Runtime answers at once; what torch compiled is found wrong before it serves.
-        await server.replica.reselect_engine()
+        async with asyncio.timeout(120):
+            await controller.report_where(
+                lambda report: "on this device" in report.fallback_refuted
+            )
         await assert_right(server, FoundBy.DEVICE)
     assert list(programs.glob("*.pt2"))

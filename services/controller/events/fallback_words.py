@@ -7,9 +7,8 @@ INTERIM = "ONNX Runtime serves while torch compiles the fallback"
 
 
 def fallback_name(report: fleet.ReplicaReport) -> str:
-    """What computes; ONNX Runtime where torch's fallback is wrong, or is not compiled yet."""
-    is_runtime = report.fallback_refuted or report.is_fallback_interim
-    return "ONNX Runtime" if is_runtime else "torch.compile"
+    """What computes; replicas of an older release say no more than that it is a fallback."""
+    return report.fallback_name or report.engine_kind
 
 
 def fallback_why(report: fleet.ReplicaReport) -> str:

@@ -52,7 +52,6 @@ class FallbackSpec:
         program_path: the master as an exported program (`.pt2`).
         buckets: shapes to warm up. Requests are bounded by what the program was exported for.
         num_threads: threads on a CPU; 0 leaves it to torch.
-        is_compiled: False runs the graph as it is, for hosts where compiling is unwanted.
     """
 
     program_path: Path
@@ -60,7 +59,6 @@ class FallbackSpec:
     buckets: tuple[Bucket, ...]
     device: DeviceFacts
     num_threads: int = 0
-    is_compiled: bool = True
 
 
 class FallbackEngine(GuardedEngine):
@@ -78,6 +76,7 @@ class FallbackEngine(GuardedEngine):
         self._graph: Graph | None = graph
         self._ranges = ranges
         self.mode = FallbackMode.EAGER if reason else FallbackMode.COMPILED
+        self.name = "eager torch" if reason else "torch.compile"
         self.reason = reason
 
     @classmethod
@@ -220,8 +219,6 @@ def _unguarded(program: "ExportedProgram") -> Graph:
 
 
 def _no_compiler_reason(spec: FallbackSpec) -> str:
-    if not spec.is_compiled:
-        return "compiling is switched off"
     if spec.device.parsed_generation.platform is Platform.CUDA:
         return missing_reason("triton")
     # Now, as Inductor misses its compiler only after it has lowered the whole graph.

@@ -28,6 +28,8 @@ class Program(Protocol):
 class InductorEngine(GuardedEngine):
     """An engine of kernels that Inductor generated for one generation."""
 
+    name = "AOTInductor"
+
     def __init__(self, spec: LoadSpec, program: Program) -> None:
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._program: Program | None = program

@@ -6,7 +6,8 @@ without them, of an older Smelt, is served by torch unasked.
 """
 
 import logging
-import time
+import math
+from collections.abc import Callable
 
 from services.contracts.errors import EngineError, SmeltError
 from services.contracts.model.manifest import ModelVersion
@@ -14,22 +15,35 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.kept_answers import fault_of, read_answers
 from services.engines.fallback.fallback_program import importer_code
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine.loaded_engine import FallbackLoader, FoundBy, Refutation, RunningEngine
+from services.replica.engine.loaded_engine import (
+    IN_PLACE,
+    FallbackLoader,
+    FoundBy,
+    Refutation,
+    RunningEngine,
+)
+from services.replica.own_threads import own_threads
 
 logger = logging.getLogger(__name__)
 
-# For all kept answers, of a megabyte each at most: what takes longer takes minutes at large sizes.
+# For the kept answers, a megabyte together or a single one: what takes longer takes minutes at
+# large sizes.
 _QUICK_S = 5.0
-_IN_PLACE = "ONNX Runtime serves in place of torch.compile"
 
 
 class CheckedFallback:
     """Loads the fallback of a model version, and what serves in its place where it is wrong."""
 
-    def __init__(self, registry: Registry, load_compiled: FallbackLoader, num_threads: int) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        load_compiled: FallbackLoader,
+        num_threads: int,
+        clock: Callable[[], float],
+    ) -> None:
         """Take the parts; nothing is read yet."""
         self._registry, self._load_compiled = registry, load_compiled
-        self._num_threads = num_threads
+        self._num_threads, self._clock = num_threads, clock
 
     def load_interim(self, model: ModelVersion) -> RunningEngine | None:
         """ONNX Runtime on the CPU, which answers until torch has compiled: a minute before.
@@ -40,18 +54,15 @@ class CheckedFallback:
             return None
         try:
             engine = self._master_itself(model)
-        except EngineError:
-            return None
-        began_s = time.monotonic()
-        if fault := self._fault_of(engine, model):
-            logger.error(
-                "model '%s': ONNX Runtime answers wrong on this device: %s", model.name, fault
-            )
-            return None
-        if time.monotonic() - began_s > _QUICK_S:
-            engine.close()
-            return None
-        return engine
+            fault = self._fault_of(engine, model, _QUICK_S)
+        except Exception as error:  # whatever it is, the fallback itself is still to be tried
+            fault = f"{type(error).__name__}: {error}"
+        if not fault:
+            return engine
+        logger.warning(
+            "model '%s': ONNX Runtime does not serve while torch compiles: %s", model.name, fault
+        )
+        return None
 
     def load(self, model: ModelVersion) -> tuple[RunningEngine, Refutation | None]:
         """A loaded engine; and where torch's fallback is wrong, why it is not that.
@@ -87,14 +98,16 @@ class CheckedFallback:
                 raise
             return _unsupported(str(error))
         if fault := self._fault_of(engine, model):
-            words = f"{_IN_PLACE}, which answers wrong on this device: {fault}"
+            words = f"{IN_PLACE}, which answers wrong on this device: {fault}"
             return Refutation(found_by=FoundBy.DEVICE, words=words)
         return engine
 
-    def _fault_of(self, engine: RunningEngine, model: ModelVersion) -> str:
+    def _fault_of(
+        self, engine: RunningEngine, model: ModelVersion, within_s: float = math.inf
+    ) -> str:
         """How its answers differ from the kept ones; "" if they do not, else it is closed."""
         try:
-            fault = self._first_fault(engine, model)
+            fault = self._first_fault(engine, model, within_s)
         except BaseException:
             engine.close()
             raise
@@ -102,11 +115,12 @@ class CheckedFallback:
             engine.close()
         return fault
 
-    def _first_fault(self, engine: RunningEngine, model: ModelVersion) -> str:
+    def _first_fault(self, engine: RunningEngine, model: ModelVersion, within_s: float) -> str:
         verdict, answers = model.fallback_verdict, model.fallback_answers
         if verdict is None or answers is None:
             return ""
         path = self._registry.materialise_samples(answers)
+        until_s = self._clock() + within_s
         for kept in read_answers(path, model.master):
             try:
                 found = engine.run(kept.inputs)
@@ -115,12 +129,14 @@ class CheckedFallback:
                 fault = f"it fails where {verdict.witness} answers: {error}"
             if fault:
                 return fault
+            if self._clock() > until_s:
+                return f"its kept answers take it longer than {within_s:.0f} s"
         return ""
 
     def _master_itself(self, model: ModelVersion) -> RunningEngine:
         path = self._registry.materialise_master(model.master) / "model.onnx"
         return OnnxruntimeEngine.of_master(
-            model.master, model.buckets, path, num_threads=self._num_threads
+            model.master, model.buckets, path, num_threads=own_threads(self._num_threads)
         )
 
 
@@ -131,10 +147,10 @@ def _by_importer(model: ModelVersion) -> Refutation | None:
         return None
     if verdict.refused:
         return _unsupported(verdict.refused)
-    words = f"{_IN_PLACE}, whose graph is imported wrong: {verdict.refuted}"
+    words = f"{IN_PLACE}, whose graph is imported wrong: {verdict.refuted}"
     return Refutation(found_by=FoundBy.IMPORTER, words=words)
 
 
 def _unsupported(reason: str) -> Refutation:
-    words = f"{_IN_PLACE}, which cannot compute this model: {reason}"
+    words = f"{IN_PLACE}, which cannot compute this model: {reason}"
     return Refutation(found_by=FoundBy.UNSUPPORTED, words=words)

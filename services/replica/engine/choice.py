@@ -10,13 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import GATED, Selection, select
 from services.replica.engine.failures import EngineFailures
-from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.loaded_engine import IN_PLACE, FoundBy, LoadedEngine, Refutation
 from services.replica.engine.loading import EngineLoader, FetchedEngine
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class EngineChoice:
         failures: EngineFailures,
         current_digest: str | None,
     ) -> None:
-        """Take the parts; `current_digest` is "" for the fallback, None for nothing in use."""
+        """Take the parts; `current_digest` is "" for the fallback, None if nothing may stay."""
         self.offer = offer
         self._model, self._device = model, device
         self._loader, self._failures = loader, failures
@@ -63,7 +62,8 @@ class EngineChoice:
     def fetch(self) -> bool:
         """Have the files here of the best engine that can be had; False when it is in use.
 
-        True also when only the fallback can be had, and another engine is in use.
+        True also when only the fallback can be had, and another engine is in use. When not even
+        that can, what is in use stays.
         """
         while (best := self._selection(self._failed).engine) is not None:
             if best.digest == self._current_digest:
@@ -74,7 +74,7 @@ class EngineChoice:
                 self._failed[best.digest] = self._failures.add(best, error)
             else:
                 return True
-        return self._current_digest != ""
+        return "" not in (self._current_digest, *self._failed)
 
     def load(self, *, is_urgent: bool = False) -> LoadedEngine | None:
         """The best engine that loads, or the fallback, warm; None when it is in use.
@@ -83,24 +83,18 @@ class EngineChoice:
             is_urgent: nothing serves, so that what answers at once is as good as the fallback.
 
         Raises:
-            EngineError, OSError: no engine is left, and the fallback cannot be loaded.
+            Exception: no engine is left, and the fallback cannot be loaded, whatever the reason.
         """
         while self._fetched or self.fetch():
-            fetched, self._fetched = self._fetched, None
-            loaded = self._published(fetched) if fetched else self._fallback(is_urgent)
+            loaded = self.load_fetched() if self._fetched else self._fallback(is_urgent)
             if loaded:
                 return loaded
         return None
 
-    def explained(self, fallback: LoadedEngine) -> LoadedEngine:
-        """The fallback in use with why none of this offer serves: others came since it loaded."""
-        selection = self._selection(self._failed)
-        if selection.fallback_reason is None:
-            return fallback
-        detail = _explanation(selection, self._failed)
-        return replace(fallback, fallback_reason=selection.fallback_reason, detail=detail)
-
-    def _published(self, fetched: FetchedEngine) -> LoadedEngine | None:
+    def load_fetched(self) -> LoadedEngine | None:
+        """The published engine that `fetch` found, warm; None when it does not load."""
+        fetched, self._fetched = self._fetched, None
+        assert fetched is not None, "ask `is_fallback` before"
         engine = fetched.engine
         try:
             loaded = self._loader.load(fetched)
@@ -109,8 +103,26 @@ class EngineChoice:
             # of it may keep the replica from the next engine.
             self._failed[engine.digest] = self._failures.add(engine, error)
             return None
-        self._failures.loaded(engine)
+        self._failures.loaded(engine.digest, engine)
         return replace(loaded, detail=self._passed_over(engine.digest))
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether what `fetch` found is the fallback, which takes minutes to load."""
+        return self._fetched is None
+
+    def explained(self, fallback: LoadedEngine) -> LoadedEngine:
+        """The fallback in use with why nothing better serves: that changed since it loaded."""
+        selection = self._selection(self._failed)
+        # Told until it is compiled after all: each try would be two changes otherwise.
+        if fallback.is_interim and (words := self._failed.get("")):
+            words = f"{IN_PLACE}, which failed here: {words}"
+            refutation = Refutation(found_by=FoundBy.UNSUPPORTED, words=words)
+            fallback = replace(fallback, refutation=refutation)
+        if selection.fallback_reason is None:
+            return fallback
+        detail = _explanation(selection, self._failed)
+        return replace(fallback, fallback_reason=selection.fallback_reason, detail=detail)
 
     def _fallback(self, is_urgent: bool) -> LoadedEngine | None:
         """The fallback; None when there is none and slower engines are to be tried."""
@@ -118,28 +130,26 @@ class EngineChoice:
         detail = _explanation(selection, self._failed)
         # Other engines may have been passed over for other reasons, which come first.
         is_slower_there = any(each.reason in GATED for each in selection.rejections)
+        if is_urgent and (interim := self._loader.load_interim(selection.fallback_reason, detail)):
+            return interim
         try:
-            if is_urgent and (
-                interim := self._loader.load_interim(selection.fallback_reason, detail)
-            ):
-                return interim
             loaded = self._loader.load_fallback(selection.fallback_reason, detail)
-            if loaded.refutation is None or not is_slower_there:
-                return loaded
-            loaded.engine.close()
-            why = loaded.refutation.words
-        except (EngineError, OSError) as error:
-            self._failures.is_fallback_missing = True
-            if not is_slower_there:
-                raise
-            why = str(error)
-        # What it is slower than is not there: it is the best that this model has.
-        logger.error("no fallback here, so slower engines are taken: %s", why)
-        self._failures.is_fallback_missing = True
+        except Exception as error:
+            self._failed[""] = self._failures.postpone("", error)
+            if is_slower_there:
+                return None
+            raise
+        self._failures.loaded("")
+        if loaded.refutation is None or not is_slower_there:
+            return loaded
+        loaded.engine.close()
+        self._failed[""] = loaded.refutation.words
+        self._failures.mark_failed("", loaded.refutation.words)
         return None
 
     def _selection(self, failed: Mapping[str, str]) -> Selection:
-        is_gated = not self._failures.is_fallback_missing
+        # What engines are slower than may not be there: they are the best that this model has.
+        is_gated = "" not in self._failed
         return select(
             self.offer.engines,
             self._device,

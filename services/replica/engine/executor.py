@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from services.contracts.model.recipe import Bucket
-from services.replica.engine.loaded_engine import STALL_S, RunningEngine
+from services.replica.engine.loaded_engine import STALL_S, LoadedEngine, RunningEngine
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,18 @@ class EngineExecutor:
     pads_to_largest: bool = False
     is_brief: bool = False
     stall_s: float = STALL_S
+
+    @classmethod
+    def of(cls, loaded: LoadedEngine, thread: EngineThread) -> Self:
+        """An engine on the thread that loaded it."""
+        return cls(
+            engine=loaded.engine,
+            buckets=loaded.buckets,
+            thread=thread,
+            pads_to_largest=loaded.pads_to_largest,
+            is_brief=loaded.is_brief,
+            stall_s=loaded.stall_s,
+        )
 
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs

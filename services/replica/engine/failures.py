@@ -1,7 +1,8 @@
 """What could not be had or failed here, each remembered for as long as that is likely to be true.
 
-What a store or this machine could not give is tried again soon by this process; what a library
-refused or a request failed on never again by this one, and by others of this machine later.
+What a store or this machine could not give is tried again soon by this process, and so is the
+fallback, whatever it failed on; what a library refused or a request failed on never again by this
+one, and by others of this machine later.
 """
 
 import logging
@@ -38,12 +39,7 @@ class _Failure:
 
 
 class EngineFailures:
-    """The failures of one model's engines on one device.
-
-    Attributes:
-        is_fallback_missing: no fallback could be loaded, or it is wrong, where slower engines
-            could serve.
-    """
+    """The failures of one model's engines on one device; the fallback has the digest ""."""
 
     def __init__(
         self,
@@ -52,7 +48,6 @@ class EngineFailures:
         clock: Callable[[], float],
     ) -> None:
         """Begin with what other processes noted; `name` is an engine's name in `notes`."""
-        self.is_fallback_missing = False
         self._name, self._notes = name, notes
         self._clock = clock
         # An engine that failed here once is not tried again in this process: failed loads
@@ -69,22 +64,20 @@ class EngineFailures:
         reach: only that it failed in service speaks against it.
         """
         now_s = self._clock()
-        noted = {each.digest: self._notes.reason(self._name(each)) for each in engines}
-        failed = {d: known for d, known in self._failures.items() if now_s < known.until_s}
-        reasons = {digest: reason for digest, reason in noted.items() if reason}
-        reasons |= {digest: known.reason for digest, known in failed.items()}
-        current = failed.get(current_digest or "")
-        if current is None or not current.is_lasting:
-            reasons.pop(current_digest or "", None)
-        return reasons
+        noted = {e.digest: self._notes.reason(self._name(e)) for e in engines}
+        failed = {
+            digest: known.reason
+            # A copy: the thread of a fallback that is being compiled adds to it.
+            for digest, known in list(self._failures.items())
+            if now_s < known.until_s and (digest != current_digest or known.is_lasting)
+        }
+        return {d: why for d, why in noted.items() if why and d != current_digest} | failed
 
     def add(self, engine: PublishedEngine, error: Exception) -> str:
         """Note that an engine could not be had; returns the words."""
-        words = f"{type(error).__name__}: {error}"
         if isinstance(error, _PASSING_ERRORS):
-            words = self._note_passing(engine.digest, words)
-            logger.error("engine %s cannot be had now, next: %s", engine.digest, words)
-            return words
+            return self.postpone(engine.digest, error)
+        words = f"{type(error).__name__}: {error}"
         logger.error("engine %s does not load here; next", engine.digest, exc_info=error)
         self._failures[engine.digest] = _Failure(reason=words)
         # The library's verdict, that is.
@@ -92,28 +85,28 @@ class EngineFailures:
             self._notes.add(self._name(engine), words)
         return words
 
-    def loaded(self, engine: PublishedEngine) -> None:
-        """An engine could be had: what kept it away is over."""
-        self._loaded[engine.digest] = engine
-        known = self._failures.get(engine.digest)
-        if known and not known.is_lasting:
-            del self._failures[engine.digest]
+    def postpone(self, digest: str, error: Exception) -> str:
+        """Have an engine wait for twice as long as the last time; returns the words."""
+        known = self._failures.get(digest)
+        num_failures = known.num_failures + 1 if known else 1
+        wait_s = wait_after(num_failures, first_s=FIRST_WAIT_S, most_s=_MAX_WAIT_S)
+        words = f"{type(error).__name__}: {error} (tried again after {wait_s:.0f} s)"
+        logger.error("engine %s cannot be had now, next: %s", digest or "(fallback)", words)
+        until_s = self._clock() + wait_s
+        self._failures[digest] = _Failure(reason=words, num_failures=num_failures, until_s=until_s)
+        return words
 
-    def failed_in_service(self, digest: str, words: str) -> None:
-        """One that was loaded failed: not chosen again here, in other processes for a while.
+    def loaded(self, digest: str, engine: PublishedEngine | None = None) -> None:
+        """An engine, or the fallback, could be had: what kept it away is over."""
+        if engine:
+            self._loaded[digest] = engine
+        self._failures.pop(digest, None)
+
+    def mark_failed(self, digest: str, words: str) -> None:
+        """It is wrong or failed in service: not tried again here, in other processes for a while.
 
         What fails in service fails requests first, and a new process has no engine before it.
         """
         self._failures[digest] = _Failure(reason=words)
         if engine := self._loaded.get(digest):
             self._notes.add(self._name(engine), words)
-
-    def _note_passing(self, digest: str, reason: str) -> str:
-        """Have an engine wait for twice as long as the last time; returns the words."""
-        known = self._failures.get(digest)
-        num_failures = known.num_failures + 1 if known else 1
-        wait_s = wait_after(num_failures, first_s=FIRST_WAIT_S, most_s=_MAX_WAIT_S)
-        words = f"{reason} (tried again after {wait_s:.0f} s)"
-        until_s = self._clock() + wait_s
-        self._failures[digest] = _Failure(reason=words, num_failures=num_failures, until_s=until_s)
-        return words

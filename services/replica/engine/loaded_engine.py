@@ -11,12 +11,15 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.selection.selection import FallbackReason
 
 FALLBACK_KIND = "fallback"
+IN_PLACE = "ONNX Runtime serves in place of torch.compile"
 # Handing a batch to another thread and back takes 100 to 200 microseconds under load, most of
 # them waiting for the interpreter. An engine that needs no longer than this runs on the event
 # loop instead: it holds other requests up for less than decoding a large one does.
 BRIEF_RUN_S = 100e-6
 # A run of which nothing is known in advance may take this long.
 STALL_S = 60.0
+# At sizes at which it never ran, beside a compiler that takes all cores.
+INTERIM_STALL_S = 600.0
 # No run is taken for a hang before: a container that is throttled or paused, or a machine that
 # swaps, stands still for seconds, whatever the engine. A GPU does so for longer, while other
 # processes load and build engines on it.
@@ -26,6 +29,8 @@ _MIN_STALL_GPU_S = 30.0
 
 class RunningEngine(Protocol):
     """What serving needs of an engine, published or fallback; see `services.engines.base`."""
+
+    name: str
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs."""
@@ -48,7 +53,8 @@ class FoundBy(StrEnum):
     """What showed a fallback to be wrong, or not to be; a label of a metric, so a closed set.
 
     IMPORTER: its graph differed from ONNX Runtime when the model was added. DEVICE: what was
-    compiled of it differs from the kept answers here. UNSUPPORTED: torch has no such graph.
+    compiled of it differs from the kept answers here. UNSUPPORTED: it is not wrong, but torch has
+    no such graph or fails to compile it.
     """
 
     IMPORTER = "importer"

@@ -23,6 +23,7 @@ from services.replica.engine.checker import EngineChecker
 from services.replica.engine.loaded_engine import (
     BRIEF_RUN_S,
     FALLBACK_KIND,
+    INTERIM_STALL_S,
     LoadedEngine,
     RunningEngine,
     stall_limit_s,
@@ -145,11 +146,7 @@ class EngineLoader:
         )
 
     def load_interim(self, reason: FallbackReason | None, detail: str) -> LoadedEngine | None:
-        """What answers at once, until the fallback is compiled; None where nothing does.
-
-        Raises:
-            StoreError, NotFoundError, OSError: the master or its kept answers cannot be had.
-        """
+        """What answers at once, until the fallback is compiled; None where nothing does."""
         start_s = self._clock()
         engine = self._fallback.load_interim(self._model)
         if engine is None:
@@ -168,8 +165,9 @@ class EngineLoader:
             generation=self._device.generation,
             fallback_reason=reason,
             is_interim=True,
-            detail=f"{detail}; not compiled yet",
+            detail=detail,
             load_duration_s=self._clock() - start_s,
+            stall_s=INTERIM_STALL_S,
         )
 
     def _stall_limit_s(self, longest_run_s: float, buckets: tuple[Bucket, ...]) -> float:

@@ -41,7 +41,7 @@ class EngineManager:
         self._model = model
         self._device = device
         self._trust = trust
-        fallback = CheckedFallback(registry, load_fallback, num_threads)
+        fallback = CheckedFallback(registry, load_fallback, num_threads, clock)
         self._loader = EngineLoader(
             registry, model, device, fallback, checker, num_threads=num_threads, clock=clock
         )
@@ -94,5 +94,5 @@ class EngineManager:
         )
 
     def mark_failed(self, digest: str, words: str) -> None:
-        """An engine failed in service: not chosen again here, in other processes for a while."""
-        self._failures.failed_in_service(digest, words)
+        """An engine, or the fallback (""), failed: not chosen again here, by others for a while."""
+        self._failures.mark_failed(digest, words)

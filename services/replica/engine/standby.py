@@ -7,9 +7,10 @@ before another engine is loaded, and when the replica closes.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.replica.engine.executor import EngineExecutor
+from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import LoadedEngine
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,18 @@ class Standby:
             _, left = await asyncio.wait(self._closings, timeout=self._close_timeout_s)
             if left:
                 logger.error("%d engines hang and stay in memory until the process ends", len(left))
+
+    async def load_beside(self, load: Callable[[], LoadedEngine | None]) -> StandbyEngine | None:
+        """Drop what is held and load an engine on a thread of its own, beside the one in use.
+
+        Three at once may be more than a device holds. Returns None when `load` does.
+        """
+        await self.drop()
+        thread = EngineThread()
+        if loaded := await thread.call_or_end(load):
+            return StandbyEngine(loaded=loaded, executor=EngineExecutor.of(loaded, thread))
+        thread.end()
+        return None
 
     def close_soon(self, executor: EngineExecutor) -> None:
         """Close an engine in the background: one that runs a batch now does so after that."""

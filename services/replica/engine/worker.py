@@ -138,6 +138,12 @@ class EngineWorker:
             logger.warning("the engine before this one answered a batch: %s", error)
             return answer
 
+    async def check_hang(self) -> None:
+        """Raise EngineError when the engine hangs and none can take over from it."""
+        if self.is_stalled and not await self.leave_hung():
+            limit_s = self.executor.stall_s
+            raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
+
     async def leave_hung(self) -> bool:
         """Give up the run that stalls, so that the standby answers it and serves from now on.
 

@@ -39,8 +39,9 @@ def report_from_replica(
         report.engine_generation = loaded.generation
         report.fallback_reason = loaded.fallback_reason.value if loaded.fallback_reason else ""
         report.detail = loaded.detail
+        report.fallback_name = loaded.engine.name if loaded.fallback_reason else ""
         report.fallback_refuted = loaded.refutation.words if loaded.refutation else ""
-        report.is_fallback_interim = loaded.is_interim
+        report.is_fallback_interim = loaded.is_interim and loaded.refutation is None
         for shape, samples_per_s in loaded.speeds.items():
             report.engine_speeds.add(shape=shape, samples_per_s=samples_per_s)
     return report

@@ -36,7 +36,7 @@ from services.engines.device.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.failure_notes import FailureNotes
-from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.loaded_engine import FallbackLoader, RunningEngine
 from services.replica.engine.manager import EngineManager
 
 NUM_ROWS = 100  # of the table: a larger id is an error that ONNX Runtime raises itself
@@ -243,9 +243,10 @@ def host_of(
     model: ModelVersion,
     notes: FailureNotes | None = None,
     clock: Callable[[], float] = time.monotonic,
+    fallback: FallbackLoader = no_fallback,
 ) -> EngineManager:
     return EngineManager(
-        shelf.registry, model, shelf.device, no_fallback, EngineChecker(Path("unused")),
+        shelf.registry, model, shelf.device, fallback, EngineChecker(Path("unused")),
         num_threads=1, notes=notes, clock=clock,
     )  # fmt: skip
 

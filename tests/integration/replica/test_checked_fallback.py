@@ -25,8 +25,6 @@ from services.replica.engine.loaded_engine import (
     RunningEngine,
 )
 from services.replica.engine.manager import EngineManager
-from services.replica.replica import Replica
-from services.telemetry.recorder import NullRecorder
 
 from .published import Shelf, ids_of, no_fallback, onnx_model, table
 
@@ -225,77 +223,3 @@ def test_a_runtime_that_is_wrong_too_takes_no_place(shelf: Shelf, tmp_path: Path
         EngineError, match="ONNX Runtime serves in place.* wrong on this device too"
     ):
         loaded_by(shelf, wrong, ScaledFallback(tmp_path, 1.001))
-
-
-def test_at_once_the_master_itself_answers_where_onnx_runtime_is_right(
-    shelf: Shelf, tmp_path: Path
-) -> None:
-    """What torch compiles takes its place; without torch it is what there is."""
-    model = judged(shelf, tmp_path)
-    host = EngineManager(
-        shelf.registry, model, shelf.device, no_fallback, EngineChecker(tmp_path), num_threads=1
-    )
-    loaded = host.load()
-    assert isinstance(loaded.engine, OnnxruntimeEngine)
-    assert (loaded.is_interim, loaded.refutation) == (True, None)
-    assert_right(loaded)
-
-
-def test_a_runtime_that_was_found_wrong_does_not_answer_at_once(
-    shelf: Shelf, tmp_path: Path
-) -> None:
-    """The kept answers are those of ONNX's evaluator then."""
-    model = judged(shelf, tmp_path, scale=1.5)
-    fallback = ScaledFallback(tmp_path, 1.5)
-    host = EngineManager(
-        shelf.registry, model, shelf.device, fallback, EngineChecker(tmp_path), num_threads=1
-    )
-    loaded = host.load()
-    assert (fallback.num_loaded, loaded.is_interim, loaded.refutation) == (1, False, None)
-    loaded.engine.close()
-
-
-async def test_one_that_cannot_be_compiled_is_onnx_runtime_with_the_reason(
-    shelf: Shelf, tmp_path: Path
-) -> None:
-    model = judged(shelf, tmp_path)
-    host = EngineManager(
-        shelf.registry, model, shelf.device, no_fallback, EngineChecker(tmp_path), num_threads=1
-    )
-    replica = Replica(model, shelf.device, host, NullRecorder())
-    await replica.load()
-    with pytest.raises(EngineError, match="no fallback in this test"):
-        await replica.reselect_engine()
-    # It is not tried for ever, and the reason stays.
-    assert not await replica.reselect_engine()
-    assert replica.loaded is not None
-    assert not replica.loaded.is_interim
-    assert replica.loaded.refutation is not None
-    assert replica.loaded.refutation.words == (
-        "ONNX Runtime serves in place of torch.compile, which failed here: no fallback in this test"
-    )
-    # What engines would be slower than is not there.
-    slower = shelf.publish_engine("slower", speed_over_fallback=0.5)
-    assert await replica.reselect_engine()
-    assert replica.loaded.digest == slower.digest
-    await replica.close()
-
-
-async def test_what_is_compiled_takes_the_place_of_what_answers_at_once(
-    shelf: Shelf, tmp_path: Path
-) -> None:
-    model = judged(shelf, tmp_path)
-    fallback = ScaledFallback(tmp_path, 1.0)
-    host = EngineManager(
-        shelf.registry, model, shelf.device, fallback, EngineChecker(tmp_path), num_threads=1
-    )
-    replica = Replica(model, shelf.device, host, NullRecorder())
-    await replica.load()
-    assert replica.loaded is not None
-    assert (replica.loaded.is_interim, fallback.num_loaded) == (True, 0)
-    assert replica.loaded.detail == "no_engine; not compiled yet"
-    assert await replica.reselect_engine()
-    assert (replica.loaded.is_interim, fallback.num_loaded) == (False, 1)
-    assert replica.loaded.detail == "no_engine"
-    assert not await replica.reselect_engine()
-    await replica.close()

@@ -40,6 +40,7 @@ def replica(version: int, digest: str = "", **changes: Any) -> fleet.ReplicaRepo
         "replica_id": f"r{version}", "model_name": "m", "model_version": version,
         "state": fleet.REPLICA_STATE_READY, "device_facts_json": HERE, "engine_digest": digest,
         "fallback_reason": "" if digest else "no_engine",
+        "fallback_name": "" if digest else "torch.compile",
     }  # fmt: skip
     return fleet.ReplicaReport(**fields | changes)
 

@@ -36,6 +36,8 @@ REPORT = BatchReport(rows=(2, 1), queued_s=(0.5, 0.25), times=TIMES, forming_s=0
 
 
 class _NoEngine:
+    name = "nothing"
+
     def run(self, inputs: object) -> dict[str, np.ndarray]:
         """Nothing."""
         return {}
@@ -179,6 +181,28 @@ def test_metrics_follow_the_engine_in_use() -> None:
     assert value("smelt_engine_load_duration_seconds_sum", kind="onnxruntime") == 0.75
 
 
+def test_a_fallback_that_was_compiled_is_counted_again_only_for_another_reason() -> None:
+    registry = CollectorRegistry()
+    metrics = ReplicaMetrics(PrometheusRecorder(REPLICA_METRICS, registry), "m", "3", "g")
+
+    def serve(reason: FallbackReason, *, is_interim: bool) -> None:
+        metrics.engine_changed(
+            loaded(kind="fallback", digest="", fallback_reason=reason, is_interim=is_interim)
+        )
+
+    def num_chosen(reason: FallbackReason) -> float | None:
+        labels = {"model": "m", "version": "3", "generation": "g", "reason": reason.value}
+        return registry.get_sample_value("smelt_fallbacks_total", labels)
+
+    serve(FallbackReason.NO_ENGINE, is_interim=True)
+    serve(FallbackReason.NO_ENGINE, is_interim=False)
+    assert num_chosen(FallbackReason.NO_ENGINE) == 1
+    serve(FallbackReason.NO_ENGINE, is_interim=True)
+    serve(FallbackReason.NOT_PROVEN, is_interim=False)
+    counts = num_chosen(FallbackReason.NO_ENGINE), num_chosen(FallbackReason.NOT_PROVEN)
+    assert counts == (2, 1)
+
+
 # ---------------------------------------------------------------- samples
 
 
@@ -264,12 +288,16 @@ async def test_a_report_tells_state_and_engine() -> None:
     told = report()
     assert (told.state, told.engine_kind) == (fleet.REPLICA_STATE_READY, "fallback")
     assert (told.fallback_reason, told.detail) == ("no_engine", "why")
+    assert told.fallback_name == "nothing"
     assert told.fallback_refuted == ""
     wrong = Refutation(found_by=FoundBy.IMPORTER, words="ONNX Runtime serves")
     replica.loaded = replace(replica.loaded, refutation=wrong)
     assert report().fallback_refuted == "ONNX Runtime serves"
     assert not told.is_fallback_interim
+    # It waits: nothing is compiled now.
     replica.loaded = replace(replica.loaded, is_interim=True)
+    assert not report().is_fallback_interim
+    replica.loaded = replace(replica.loaded, refutation=None)
     assert report().is_fallback_interim
     assert not told.engine_speeds
     assert told.data_token == b"t" * 32

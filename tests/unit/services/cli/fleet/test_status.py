@@ -75,7 +75,8 @@ def test_without_grafana_it_says_how_to_see_the_boards() -> None:
 
 
 def test_what_serves_while_the_fallback_is_compiled() -> None:
-    snapshot = fleet.FleetSnapshot(replicas=[replica(1, is_fallback_interim=True)])
+    interim = replica(1, fallback_name="ONNX Runtime", is_fallback_interim=True)
+    snapshot = fleet.FleetSnapshot(replicas=[interim])
     document = status_document({}, snapshot)
     where = f"m version 1 on {world.GENERATION}: "
     assert document["replicas"][0]["fallback"] == "ONNX Runtime"
@@ -86,10 +87,12 @@ def test_what_serves_while_the_fallback_is_compiled() -> None:
 
 def test_which_fallback_serves_and_why_it_is_not_torchs() -> None:
     wrong = "ONNX Runtime serves in place of torch.compile: output 'y' is far off"
-    replicas = [replica(1), replica(2, fallback_refuted=wrong), replica(2, fallback_refuted=wrong)]
-    document = status_document({}, fleet.FleetSnapshot(replicas=[*replicas, replica(3, "e" * 64)]))
+    refuted = replica(2, fallback_name="ONNX Runtime", fallback_refuted=wrong)
+    older = replica(1, fallback_name="", engine_kind="fallback")
+    replicas = [replica(1), refuted, refuted, older, replica(3, "e" * 64)]
+    document = status_document({}, fleet.FleetSnapshot(replicas=replicas))
     names = [each["fallback"] for each in document["replicas"]]
-    assert names == ["torch.compile", "ONNX Runtime", "ONNX Runtime", ""]
+    assert names == ["torch.compile", "ONNX Runtime", "ONNX Runtime", "fallback", ""]
     no_engine = "no engine of this model is published"
     where = [f"m version {number} on {world.GENERATION}" for number in (1, 2, 2)]
     assert fallback_lines(document["replicas"]) == [

@@ -25,7 +25,7 @@ IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is impor
     [
         (
             FallbackVerdict(refuted=FAULT, num_samples=9),
-            {"fallback_refuted": IN_PLACE},
+            {"fallback_name": "ONNX Runtime", "fallback_refuted": IN_PLACE},
             [f"serves with the fallback (ONNX Runtime): {REASON}; {IN_PLACE} (1 replica)"],
         ),
         (
@@ -48,7 +48,7 @@ IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is impor
         ),
         (
             None,
-            {"is_fallback_interim": True},
+            {"fallback_name": "ONNX Runtime", "is_fallback_interim": True},
             [f"serves with the fallback (ONNX Runtime): {REASON}; {INTERIM} (1 replica)"],
         ),
     ],

@@ -1,6 +1,7 @@
 """The fallback compiles at load or says why it does not; never in a request."""
 
 import fcntl
+import os
 import shutil
 from pathlib import Path
 
@@ -56,7 +57,13 @@ def master() -> MasterRecord:
     )
 
 
-def load(program: Path, bucket: Bucket = BUCKET, *, is_compiled: bool = True) -> FallbackEngine:
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler is on PATH: it is eager then, which takes less time here."""
+    monkeypatch.setenv("PATH", "")
+
+
+def load(program: Path, bucket: Bucket = BUCKET) -> FallbackEngine:
     return FallbackEngine.load(
         FallbackSpec(
             program_path=program,
@@ -64,7 +71,6 @@ def load(program: Path, bucket: Bucket = BUCKET, *, is_compiled: bool = True) ->
             buckets=(bucket,),
             device=probe_device(override="cpu-x86_64-v3"),
             num_threads=1,
-            is_compiled=is_compiled,
         )
     )
 
@@ -95,6 +101,7 @@ def test_it_compiles_once_and_never_in_a_request(
     monkeypatch.setattr(inductor, "standalone_compile", counted)
     engine = load(program)
     assert (engine.mode, engine.reason) == (FallbackMode.COMPILED, "")
+    assert engine.name == "torch.compile"
     # From here on nothing could be compiled: a request that needed it would fail.
     monkeypatch.setenv("PATH", "")
     for batch in range(1, 9):
@@ -110,6 +117,7 @@ def test_without_a_compiler_it_is_eager_and_says_so(
     engine = load(program)
     assert engine.mode is FallbackMode.EAGER
     assert engine.reason == "no C++ compiler: g++ is not on PATH"
+    assert engine.name == "eager torch"
     assert "fallback runs eagerly: no C++ compiler" in caplog.text
     assert_right(engine, 3, 5)
 
@@ -128,13 +136,9 @@ def test_a_compiler_that_fails_leaves_it_eager_with_its_words(
     assert_right(engine, 2, 2)
 
 
-def test_compiling_can_be_switched_off(program: Path) -> None:
-    engine = load(program, is_compiled=False)
-    assert engine.reason == "compiling is switched off"
-
-
+@pytest.mark.usefixtures("eager")
 def test_shapes_that_the_program_was_not_exported_for_are_refused(program: Path) -> None:
-    engine = load(program, is_compiled=False)
+    engine = load(program)
     with pytest.raises(InvalidRequestError, match="dimension 'width' is 7: .* width 1..6"):
         engine.run({"x": np.zeros((1, 7), np.float32)})
 
@@ -150,6 +154,7 @@ class Looked(torch.nn.Module):
         return (x + self.table[torch.arange(x.shape[1])],)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_graph_that_fails_at_a_size_is_refused_with_the_size(tmp_path: Path) -> None:
     path = tmp_path / "program.pt2"
     dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
@@ -157,8 +162,8 @@ def test_a_graph_that_fails_at_a_size_is_refused_with_the_size(tmp_path: Path) -
     torch.export.save(exported, path)
     asked = Bucket(dims=BUCKET.dims | {"width": DimRange(min=1, opt=4, max=7)})
     with pytest.raises(EngineError, match="fails at .*'width': 7}: .*; give the recipe buckets"):
-        load(path, asked, is_compiled=False)
-    load(path, is_compiled=False).close()
+        load(path, asked)
+    load(path).close()
 
 
 class Fixed(torch.nn.Module):
@@ -168,10 +173,11 @@ class Fixed(torch.nn.Module):
         return (2 * x,)
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("path_of_compiler", [os.environ["PATH"], ""])
 def test_a_model_of_one_shape_is_served_at_its_buckets_by_default(
-    tmp_path: Path, *, is_compiled: bool
+    tmp_path: Path, path_of_compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", path_of_compiler)
     path = tmp_path / "program.pt2"
     torch.export.save(torch.export.export(Fixed(), (torch.zeros(2, 3),)), path)
     inputs = (TensorSpec(name="x", datatype="FP32", shape=(2, 3)),)
@@ -184,7 +190,6 @@ def test_a_model_of_one_shape_is_served_at_its_buckets_by_default(
             buckets=default_buckets(inputs, "batch"),
             device=probe_device(override="cpu-x86_64-v3"),
             num_threads=1,
-            is_compiled=is_compiled,
         )
     )
     np.testing.assert_array_equal(engine.run({"x": np.ones((2, 3), np.float32)})["y"], 2.0)
@@ -199,6 +204,7 @@ class Cut(torch.nn.Module):
         return (torch.flip(x, [0, 1])[slice(0, rows, 2), columns],)
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_guard_of_the_traced_sizes_refuses_no_others(tmp_path: Path) -> None:
     path = tmp_path / "program.pt2"
     dims = {0: torch.export.Dim("batch", min=2, max=5), 1: torch.export.Dim("width", min=2, max=6)}
@@ -209,7 +215,7 @@ def test_a_guard_of_the_traced_sizes_refuses_no_others(tmp_path: Path) -> None:
         exported.module()(x)
     torch.export.save(exported, path)
     ranges = {"batch": DimRange(min=2, opt=2, max=5), "width": DimRange(min=2, opt=4, max=6)}
-    engine = load(path, Bucket(dims=ranges), is_compiled=False)
+    engine = load(path, Bucket(dims=ranges))
     assert engine.run({"x": x.numpy()})["y"].shape == (1, 0)
 
 
@@ -241,15 +247,16 @@ class First(torch.nn.Module):
         return (x.relu().select(1, 0),)
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("path_of_compiler", [os.environ["PATH"], ""])
 def test_a_graph_that_takes_an_element_of_what_is_empty_is_refused(
-    tmp_path: Path, *, is_compiled: bool
+    tmp_path: Path, path_of_compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled, it would read memory that is not its own."""
+    monkeypatch.setenv("PATH", path_of_compiler)
     path = tmp_path / "program.pt2"
     dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("width", min=0, max=6)}
     exported = torch.export.export(First(), (torch.zeros(2, 3),), dynamic_shapes=(dims,))
     torch.export.save(exported, path)
     ragged = Bucket(dims=BUCKET.dims | {"width": DimRange(min=0, opt=4, max=6)})
     with pytest.raises(EngineError, match="fails on empty tensors, at .*begin the buckets"):
-        load(path, ragged, is_compiled=is_compiled)
+        load(path, ragged)

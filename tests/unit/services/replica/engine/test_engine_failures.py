@@ -61,13 +61,13 @@ def test_each_failure_in_a_row_waits_twice_as_long_up_to_an_hour(
         waits_s.append(clock.now_s - began_s)
     assert waits_s[:3] == [60.0, 120.0, 240.0]
     assert waits_s[-1] == 3600.0
-    failures.loaded(A)
+    failures.loaded("a")
     assert "after 60 s" in failures.add(A, OSError("no space left"))
 
 
 def test_what_could_be_had_is_tried_at_once_the_next_time(failures: EngineFailures) -> None:
     failures.add(A, StoreError("away"))
-    failures.loaded(A)
+    failures.loaded("a")
     assert failures.known((A, B), "b") == {}
 
 
@@ -82,8 +82,8 @@ def test_what_others_noted_does_not_count_against_the_engine_in_use(
 def test_what_failed_in_service_counts_also_while_it_is_in_use(
     failures: EngineFailures, notes: FailureNotes
 ) -> None:
-    failures.loaded(A)
-    failures.failed_in_service("a", "it hangs")
+    failures.loaded("a", A)
+    failures.mark_failed("a", "it hangs")
     assert failures.known((A, B), "a") == {"a": "it hangs"}
     assert notes.reason("a").startswith("it hangs")
 
