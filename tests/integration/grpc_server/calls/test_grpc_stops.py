@@ -69,10 +69,13 @@ async def test_idle_connections_take_no_grace(host: "Host") -> None:
 
 async def test_a_channel_works_on_after_the_server_was_started_anew(host: "Host") -> None:
     port = await host.serve()
-    ask = host.unary(initial_reconnect_backoff_ms=50)
+    channel = host.channel(initial_reconnect_backoff_ms=50)
+    ask = channel.unary_unary(f"/{SERVICE}/Echo")
     for turn in range(3):
         assert await soon(ask(b"%d" % turn, wait_for_ready=True)) == b"%d" % turn
         await soon(host.server.stop(0))
+        # Before the channel knows that its connection ended, a call may be written to it and lost.
+        await soon(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
         await host.serve(port=port)
     assert await soon(ask(b"last", wait_for_ready=True)) == b"last"
 
