@@ -14,8 +14,9 @@ from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from tests.integration.compiler.conftest import with_settings
 
 REAL = shutil.which("g++") or ""
@@ -83,7 +84,7 @@ def test_a_compiler_that_eats_memory_is_ended_with_its_child(
     record = attempt(with_settings(worker, memory_limit_gib=2.0), version)
     assert "of memory in use in stage 'build', 2.00 allowed" in record.reason
     assert "SMELT_MEMORY_LIMIT_GIB" in record.reason
-    assert record.is_charged
+    assert record.is_counted
 
 
 def test_a_build_that_is_ended_beside_another_one_is_not_at_fault(
@@ -98,4 +99,4 @@ def test_a_build_that_is_ended_beside_another_one_is_not_at_fault(
     with work_folder(worker.settings.cache_dir.absolute() / "work", "another-"):
         record = attempt(worker, version)
     assert "allowed to one of 2 builds" in record.reason
-    assert not record.is_charged
+    assert not record.is_counted

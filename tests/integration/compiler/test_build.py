@@ -18,15 +18,11 @@ from compiler_worker.plans.build_keys import Wanted, plan_builds
 from compiler_worker.proof.proof_job import prove_published
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import EngineIncompatibleError
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    ModelVersion,
-    ProofOutcome,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.model.recipe import Tolerance
 from services.contracts.selection.selection import select
 from services.telemetry.catalog import COMPILER_METRICS

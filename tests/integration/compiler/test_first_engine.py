@@ -5,8 +5,9 @@ import pytest
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

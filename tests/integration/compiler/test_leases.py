@@ -14,7 +14,8 @@ import pytest
 
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.builds.build_record import BuildOutcome
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.store.object_store import open_store
 from tests.s3 import empty_s3_store, s3_server
 

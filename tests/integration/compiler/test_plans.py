@@ -8,8 +8,9 @@ import pytest
 from compiler_worker.__main__ import main
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion, ProofOutcome
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from tests.integration.compiler.test_command import QUICK, logs_as_before, where
 
 pytestmark = pytest.mark.usefixtures("forked_children")

@@ -15,9 +15,10 @@ from compiler_worker.proof.replay import replay, replay_lines
 from compiler_worker.proof.worst_sample import read_sample_arrays
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Tolerance
 
 pytestmark = pytest.mark.usefixtures("forked_children")

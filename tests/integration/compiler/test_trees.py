@@ -13,8 +13,9 @@ from compiler_worker.master.source import OnnxFile
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.plans.plan_document import keep_plans
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.trees import classifier, regressor
