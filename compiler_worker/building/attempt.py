@@ -11,8 +11,9 @@ from compiler_worker.children.process import ChildOutcome
 from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import BuildError, ProofError
-from services.contracts.model.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
+from services.contracts.model.manifest import Proof, ProofOutcome
 from services.telemetry import catalog
 
 
@@ -34,7 +35,7 @@ class Attempt:
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
-        self._is_charged = True
+        self._is_counted = True
 
     def report(self, event: ChildEvent) -> None:
         """Report an event with this key."""
@@ -62,7 +63,7 @@ class Attempt:
 
     def follow(self, outcome: ChildOutcome[Any]) -> None:
         """Take over the child's account: stage, seconds, last log lines, whose fault it was."""
-        self._stage, self._is_charged = outcome.stage, outcome.is_charged
+        self._stage, self._is_counted = outcome.stage, outcome.is_counted
         for stage, duration_s in outcome.durations_s.items():
             self._durations_s[stage] = self._durations_s.get(stage, 0.0) + duration_s
         self._log_tail = outcome.log_tail
@@ -77,7 +78,7 @@ class Attempt:
             stage=self._stage,
             reason=reason,
             log_tail=() if outcome.is_good else self._log_tail,
-            is_charged=self._is_charged,
+            is_counted=self._is_counted,
             proof=proof,
             stage_durations_s=self._seconds(outcome),
             started_at=self._started_at,

@@ -4,7 +4,8 @@ from typing import Any
 
 from compiler_worker.building.pipeline import BuildReport
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.model.manifest import BuildRecord, Proof, PublishedEngine
+from services.contracts.builds.build_record import BuildRecord
+from services.contracts.model.manifest import Proof, PublishedEngine
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import mean_speedup
 from services.contracts.selection.speed_gate import is_wild, rejection_reason

@@ -27,13 +27,12 @@ from compiler_worker.timing.joint import compare_engines
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import is_of_other_code
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import (
-    BuildOutcome,
-    BuildRecord,
     EngineManifest,
     ModelVersion,
     Proof,

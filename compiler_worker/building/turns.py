@@ -13,9 +13,10 @@ from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_lease import BuildLease, LeaseWatch
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.builds.held_lease import HeldLease, take_lease
 from services.contracts.errors import NotFoundError
-from services.contracts.model.manifest import BuildRecord, PublishedEngine
+from services.contracts.model.manifest import PublishedEngine
 
 # How often waiting workers ask the store, which sends no notifications.
 _POLL_S = 1.0

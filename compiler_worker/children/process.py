@@ -78,7 +78,7 @@ class ChildOutcome(Generic[Result]):
         stage: the last stage entered.
         durations_s: seconds by stage that ended, summed where it was entered again.
         peak_memory_bytes: most resident memory seen of the child and its descendants.
-        is_charged: False where it was ended as others held the memory: it is not at fault.
+        is_counted: False where it was ended as others held the memory: it is not at fault.
     """
 
     stage: Stage
@@ -88,7 +88,7 @@ class ChildOutcome(Generic[Result]):
     log_tail: tuple[str, ...] = ()
     durations_s: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
-    is_charged: bool = True
+    is_counted: bool = True
 
     def require(self, otherwise: type[SmeltError], *own: type[SmeltError]) -> Result:
         """Return the result, or raise why there is none.
@@ -227,7 +227,7 @@ class _Watch(Generic[Result]):
             why = "" if code else ", without a result; code that it calls must not call sys.exit"
             if code == -signal.SIGKILL:
                 why = ", as the kernel does where a host or a container has no memory left"
-                outcome.is_charged = not self._allowed.is_temporary
+                outcome.is_counted = not self._allowed.is_temporary
             outcome.failure = f"the process {how} in stage '{outcome.stage}'{why}"
         return outcome
 
@@ -256,7 +256,7 @@ class _Watch(Generic[Result]):
         allowed = self._allowed = self._limits.allowance(used)
         if used <= allowed.num_bytes:
             return ""
-        self._outcome.is_charged = not allowed.is_temporary
+        self._outcome.is_counted = not allowed.is_temporary
         fix = f"raise {self._limits.memory_setting} if it needs more"
         if allowed.is_temporary:
             fix = "free memory on this host, or try again when others leave more"

@@ -22,15 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import (
-    BlobRef,
-    BuildOutcome,
-    BuildRecord,
-    MasterRecord,
-    ProofOutcome,
-)
+from services.contracts.model.manifest import BlobRef, MasterRecord, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory

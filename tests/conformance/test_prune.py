@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey, TaskStart
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import StoreError
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import BuildOutcome, BuildRecord, MasterRecord, ProofOutcome
+from services.contracts.model.manifest import MasterRecord, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import SAFE_AGE, ObstoreArtifactStore, open_store

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.model.manifest import BuildOutcome
+from services.contracts.builds.build_record import BuildOutcome
 from tests.faults.mutated_models import fate_of
 from tests.process_server import forked_children
 from tests.quick_worker import quick_worker

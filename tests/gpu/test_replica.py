@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import BuildOutcome, ProofOutcome, PublishedEngine
+from services.contracts.model.manifest import ProofOutcome, PublishedEngine
 from services.contracts.selection.selection import select
 from services.engines.loader import engine_class
 from services.pb import fleet_v1_pb2 as fleet

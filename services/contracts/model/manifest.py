@@ -1,14 +1,13 @@
-"""Published forms: masters, model versions, engines, proofs, build records.
+"""Published forms: masters, model versions, engines, proofs.
 
 masters/<digest>.json                     MasterRecord
 models/<name>/versions/<n>.json           ModelVersion
 engines/<master digest>/<key digest>/manifest.json        EngineManifest
 engines/<master digest>/<key digest>/proofs/<sha256 of the manifest>/<n>.json      Proof
-builds/<key digest>/<n>.json              BuildRecord
 blobs/sha256/<digest>                     bytes
 
-<n> is a number of six digits, from 000001; the newest proof counts. Plans, tasks, events and
-joint runs: see `build_plan`, `events` and `joint_run`.
+<n> is a number of six digits, from 000001; the newest proof counts. Plans, tasks, build
+records, events and joint runs: see `build_plan`, `build_record`, `events` and `joint_run`.
 """
 
 from enum import StrEnum
@@ -37,7 +36,12 @@ def _is_empty(value: object) -> bool:
 
 
 class BlobRef(Document):
-    """Bytes, by their hex digest, which is their name, and their length."""
+    """Content-addressed bytes.
+
+    Attributes:
+        sha256: hex digest of the bytes, and their name.
+        num_bytes: their length.
+    """
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     num_bytes: int = Field(ge=0)
@@ -310,39 +314,3 @@ class PublishedEngine(Document):
     digest: str
     manifest: EngineManifest
     proof: Proof
-
-
-class BuildOutcome(StrEnum):
-    """How a build ended."""
-
-    PROVEN = "proven"
-    BUILT = "built"
-    PROOF_FAILED = "proof_failed"
-    FAILED = "failed"
-
-    @property
-    def is_good(self) -> bool:
-        """Whether there is an engine, proven or not."""
-        return self in (BuildOutcome.PROVEN, BuildOutcome.BUILT)
-
-
-class BuildRecord(Document):
-    """What happened in one attempt to build one key.
-
-    Attributes:
-        stage: the last one entered: open, build, prove, benchmark, publish; wait: for the host.
-        reason: the builder's or the proof's own words; "" on success.
-        stage_durations_s: seconds by stage.
-        is_charged: whether a failure counts among those after which the key is given up: not
-            where others held the memory that it wanted.
-    """
-
-    key: BuildKey
-    outcome: BuildOutcome
-    stage: str
-    reason: str = ""
-    log_tail: tuple[str, ...] = ()
-    proof: Proof | None = None
-    stage_durations_s: dict[str, float] = {}
-    is_charged: bool = Field(default=True, exclude_if=bool)
-    started_at: str

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.errors import (
     AlreadyPublishedError,
     CorruptBlobError,
@@ -17,13 +18,7 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
-from services.contracts.model.manifest import (
-    BlobRef,
-    BuildRecord,
-    EngineManifest,
-    Proof,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import BlobRef, EngineManifest, Proof, PublishedEngine
 from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
 from services.contracts.store.artifact_store import put_files
 from services.contracts.store.listing import keys_below

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 from typing import TypeVar
 
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.errors import StoreError
 from services.contracts.model.document import Document
-from services.contracts.model.manifest import BuildRecord, EngineManifest, Proof
+from services.contracts.model.manifest import EngineManifest, Proof
 from services.contracts.registry.records import parsed
 from services.contracts.store.artifact_store import ArtifactStore
 

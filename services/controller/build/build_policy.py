@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from services.contracts.builds.build_plan import TaskStart
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.events import Event, EventKind
-from services.contracts.model.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.controller.build.build_order import BuildCandidate, turns
 from services.controller.build.build_view import FleetView, distinct_pools
 from services.controller.build.key_status import KeyState, KeyStatus, RetryPolicy

@@ -15,14 +15,10 @@ from services.contracts.builds.build_plan import (
     TaskStart,
     utc_now,
 )
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.hardware.facts import Generation
-from services.contracts.model.manifest import (
-    BuildRecord,
-    ModelRemoval,
-    ModelVersion,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import ModelRemoval, ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.serving import ServingChange
 from services.contracts.registry.weights import VersionWeights

@@ -6,14 +6,10 @@ from datetime import datetime
 from functools import cached_property
 
 from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import (
-    BuildRecord,
-    ModelRemoval,
-    ModelVersion,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import ModelRemoval, ModelVersion, PublishedEngine
 from services.contracts.registry.serving import ServingChange
 from services.contracts.registry.weights import VersionWeights
 from services.contracts.selection.joint_run import JointRun

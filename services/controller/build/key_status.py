@@ -14,13 +14,9 @@ from services.contracts.builds.build_plan import (
     RebuildRequest,
     is_of_other_code,
 )
+from services.contracts.builds.build_record import BuildRecord
 from services.contracts.hardware.facts import Generation
-from services.contracts.model.manifest import (
-    BuildRecord,
-    Proof,
-    ProofOutcome,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import Proof, ProofOutcome, PublishedEngine
 from services.contracts.process.backoff import wait_after
 
 _LONGEST_WAIT_S = 24 * 3600.0
@@ -149,7 +145,7 @@ def is_given_up(
 
 
 def _is_failed_too_often(failures: Sequence[BuildRecord], policy: RetryPolicy) -> bool:
-    return sum(failure.is_charged for failure in failures) >= policy.max_attempts
+    return sum(failure.is_counted for failure in failures) >= policy.max_attempts
 
 
 def _is_refused(failures: Sequence[BuildRecord]) -> bool:

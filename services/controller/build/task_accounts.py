@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import TaskEnd, TaskStart, timestamp, utc_now
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import SmeltError
-from services.contracts.model.manifest import BuildOutcome, BuildRecord
 from services.contracts.registry.registry import Registry
 from services.controller.build.build_policy import untouched_key
 from services.controller.build.build_view import FleetView, plan_for_pool
@@ -97,7 +97,7 @@ class TaskAccounts:
             return  # its nodes are gone: no fault of a key
         digest = untouched_key(start, view.records, view.engines)
         key = _planned_key(digest, view) if digest else None
-        if digest is None or key is None or _is_charged(start, view):
+        if digest is None or key is None or _is_counted(start, view):
             return
         record = BuildRecord(
             key=key,
@@ -166,7 +166,7 @@ def _planned_key(digest: str, view: FleetView) -> BuildKey | None:
     return next((p.key for plan in plans for p in plan.planned if p.digest == digest), None)
 
 
-def _is_charged(start: TaskStart, view: FleetView) -> bool:
+def _is_counted(start: TaskStart, view: FleetView) -> bool:
     """Whether a controller that was killed right after has kept that record already."""
     words = _charge_words(start)
     records = (record for d in start.key_digests for record in view.records.get(d, ()))

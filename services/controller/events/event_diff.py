@@ -8,15 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from services.contracts.builds.build_plan import TaskStart
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    BuildRecord,
-    ModelVersion,
-    ProofOutcome,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.selection.speed_gate import rejection_reason
 from services.controller.build.build_view import FleetView
 from services.controller.events.event_state import EventState, record_mark

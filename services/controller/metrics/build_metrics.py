@@ -12,15 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import SmeltError
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    BuildRecord,
-    ModelVersion,
-    Proof,
-    ProofOutcome,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import ModelVersion, Proof, ProofOutcome, PublishedEngine
 from services.contracts.model.precisions import is_tried
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory

@@ -8,11 +8,12 @@ from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.plans.plan_document import keep_plans
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.events import EventKind
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop, BuildPace

@@ -23,9 +23,10 @@ from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.cli.settings import CliSettings
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 from services.contracts.model.input_values import InputValues, IntegerSpan
-from services.contracts.model.manifest import BuildOutcome, MasterRecord
+from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store

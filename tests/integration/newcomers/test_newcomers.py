@@ -17,9 +17,9 @@ from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import BuildOutcome
 from tests.integration.newcomers.exports import NEWCOMERS
 from tests.integration.served import serve
 from tests.quick_worker import quick_worker

@@ -14,11 +14,12 @@ from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.engines.device.device_probe import probe_device
 from tests.integration.precision.small_nets import conv_inputs

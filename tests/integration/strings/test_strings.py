@@ -17,10 +17,11 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from services.cli.requests.infer import model_infer, run_infer
 from services.cli.settings import CliSettings
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import EngineError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.byte_strings import MAX_STRINGS
-from services.contracts.model.manifest import BuildOutcome, ProofOutcome
+from services.contracts.model.manifest import ProofOutcome
 from services.engines.device.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.engine.fallback import CompiledFallback

@@ -10,13 +10,12 @@ from compiler_worker.building.pipeline import BuildReport
 from compiler_worker.plans.build_keys import BuildTable, SkippedBuild
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.cli.settings import CliSettings
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.document import canonical_json
 from services.contracts.model.manifest import (
-    BuildOutcome,
-    BuildRecord,
     EngineManifest,
     Proof,
     ProofOutcome,

@@ -1,4 +1,4 @@
-"""How much memory a build may take when nobody says: most of what others leave, in fair parts."""
+"""The memory limit of a build by default: most of what others leave, in fair parts."""
 
 from dataclasses import replace
 from pathlib import Path

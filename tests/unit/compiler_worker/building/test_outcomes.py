@@ -14,6 +14,7 @@ from compiler_worker.host_memory import Allowance
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import (
     BuildError,
     EngineIncompatibleError,
@@ -22,7 +23,7 @@ from services.contracts.errors import (
 )
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.manifest import BuildOutcome, Proof, ProofOutcome
+from services.contracts.model.manifest import Proof, ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.telemetry.catalog import COMPILER_METRICS

@@ -183,11 +183,17 @@ def test_a_deadline_ends_the_child_and_is_told(tmp_path: Path) -> None:
     assert judge_import(opened, Recipe(), (BUCKET,), tmp_path / "n", none, told.append) is None
 
 
-def test_a_child_that_is_killed_leaves_what_can_be_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written_before", [None, b"PK\x03\x04"])
+def test_a_child_that_is_killed_leaves_what_can_be_done_and_no_answers(
+    tmp_path: Path, written_before: bytes | None
+) -> None:
+    """A replica could not read a part of them, and has no bounds for all without the verdict."""
     path = written(tmp_path, MLP, **WEIGHTS)
     before = set(psutil.Process().children())
 
     def kill(line: str) -> None:
+        if written_before:
+            (tmp_path / "v" / ANSWERS_FILE).write_bytes(written_before)
         for child in set(psutil.Process().children()) - before:
             child.kill()
 
@@ -198,23 +204,6 @@ def test_a_child_that_is_killed_leaves_what_can_be_done(tmp_path: Path) -> None:
     killed = "was ended by SIGKILL in stage 'prove', as the kernel does where a host"
     for words in (killed, "smelt models remove NAME --version N", "add the model again"):
         assert words in judged.verdict.unknown
-
-
-def test_answers_of_a_child_that_gave_no_verdict_are_not_kept(tmp_path: Path) -> None:
-    """A replica could not read a part of the file, and has no bounds for the whole of it."""
-    path = written(tmp_path, MLP, **WEIGHTS)
-    before = set(psutil.Process().children())
-
-    def kill_in_writing(line: str) -> None:
-        (tmp_path / "v" / ANSWERS_FILE).write_bytes(b"PK\x03\x04")
-        for child in set(psutil.Process().children()) - before:
-            child.kill()
-
-    settings = CompilerSettings(verdict_time_limit_s=600, num_threads=1)
-    opened = path, record_of(onnx.load(path))
-    judged = judge_import(opened, Recipe(), (BUCKET,), tmp_path / "v", settings, kill_in_writing)
-    assert judged is not None
-    assert judged.verdict.unknown
     assert judged.answers is None
 
 

@@ -16,11 +16,11 @@ from compiler_worker.plans.plan_document import (
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import BuildOutcome, BuildRecord
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from tests.unit.compiler_worker.plans.test_build_keys import (

@@ -7,13 +7,12 @@ from typing import Any
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import (
     BlobRef,
-    BuildOutcome,
-    BuildRecord,
     EngineManifest,
     MasterRecord,
     ModelVersion,

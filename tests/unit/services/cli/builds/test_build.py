@@ -11,8 +11,8 @@ from compiler_worker.building.pipeline import BuildReport
 from compiler_worker.plans.build_keys import BuildTable
 from services.cli.builds.build import again_lines
 from services.cli.main import app
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import InvalidRequestError
-from services.contracts.model.manifest import BuildOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
 from services.contracts.store.object_store import open_store

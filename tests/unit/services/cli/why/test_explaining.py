@@ -14,15 +14,10 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.cli.why.events import event_line
 from services.contracts.builds.build_plan import SkippedKey
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    FailedSample,
-    ProofOutcome,
-    SideTiming,
-    Timing,
-)
+from services.contracts.model.manifest import FailedSample, ProofOutcome, SideTiming, Timing
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun, JointTiming

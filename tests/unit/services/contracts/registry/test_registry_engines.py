@@ -9,6 +9,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import (
     AlreadyPublishedError,
     CorruptBlobError,
@@ -18,8 +19,6 @@ from services.contracts.errors import (
 )
 from services.contracts.model.manifest import (
     BlobRef,
-    BuildOutcome,
-    BuildRecord,
     EngineManifest,
     Proof,
     ProofOutcome,

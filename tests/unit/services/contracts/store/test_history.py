@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import StoreError
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    BuildRecord,
-    EngineManifest,
-    Proof,
-    ProofOutcome,
-)
+from services.contracts.model.manifest import EngineManifest, Proof, ProofOutcome
 from services.contracts.registry.engines import engine_folder
 from services.contracts.registry.records import numbered_key
 from services.contracts.registry.registry import Registry

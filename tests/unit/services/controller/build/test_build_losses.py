@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.model.manifest import BuildOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
@@ -20,7 +20,7 @@ from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_loops import Nodes, loop_on, recorded, settled
 
 
-async def test_a_task_that_dies_is_charged_to_the_key_it_was_at(
+async def test_a_task_that_dies_is_counted_to_the_key_it_was_at(
     registry: Registry, worker: world.InstantWorker
 ) -> None:
     worker.deadly = {EngineKind.ONNXRUNTIME}

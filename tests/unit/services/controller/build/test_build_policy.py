@@ -6,12 +6,8 @@ from typing import Any
 import pytest
 
 from services.contracts.builds.build_plan import TaskStart
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    ModelVersion,
-    ProofOutcome,
-    PublishedEngine,
-)
+from services.contracts.builds.build_record import BuildOutcome
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.controller.build.build_policy import decide, task_start, untouched_key
 from services.controller.build.build_view import FleetView
 from services.controller.build.key_status import KeyState, is_given_up
@@ -79,7 +75,7 @@ class TestKeys:
     def test_one_that_others_left_too_little_memory_waits_longer_and_is_never_given_up(
         self,
     ) -> None:
-        short = world.record(ORT, reason="others leave too little", is_charged=False)
+        short = world.record(ORT, reason="others leave too little", is_counted=False)
         known = engines(world.engine(OPENVINO))
         records = {ORT.digest(): [short] * 4}
         seen = view(engines=known, records=records)

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from services.contracts.builds.build_plan import RebuildRequest, TaskEnd, TaskStart
+from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.events import EventKind
-from services.contracts.model.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
+from services.contracts.model.manifest import ProofOutcome, SideTiming, Timing
 from services.contracts.registry.event_log import EventRegistry
 from services.controller.build.build_policy import decide
 from services.controller.events.event_recorder import EventRecorder

@@ -10,18 +10,13 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey
+from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import StoreError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.input_values import InputValues
-from services.contracts.model.manifest import (
-    BuildOutcome,
-    BuildRecord,
-    EngineManifest,
-    Proof,
-    ProofOutcome,
-)
+from services.contracts.model.manifest import EngineManifest, Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory

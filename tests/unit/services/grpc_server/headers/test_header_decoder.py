@@ -119,7 +119,7 @@ def test_many_fields_are_not_remembered() -> None:
     assert client.reader.request_headers(block) is not client.reader.request_headers(block)
 
 
-def test_what_is_decoded_is_charged() -> None:
+def test_what_is_decoded_is_counted() -> None:
     client = Client()
     client.ask([("a", "1")])
     block = client.block([("a", "1")] * 396)

@@ -76,7 +76,7 @@ def test_quick_frames_have_one_turn() -> None:
 
 
 @pytest.mark.parametrize("kind", [PING, 0, 99])
-def test_every_frame_is_charged(kind: int) -> None:
+def test_every_frame_is_counted(kind: int) -> None:
     frames = Frames(frame_s=0.0)
     sent = frame(kind, 0, 1, b"x")
     assert frames.read(sent * BURST)
