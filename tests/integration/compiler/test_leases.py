@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,11 +55,15 @@ class Worker:
 
     process: subprocess.Popen[str]
 
-    @property
-    def child(self) -> psutil.Process:
-        """The throw-away process that it watches now."""
-        (child,) = psutil.Process(self.process.pid).children()
-        return child
+    def held_child(self) -> psutil.Process:
+        """The process that is to build, once it holds still; the worker has the lease then."""
+        worker = psutil.Process(self.process.pid)
+        while self.process.poll() is None:
+            for child in worker.children():
+                if child.status() == psutil.STATUS_STOPPED:
+                    return child
+            time.sleep(0.05)
+        raise AssertionError(f"it ended before its child held still: {self.process.communicate()}")
 
     def wait_for(self, words: str) -> None:
         """Return when it has said that."""
@@ -78,13 +83,18 @@ class Worker:
 
 
 @contextmanager
-def running_worker(cache: Path, store_url: str, lease_s: float) -> Iterator[Worker]:
-    """One that builds the tiny model's onnxruntime engine."""
+def running_worker(
+    cache: Path, store_url: str, lease_s: float, *, is_held: bool = False
+) -> Iterator[Worker]:
+    """One that builds the tiny model's onnxruntime engine, or whose child is held still first."""
+    environment = {"SMELT_BUILD_LEASE_S": str(lease_s)}
+    if is_held:
+        environment["SMELT_TESTS_STOPPED"] = "build-one"
     command = [sys.executable, "-m", "compiler_worker", "build", "tiny", "--kind", "onnxruntime"]
     with subprocess.Popen(
         [*command, *QUICK, "--store-url", store_url, "--cache-dir", str(cache)],
         cwd=ROOT,
-        env={**os.environ, "SMELT_BUILD_LEASE_S": str(lease_s)},
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,7 +107,7 @@ def running_worker(cache: Path, store_url: str, lease_s: float) -> Iterator[Work
 
 @dataclass(frozen=True)
 class Pair:
-    """A worker whose child is held still while it builds, and one that waits for it."""
+    """A worker whose child is held still before it builds, and one that waits for it."""
 
     first: Worker
     child: psutil.Process
@@ -107,10 +117,8 @@ class Pair:
 @contextmanager
 def pair(folder: Path, store_url: str, lease_s: float) -> Iterator[Pair]:
     """Both on one key; the first one's process goes on to renew its lease."""
-    with running_worker(folder / "a", store_url, lease_s) as first:
-        first.wait_for(": build")
-        child = first.child
-        child.suspend()
+    with running_worker(folder / "a", store_url, lease_s, is_held=True) as first:
+        child = first.held_child()
         with running_worker(folder / "b", store_url, lease_s) as second:
             second.wait_for(WAITING)
             yield Pair(first, child, second)
@@ -147,9 +155,8 @@ def test_what_a_killed_worker_began_another_one_finishes(
 def test_a_worker_that_was_suspended_gives_way_to_the_one_that_took_over(
     worker: WorkerContext, version: ModelVersion, store_url: str, tmp_path: Path
 ) -> None:
-    with running_worker(tmp_path / "a", store_url, 2.0) as first:
-        first.wait_for(": build")
-        first.child.suspend()
+    with running_worker(tmp_path / "a", store_url, 2.0, is_held=True) as first:
+        first.held_child()
         first.process.send_signal(signal.SIGSTOP)
         with running_worker(tmp_path / "b", store_url, 2.0) as second:
             # The lease is its own now.
