@@ -26,11 +26,11 @@ test: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/python -m pytest $(TOGETHER) -m "not slow" $(ARGS)
 
-# Everything, and how much of the code it covers.
+# Everything, and how much of the code it covers. Three at a time: slow tests wait more than others.
 test-all: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest $(TOGETHER) --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 3 --cov --cov-report=term:skip-covered $(ARGS)
 
 # Slow tests that the changes since BASE reach; ARGS=--list only says which files these reach, and why.
 test-changed: $(DEV_STAMP)
