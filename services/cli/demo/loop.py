@@ -78,7 +78,7 @@ class DemoLoop:
             self._show_serving(snapshot)
             if cases := self._end(snapshot):
                 return cases
-            time.sleep(_PERIOD_S)  # events lie in the store, which has no event for a new one
+            time.sleep(_PERIOD_S)  # the store, which has the events, sends no notifications
 
     def _show_events(self, position: EventPosition) -> EventPosition:
         for reached, event in self._registry.events_after(position):

@@ -97,13 +97,13 @@ class TaskAccounts:
             return  # its nodes are gone: no fault of a key
         digest = untouched_key(start, view.records, view.engines)
         key = _planned_key(digest, view) if digest else None
-        if digest is None or key is None or _is_counted(start, view):
+        if digest is None or key is None or _is_recorded(start, view):
             return
         record = BuildRecord(
             key=key,
             outcome=BuildOutcome.FAILED,
             stage="task",
-            reason=f"{_charge_words(start)} {status.detail or 'without any output'}",
+            reason=f"{_reason_words(start)} {status.detail or 'without any output'}",
             started_at=now,
         )
         self._registry.record_build(record)
@@ -166,12 +166,12 @@ def _planned_key(digest: str, view: FleetView) -> BuildKey | None:
     return next((p.key for plan in plans for p in plan.planned if p.digest == digest), None)
 
 
-def _is_counted(start: TaskStart, view: FleetView) -> bool:
+def _is_recorded(start: TaskStart, view: FleetView) -> bool:
     """Whether a controller that was killed right after has kept that record already."""
-    words = _charge_words(start)
+    words = _reason_words(start)
     records = (record for d in start.key_digests for record in view.records.get(d, ()))
     return any(record.reason.startswith(words) for record in records)
 
 
-def _charge_words(start: TaskStart) -> str:
+def _reason_words(start: TaskStart) -> str:
     return f"task {start.name} ended in the middle:"

@@ -143,13 +143,14 @@ class EngineChoice:
         if loaded.refutation is None or not is_slower_there:
             return loaded
         loaded.engine.close()
-        self._failed[""] = loaded.refutation.words
-        self._failures.mark_failed("", loaded.refutation.words)
+        # Not failed: what is in its place serves after all where no slower engine loads.
+        logger.error("slower engines come first now: %s", loaded.refutation.words)
+        self._failures.is_fallback_wrong = True
         return None
 
     def _selection(self, failed: Mapping[str, str]) -> Selection:
         # What engines are slower than may not be there: they are the best that this model has.
-        is_gated = "" not in self._failed
+        is_gated = "" not in self._failed and not self._failures.is_fallback_wrong
         return select(
             self.offer.engines,
             self._device,

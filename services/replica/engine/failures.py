@@ -39,7 +39,11 @@ class _Failure:
 
 
 class EngineFailures:
-    """The failures of one model's engines on one device; the fallback has the digest ""."""
+    """The failures of one model's engines on one device; the fallback has the digest "".
+
+    Attributes:
+        is_fallback_wrong: it was refuted here: slower engines are better than what is in its place.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class EngineFailures:
         # may leave device memory behind, and nothing that could mend it changes under it.
         self._failures: dict[str, _Failure] = {}
         self._loaded: dict[str, PublishedEngine] = {}
+        self.is_fallback_wrong = False
 
     def known(
         self, engines: Iterable[PublishedEngine], current_digest: str | None

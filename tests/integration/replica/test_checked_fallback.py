@@ -8,7 +8,7 @@ import pytest
 
 from compiler_worker.builders.exported_program import export_program
 from services.contracts.errors import EngineError
-from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.model.recipe import Tolerance
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.kept_answers import KeptAnswer, write_answers
@@ -26,7 +26,7 @@ from services.replica.engine.loaded_engine import (
 )
 from services.replica.engine.manager import EngineManager
 
-from .published import Shelf, ids_of, no_fallback, onnx_model, table
+from .published import Shelf, ids_of, no_fallback, onnx_model, table, typed
 
 BOUND = Tolerance(rel_l2=1e-4, max_abs=1e-4, cosine_distance=1e-5)
 BY_IMPORTER = "output 'tokens', bucket b at batch=1: rel_l2 1.00e+00 found, 1.00e-05 allowed"
@@ -197,6 +197,33 @@ def test_a_slower_engine_is_better_than_a_fallback_that_is_wrong(
     loaded = loaded_by(shelf, judged(shelf, tmp_path), fallback)
     assert (loaded.digest, loaded.refutation, fallback.num_loaded) == (slower.digest, None, 1)
     assert_right(loaded)
+
+
+def test_what_is_in_the_place_of_a_wrong_fallback_serves_where_no_slower_engine_loads(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    broken = typed(tmp_path / "typed.onnx", b"no onnx")
+    shelf.publish_engine("slower", speed_over_fallback=0.5, files=broken)
+    loaded = loaded_by(shelf, judged(shelf, tmp_path), ScaledFallback(tmp_path, 1.001))
+    assert (loaded.kind, loaded.refutation is not None) == ("fallback", True)
+    assert_right(loaded)
+
+
+def test_a_slower_engine_that_is_refuted_gives_way_again(shelf: Shelf, tmp_path: Path) -> None:
+    slower = shelf.publish_engine("slower", speed_over_fallback=0.5)
+    model, fallback = judged(shelf, tmp_path), ScaledFallback(tmp_path, 1.001)
+    checker = EngineChecker(Path("unused"))
+    host = EngineManager(shelf.registry, model, shelf.device, fallback, checker, num_threads=1)
+    first = host.choose(None).load()
+    assert first is not None
+    assert first.digest == slower.digest
+    failed = {"outcome": ProofOutcome.FAILED, "reason": "on purpose"}
+    shelf.registry.add_proof(slower.digest, slower.proof.model_copy(update=failed))
+    then = host.choose(slower.digest).load()
+    assert then is not None
+    assert (then.digest, then.refutation is not None) == ("", True)
+    first.engine.close()
+    assert_right(then)
 
 
 def test_a_version_of_an_older_smelt_is_served_as_it_was(shelf: Shelf, tmp_path: Path) -> None:
