@@ -74,15 +74,18 @@ class HostMemory:
     def allowance(self, used_bytes: int, num_builds: int) -> Allowance:
         """What one of several builds may take: most of what all others leave to it.
 
-        Where all hold the same, the share of each is equal; one beside small ones has more than
-        its part by number.
+        While the host has the rest to spare, that is all of it beyond this rest. When it has not,
+        it is a share: equal where all hold the same, and more than its part by number for one
+        beside small ones.
 
         Args:
             used_bytes: what it holds already.
             num_builds: that run here now, this one among them.
         """
-        left_bytes = self.available_bytes + used_bytes
-        num_bytes = int(left_bytes * _SHARE / (_SHARE + num_builds * (1 - _SHARE)))
+        # Both are estimates of the kernel's, read one after the other.
+        left_bytes = min(self.available_bytes + used_bytes, self.total_bytes)
+        share_bytes = int(left_bytes * _SHARE / (_SHARE + num_builds * (1 - _SHARE)))
+        num_bytes = max(share_bytes, left_bytes - int((1 - _SHARE) * self.total_bytes))
         return Allowance(
             num_bytes=num_bytes,
             words=f" to one of {num_builds} builds, of {left_bytes / 2**30:.2f} that others leave "

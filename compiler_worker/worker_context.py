@@ -78,8 +78,8 @@ class WorkerContext:
         return work_folder(cache_dir / "work", f"{key.digest()[:12]}-")
 
     def _num_builds(self) -> int:
-        """How many builds work on this host: each has a work folder."""
-        return sum(1 for _ in (self.settings.cache_dir / "work").glob("*"))
+        """How many builds work on this host: each has a work folder, named by its key's digest."""
+        return sum(1 for _ in (self.settings.cache_dir / "work").glob(f"{'?' * 12}-*"))
 
     def _limits(self, time_s: float, setting: str) -> ChildLimits:
         return ChildLimits(

@@ -83,6 +83,12 @@ class TestAllowance:
         host = HostMemory(total_bytes=10 * GIB, available_bytes=10 * GIB)
         assert host.allowance(0, 2).num_bytes > 6 * GIB
 
+    def test_the_number_of_builds_ends_none_while_the_host_has_memory_to_spare(self) -> None:
+        host = HostMemory(total_bytes=64 * GIB, available_bytes=36 * GIB)
+        assert host.allowance(24 * GIB, 8).num_bytes > 24 * GIB
+        tight = HostMemory(total_bytes=64 * GIB, available_bytes=12 * GIB)
+        assert tight.allowance(24 * GIB, 8).num_bytes < 24 * GIB
+
     @pytest.mark.parametrize(
         ("available_gib", "num_builds", "is_temporary"),
         [(9, 1, False), (6, 1, True), (9, 2, True)],
