@@ -258,12 +258,15 @@ class Replica:
             new = None
         finally:
             late.cancel()
-        async with self._swap_lock:
-            if new is None:
-                self._explain(choice)
-            elif worker.executor is before:
-                await self._put_in(worker, batcher, new)
-            else:
+        is_wanted = False
+        try:
+            async with self._swap_lock:
+                if new is None:
+                    self._explain(choice)
+                elif is_wanted := worker.executor is before:
+                    await self._put_in(worker, batcher, new)
+        finally:
+            if new and not is_wanted:
                 self._standby.close_soon(new.executor)
 
     def _explain(self, choice: EngineChoice) -> None:

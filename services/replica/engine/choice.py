@@ -96,6 +96,10 @@ class EngineChoice:
         fetched, self._fetched = self._fetched, None
         assert fetched is not None, "ask `is_fallback` before"
         engine = fetched.engine
+        # It may have failed in service since the offer was read: a fallback compiles for minutes.
+        if words := self._failures.lasting(engine.digest):
+            self._failed[engine.digest] = words
+            return None
         try:
             loaded = self._loader.load(fetched)
         except Exception as error:

@@ -101,6 +101,11 @@ class EngineFailures:
         self._failures[digest] = _Failure(reason=words, num_failures=num_failures, until_s=until_s)
         return words
 
+    def lasting(self, digest: str) -> str:
+        """Why this process never tries an engine again; "" when it may."""
+        known = self._failures.get(digest)
+        return known.reason if known and known.is_lasting else ""
+
     def loaded(self, digest: str, engine: PublishedEngine | None = None) -> None:
         """An engine, or the fallback, could be had: what kept it away is over."""
         if engine:

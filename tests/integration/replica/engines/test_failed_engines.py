@@ -79,6 +79,22 @@ def test_what_failed_in_service_is_not_tried_by_the_process_that_comes_after(
     assert beside.choose(bad.digest).load() is None
 
 
+def test_what_failed_in_service_after_the_offer_was_read_is_not_loaded(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = shelf.publish_model()
+    good = shelf.publish_engine("good", speedup=2.0)
+    bad = shelf.publish_engine("bad", speedup=9.0)
+    host = host_of(shelf, model, FailureNotes(tmp_path / "failed"))
+    choice = host.choose(None)
+    assert choice.fetch()
+    host.mark_failed(bad.digest, "failed in service: it hangs")
+    found = choice.load()
+    assert found is not None
+    assert (found.digest, "it hangs" in found.detail) == (good.digest, True)
+    found.engine.close()
+
+
 def test_how_long_a_fallback_takes_is_known_without_buckets_in_the_recipe(
     shelf: Shelf, tmp_path: Path
 ) -> None:
