@@ -1,10 +1,12 @@
 """A few models and all sabotages: none is proven, and each is told what became of it."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from services.contracts.hardware.kinds import EngineKind, Precision
 from tests.faults.saboteurs.effect import FAILED, Effect, answers, effect
@@ -28,6 +30,15 @@ from tests.faults.saboteurs.zoo import KNOWN, ZOO, kind_of
 
 QUICK = [("regression", Precision.FP32), ("top ids", Precision.INT8), ("trees", Precision.FP32)]
 EXPLAINED = {REFUSED, NO_ENGINE, BLIND, ACCEPTED, WITHIN, NO_CHANGE, NO_PART}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """References too: two threads of small products wait for each other beside other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def all_of_them() -> list[object]:
