@@ -176,23 +176,29 @@ class Replica:
             worker, batcher, current = self._worker, self._batcher, self.loaded
             if worker is None or batcher is None or current is None:
                 return False
-            in_use = None if current.is_interim else current.digest
+            executor, in_use = worker.executor, None if current.is_interim else current.digest
             choice = await asyncio.to_thread(self._manager.choose, in_use)
-            while await asyncio.to_thread(choice.fetch):
+            while is_wanted := await asyncio.to_thread(choice.fetch):
                 if self.loaded is not current:
                     # The engine before serves again, and may be the very one that was fetched.
                     return False
                 if choice.is_fallback:
-                    if self._compiling is None or self._compiling.done():
-                        work = self._compile(worker, batcher, choice)
-                        self._compiling = asyncio.create_task(work, name="fallback")
                     break
                 # Not before the files are here: a store that fails would cost the standby.
-                if new := await self._standby.load_beside(choice.load_fetched):
-                    await self._put_in(worker, batcher, new)
+                load = partial(choice.load_fetched, is_beside_another=self._is_compiling)
+                if new := await self._standby.load_beside(load):
+                    await self._put_in(worker, batcher, new, choice)
                     return True
+            # What was refuted does not serve for the minutes that a compiler takes.
+            if choice.is_current_refused and (
+                new := await self._standby.load_beside(choice.load_in_place)
+            ):
+                await self._put_in(worker, batcher, new, choice)
+            if is_wanted and not self._is_compiling:
+                work = self._compile(worker, batcher, choice)
+                self._compiling = asyncio.create_task(work, name="fallback")
             self._explain(choice)
-        return False
+            return worker.executor is not executor
 
     def set_state(self, state: fleet.ReplicaState) -> None:
         """Change the state that reports show."""
@@ -251,23 +257,35 @@ class Replica:
         late = asyncio.get_running_loop().call_later(
             self._compile_limit_s, self._manager.mark_failed, "", words
         )
+        new = None
         try:
-            new = await self._standby.load_beside(choice.load)
+            new = await self._standby.load_beside(choice.load_fallback)
         except Exception:
             logger.exception("no fallback can be loaded now; the present engine serves on")
-            new = None
         finally:
             late.cancel()
+        if new is None:
+            await self._reselect_without_fallback()
+            return
         is_wanted = False
         try:
             async with self._swap_lock:
-                if new is None:
-                    self._explain(choice)
-                elif is_wanted := worker.executor is before:
-                    await self._put_in(worker, batcher, new)
+                if is_wanted := worker.executor is before:
+                    await self._put_in(worker, batcher, new, choice)
         finally:
-            if new and not is_wanted:
+            if not is_wanted:
                 self._standby.close_soon(new.executor)
+
+    async def _reselect_without_fallback(self) -> None:
+        """Take a slower engine, or explain: by what is published now, minutes after the choice."""
+        try:
+            await self.reselect_engine()
+        except Exception:
+            logger.exception("no slower engine can be taken now; the present one serves on")
+
+    @property
+    def _is_compiling(self) -> bool:
+        return self._compiling is not None and not self._compiling.done()
 
     def _explain(self, choice: EngineChoice) -> None:
         """Have reports tell why a fallback serves, by what is known now."""
@@ -275,8 +293,13 @@ class Replica:
             self.loaded = choice.explained(self.loaded)
             self._on_change()
 
-    async def _put_in(self, worker: EngineWorker, batcher: Batcher, new: StandbyEngine) -> None:
-        """Serve with another engine from the next batch on, and keep the one before for a while."""
+    async def _put_in(
+        self, worker: EngineWorker, batcher: Batcher, new: StandbyEngine, choice: EngineChoice
+    ) -> None:
+        """Serve with another engine from the next batch on, and keep the one before for a while.
+
+        One that may serve no longer is closed: as a standby it would answer again.
+        """
         executor = new.executor
         try:
             async with batcher.between_batches:
@@ -284,7 +307,10 @@ class Replica:
                 current = self.loaded
                 assert current is not None, "only a replica that serves swaps"
                 old = worker.replace(executor)
-                self._standby.keep(StandbyEngine(loaded=current, executor=old))
+                if choice.is_current_refused and current.digest:
+                    self._standby.close_soon(old)
+                else:
+                    self._standby.keep(StandbyEngine(loaded=current, executor=old))
                 self._take_over(new.loaded)
         except BaseException:
             if worker.executor is not executor:
@@ -341,7 +367,10 @@ class Replica:
         if reason and bad.digest:
             reason = FallbackReason.LOAD_FAILED
         self._metrics.engine_returned(bad)
-        self._take_over(replace(engine.loaded, detail=detail, fallback_reason=reason))
+        loaded = replace(engine.loaded, detail=detail, fallback_reason=reason)
+        if loaded.is_interim and not bad.digest:
+            loaded = loaded.after_failure(f"failed in service: {words}")
+        self._take_over(loaded)
 
     def _record_batch(self, report: BatchReport) -> None:
         self.statistics.record_batch(report)

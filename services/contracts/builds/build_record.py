@@ -5,7 +5,7 @@ builds/<key digest>/<n>.json              BuildRecord; <n> is a number of six di
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.model.document import Document
@@ -29,6 +29,9 @@ class BuildOutcome(StrEnum):
 class BuildRecord(Document):
     """What happened in one attempt to build one key.
 
+    What a newer compiler says beyond this is left out when it is read: the attempt counts all the
+    same, and a controller that could not read it would leave its model out.
+
     Attributes:
         stage: the last one entered: open, build, prove, benchmark, publish; wait: for the host.
         reason: the builder's or the proof's own words; "" on success.
@@ -36,6 +39,8 @@ class BuildRecord(Document):
         is_counted: whether a failure counts among those after which the key is given up: not
             where others held the memory that it wanted.
     """
+
+    model_config = ConfigDict(extra="ignore")
 
     key: BuildKey
     outcome: BuildOutcome

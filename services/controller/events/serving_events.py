@@ -36,8 +36,9 @@ def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event
 def serving_of(snapshot: fleet.FleetSnapshot) -> list[Event]:
     """What most ready replicas serve with, by model, version and generation.
 
-    The fallback counts where no replica has an engine only: during a swap both are seen. One that
-    a replica found to be wrong comes before those that are not compiled, and so not asked, yet.
+    The fallback counts only where no replica has an engine: during a swap both are seen. Among
+    fallbacks, one that a replica found wrong counts before those of replicas that found nothing:
+    a replica that is still compiling its own has not compared it yet.
     """
     votes: dict[tuple[str, int, str], Counter[_Vote]] = {}
     for report in snapshot.replicas:

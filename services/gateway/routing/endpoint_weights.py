@@ -13,6 +13,9 @@ from services.gateway.upstream.endpoint import Endpoint
 
 # The slowest still gets some requests: what was measured alone may differ from what is served.
 _LEAST_WEIGHT: Final = 0.01
+# Of a stand-in for a fallback that is being compiled: it shares the processors with the compiler.
+# No less, or the replica that has compiled first would get the load of all.
+_INTERIM_WEIGHT: Final = 0.25
 # Warming goes by steps, so that replicas that came together stay equal and tables are few.
 NUM_WARMING_STEPS: Final = 10
 
@@ -29,9 +32,12 @@ def weigh(endpoints: Sequence[Endpoint], now_s: float, slow_start_s: float) -> N
     # Where all are new, it would spare none of them.
     warmest = max(warmths, default=1.0)
     speeds = speed_weights([each.replica.speeds for each in endpoints])
+    is_proven_there = any(each.replica.speeds for each in endpoints)
     for endpoint, speed, warm in zip(endpoints, speeds, warmths, strict=True):
-        # What computes beside a compiler, on a GPU's host perhaps: only where no other is there.
-        endpoint.weight = _LEAST_WEIGHT if endpoint.replica.is_interim else speed
+        is_interim = endpoint.replica.is_interim
+        # On a GPU's host it may be a hundred times slower than a proven engine.
+        slow = _LEAST_WEIGHT if is_proven_there else _INTERIM_WEIGHT
+        endpoint.weight = min(slow, speed) if is_interim else speed
         endpoint.cost = warmest / (endpoint.weight * warm)
 
 

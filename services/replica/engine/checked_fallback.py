@@ -26,8 +26,8 @@ from services.replica.own_threads import own_threads
 
 logger = logging.getLogger(__name__)
 
-# For the kept answers, a megabyte together or a single one: what takes longer takes minutes at
-# large sizes.
+# For all kept answers, which are of small sizes (a megabyte in all, or one answer): an engine that
+# is slower would take minutes for a request of the largest.
 _QUICK_S = 5.0
 
 

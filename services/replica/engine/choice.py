@@ -15,7 +15,7 @@ from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import GATED, Selection, select
 from services.replica.engine.failures import EngineFailures
-from services.replica.engine.loaded_engine import IN_PLACE, FoundBy, LoadedEngine, Refutation
+from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.loading import EngineLoader, FetchedEngine
 
 logger = logging.getLogger(__name__)
@@ -86,13 +86,18 @@ class EngineChoice:
             Exception: no engine is left, and the fallback cannot be loaded, whatever the reason.
         """
         while self._fetched or self.fetch():
-            loaded = self.load_fetched() if self._fetched else self._fallback(is_urgent)
+            loaded = self.load_fetched() if self._fetched else self.load_fallback(is_urgent)
             if loaded:
                 return loaded
         return None
 
-    def load_fetched(self) -> LoadedEngine | None:
-        """The published engine that `fetch` found, warm; None when it does not load."""
+    def load_fetched(self, *, is_beside_another: bool = False) -> LoadedEngine | None:
+        """The published engine that `fetch` found, warm; None when it does not load.
+
+        Args:
+            is_beside_another: one more is being loaded here, whose memory it may lack: it is tried
+                again.
+        """
         fetched, self._fetched = self._fetched, None
         assert fetched is not None, "ask `is_fallback` before"
         engine = fetched.engine
@@ -105,31 +110,21 @@ class EngineChoice:
         except Exception as error:
             # Anything may come out of a library that reads foreign bytes, and nothing
             # of it may keep the replica from the next engine.
-            self._failed[engine.digest] = self._failures.add(engine, error)
+            self._failed[engine.digest] = (
+                self._failures.postpone(engine.digest, error)
+                if is_beside_another
+                else self._failures.add(engine, error)
+            )
             return None
         self._failures.loaded(engine.digest, engine)
         return replace(loaded, detail=self._passed_over(engine.digest))
 
-    @property
-    def is_fallback(self) -> bool:
-        """Whether what `fetch` found is the fallback, which takes minutes to load."""
-        return self._fetched is None
+    def load_fallback(self, is_urgent: bool = False) -> LoadedEngine | None:
+        """The fallback; None when there is none and slower engines are to be tried.
 
-    def explained(self, fallback: LoadedEngine) -> LoadedEngine:
-        """The fallback in use with why nothing better serves: that changed since it loaded."""
-        selection = self._selection(self._failed)
-        # Told until it is compiled after all: each try would be two changes otherwise.
-        if fallback.is_interim and (words := self._failed.get("")):
-            words = f"{IN_PLACE}, which failed here: {words}"
-            refutation = Refutation(found_by=FoundBy.UNSUPPORTED, words=words)
-            fallback = replace(fallback, refutation=refutation)
-        if selection.fallback_reason is None:
-            return fallback
-        detail = _explanation(selection, self._failed)
-        return replace(fallback, fallback_reason=selection.fallback_reason, detail=detail)
-
-    def _fallback(self, is_urgent: bool) -> LoadedEngine | None:
-        """The fallback; None when there is none and slower engines are to be tried."""
+        Raises:
+            Exception: there is none, nor a slower engine, whatever the reason.
+        """
         selection = self._selection(self._failed)
         detail = _explanation(selection, self._failed)
         # Other engines may have been passed over for other reasons, which come first.
@@ -151,6 +146,42 @@ class EngineChoice:
         logger.error("slower engines come first now: %s", loaded.refutation.words)
         self._failures.is_fallback_wrong = True
         return None
+
+    @property
+    def is_current_refused(self) -> bool:
+        """Whether the engine in use may serve no longer: its proof or its signature is refused."""
+        reasons = {each.digest: each.reason for each in self._selection({}).rejections}
+        reason = reasons.get(self._current_digest or "")
+        return reason is not None and reason not in GATED
+
+    def load_in_place(self) -> LoadedEngine | None:
+        """ONNX Runtime, in the place of an engine that may serve no longer; None without it."""
+        selection = self._selection(self._failed)
+        detail = _explanation(selection, self._failed)
+        loaded = self._loader.load_interim(selection.fallback_reason, detail)
+        if loaded is None:
+            logger.error(
+                "engine %s may serve no longer, and serves on as nothing else can be had now: %s",
+                self._current_digest,
+                detail,
+            )
+        return loaded
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether what `fetch` found is the fallback, which takes minutes to load."""
+        return self._fetched is None
+
+    def explained(self, fallback: LoadedEngine) -> LoadedEngine:
+        """The fallback in use with why nothing better serves: that changed since it loaded."""
+        selection = self._selection(self._failed)
+        # Until it is compiled after all: each try would be two changes otherwise.
+        if fallback.is_interim and (words := self._failed.get("")):
+            fallback = fallback.after_failure(words)
+        if selection.fallback_reason is None:
+            return fallback
+        detail = _explanation(selection, self._failed)
+        return replace(fallback, fallback_reason=selection.fallback_reason, detail=detail)
 
     def _selection(self, failed: Mapping[str, str]) -> Selection:
         # What engines are slower than may not be there: they are the best that this model has.

@@ -1,7 +1,7 @@
 """An engine that is loaded and warm, with what reports and metrics say of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -104,6 +104,11 @@ class LoadedEngine:
     is_brief: bool = False
     stall_s: float = STALL_S
     speeds: Mapping[str, float] = field(default_factory=dict)
+
+    def after_failure(self, words: str) -> "LoadedEngine":
+        """What answers until the fallback is compiled, once that failed: it is not compiling."""
+        words = f"{IN_PLACE}, which failed here: {words}"
+        return replace(self, refutation=Refutation(found_by=FoundBy.UNSUPPORTED, words=words))
 
 
 def stall_limit_s(longest_run_s: float | None, *, is_cpu: bool) -> float:

@@ -11,6 +11,7 @@ import pytest
 from services.contracts.errors import EngineError
 from services.contracts.model.manifest import ModelVersion
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
+from services.replica.engine.failure_notes import FailureNotes
 from services.replica.engine.failures import FIRST_WAIT_S
 from services.replica.engine.loaded_engine import (
     FallbackLoader,
@@ -63,11 +64,12 @@ class Watched:
     fallback: FallbackLoader
     limit_s: float = 3600.0
     clock: Clock = field(default_factory=Clock)
+    notes: FailureNotes | None = None
 
     def __post_init__(self) -> None:
         self._changed = asyncio.Event()
         model = judged(self.shelf, self.folder)
-        host = host_of(self.shelf, model, clock=self.clock, fallback=self.fallback)
+        host = host_of(self.shelf, model, self.notes, clock=self.clock, fallback=self.fallback)
         self.replica = Replica(
             model, self.shelf.device, host, NullRecorder(), on_change=self._changed.set,
             standby_s=300.0, compile_limit_s=self.limit_s,

@@ -1,5 +1,6 @@
 """Engines, proofs and build records: order of publication, newest proof, prefixes."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -300,3 +301,12 @@ def test_builds_are_kept_in_order(registry: Registry, make_key: Callable[..., Bu
         registry.record_build(record)
     assert registry.build_records(key.digest()) == records
     assert registry.build_records("0" * 64) == []
+
+
+def test_an_attempt_of_a_newer_compiler_counts(
+    registry: Registry, store: ObstoreArtifactStore, make_key: Callable[..., BuildKey]
+) -> None:
+    record = BuildRecord(key=make_key(), outcome=BuildOutcome.FAILED, stage="build", started_at="")
+    newer = json.loads(record.canonical_json()) | {"power_w": 250}
+    store.create(f"builds/{record.key.digest()}/000001.json", json.dumps(newer).encode())
+    assert registry.build_records(record.key.digest()) == [record]

@@ -68,12 +68,14 @@ def test_a_faster_engine_costs_less(new_endpoint: NewEndpoint) -> None:
     assert cumulative_shares([slow, fast]) == pytest.approx((0.2, 1.0))
 
 
-def test_a_stand_in_gets_little_beside_a_fallback_and_all_where_it_is_alone(
+def test_a_stand_in_gets_less_beside_a_fallback_and_hardly_any_beside_a_proven_engine(
     new_endpoint: NewEndpoint,
 ) -> None:
     interim, other = new_endpoint("a", is_interim=True), new_endpoint("b", is_interim=True)
-    compiled = new_endpoint("c")
+    compiled, proven = new_endpoint("c"), new_endpoint("d", speeds={"b1": 40.0})
     weigh([interim, compiled], 0.0, 0.0)
-    assert cumulative_shares([interim, compiled]) == pytest.approx((0.01 / 1.01, 1.0))
+    assert cumulative_shares([interim, compiled]) == pytest.approx((0.2, 1.0))
+    weigh([interim, proven], 0.0, 0.0)
+    assert cumulative_shares([interim, proven]) == pytest.approx((0.01 / 1.01, 1.0))
     weigh([interim, other], 0.0, 0.0)
     assert (cumulative_shares([interim, other]), interim.cost) == ((), other.cost)
