@@ -25,14 +25,14 @@ from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Batcher, Outputs
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import held_bytes
-from services.replica.closing import close_all, ended
-from services.replica.engine.choice import EngineChoice
+from services.replica.closing import close_all
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.proof import EngineProof
 from services.replica.engine.samples import sample_inputs, warm_up_sizes
 from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.swaps import EngineSwaps
 from services.replica.engine.worker import EngineWorker
 from services.replica.reporting.metrics import ReplicaMetrics
 from services.replica.reporting.request_spans import RequestSpans
@@ -98,9 +98,8 @@ class Replica:
         self._proof: EngineProof | None = None
         self._batcher: Batcher | None = None
         self._standby = Standby(standby_s)
-        self._swap_lock = asyncio.Lock()
+        self._swaps: EngineSwaps | None = None
         self._compile_limit_s = compile_limit_s
-        self._compiling: asyncio.Task[None] | None = None
 
     @property
     def num_unanswered(self) -> int:
@@ -142,6 +141,16 @@ class Replica:
         )
         self._batcher.start()
         self._take_over(loaded)
+        self._swaps = EngineSwaps(
+            self._manager,
+            self._worker,
+            self._batcher,
+            self._standby,
+            loaded=self._engine_in_use,
+            take_over=self._take_over,
+            explain=self._show_engine,
+            compile_limit_s=self._compile_limit_s,
+        )
 
     def infer(
         self, payload: Payload, deadline_s: float | None = None, trace: str = ""
@@ -167,38 +176,11 @@ class Replica:
             raise
 
     async def reselect_engine(self) -> bool:
-        """Select again; load another engine beside the present one and swap it in.
+        """Swap a better engine in, or what may serve in place of one that may not any longer.
 
-        Returns whether the engine changed. Requests are served all the while. A fallback is
-        compiled and swapped in after this returns: engines that come meanwhile wait for none.
+        Returns whether the engine changed; see `EngineSwaps.reselect`.
         """
-        async with self._swap_lock:
-            worker, batcher, current = self._worker, self._batcher, self.loaded
-            if worker is None or batcher is None or current is None:
-                return False
-            executor, in_use = worker.executor, None if current.is_interim else current.digest
-            choice = await asyncio.to_thread(self._manager.choose, in_use)
-            while is_wanted := await asyncio.to_thread(choice.fetch):
-                if self.loaded is not current:
-                    # The engine before serves again, and may be the very one that was fetched.
-                    return False
-                if choice.is_fallback:
-                    break
-                # Not before the files are here: a store that fails would cost the standby.
-                load = partial(choice.load_fetched, is_beside_another=self._is_compiling)
-                if new := await self._standby.load_beside(load):
-                    await self._put_in(worker, batcher, new, choice)
-                    return True
-            # What was refuted does not serve for the minutes that a compiler takes.
-            if choice.is_current_refused and (
-                new := await self._standby.load_beside(choice.load_in_place)
-            ):
-                await self._put_in(worker, batcher, new, choice)
-            if is_wanted and not self._is_compiling:
-                work = self._compile(worker, batcher, choice)
-                self._compiling = asyncio.create_task(work, name="fallback")
-            self._explain(choice)
-            return worker.executor is not executor
+        return self._swaps is not None and await self._swaps.reselect()
 
     def set_state(self, state: fleet.ReplicaState) -> None:
         """Change the state that reports show."""
@@ -213,14 +195,14 @@ class Replica:
 
     async def close(self) -> None:
         """Stop the batcher and release the engine; a second call does nothing."""
-        batcher, worker, proof = self._batcher, self._worker, self._proof
-        self._batcher = self._worker = self._proof = None
+        batcher, worker, proof, swaps = self._batcher, self._worker, self._proof, self._swaps
+        self._batcher = self._worker = self._proof = self._swaps = None
         self._metrics.add_sums()
         if worker:
             # Not awaited here: an engine that hangs cannot be closed.
             self._standby.close_soon(worker.executor)
         await close_all(
-            *([partial(ended, self._compiling)] if self._compiling else []),
+            *([swaps.end] if swaps else []),
             *(part.close for part in (proof, batcher) if part),
             self._standby.drop,
         )
@@ -251,72 +233,6 @@ class Replica:
         sizes = warm_up_sizes(specs, buckets)
         return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 
-    async def _compile(self, worker: EngineWorker, batcher: Batcher, choice: EngineChoice) -> None:
-        """Serve with the fallback once it is compiled, unless another engine came meanwhile."""
-        before, words = worker.executor, f"it takes longer than {self._compile_limit_s:.0f} s"
-        late = asyncio.get_running_loop().call_later(
-            self._compile_limit_s, self._manager.mark_failed, "", words
-        )
-        new = None
-        try:
-            new = await self._standby.load_beside(choice.load_fallback)
-        except Exception:
-            logger.exception("no fallback can be loaded now; the present engine serves on")
-        finally:
-            late.cancel()
-        if new is None:
-            await self._reselect_without_fallback()
-            return
-        is_wanted = False
-        try:
-            async with self._swap_lock:
-                if is_wanted := worker.executor is before:
-                    await self._put_in(worker, batcher, new, choice)
-        finally:
-            if not is_wanted:
-                self._standby.close_soon(new.executor)
-
-    async def _reselect_without_fallback(self) -> None:
-        """Take a slower engine, or explain: by what is published now, minutes after the choice."""
-        try:
-            await self.reselect_engine()
-        except Exception:
-            logger.exception("no slower engine can be taken now; the present one serves on")
-
-    @property
-    def _is_compiling(self) -> bool:
-        return self._compiling is not None and not self._compiling.done()
-
-    def _explain(self, choice: EngineChoice) -> None:
-        """Have reports tell why a fallback serves, by what is known now."""
-        if self.loaded and not self.loaded.digest:
-            self.loaded = choice.explained(self.loaded)
-            self._on_change()
-
-    async def _put_in(
-        self, worker: EngineWorker, batcher: Batcher, new: StandbyEngine, choice: EngineChoice
-    ) -> None:
-        """Serve with another engine from the next batch on, and keep the one before for a while.
-
-        One that may serve no longer is closed: as a standby it would answer again.
-        """
-        executor = new.executor
-        try:
-            async with batcher.between_batches:
-                # Not before: a batch may have gone back to the engine before.
-                current = self.loaded
-                assert current is not None, "only a replica that serves swaps"
-                old = worker.replace(executor)
-                if choice.is_current_refused and current.digest:
-                    self._standby.close_soon(old)
-                else:
-                    self._standby.keep(StandbyEngine(loaded=current, executor=old))
-                self._take_over(new.loaded)
-        except BaseException:
-            if worker.executor is not executor:
-                self._standby.close_soon(executor)
-            raise
-
     def _answer(
         self, payload: Payload, deadline_s: float | None, began_s: float, trace: str
     ) -> asyncio.Future[bytes]:
@@ -346,15 +262,21 @@ class Replica:
             return  # the gateway asks another replica, which counts it
         self.statistics.record_failure(self._clock() - began_s)
 
+    def _engine_in_use(self) -> LoadedEngine:
+        assert self.loaded is not None, "asked only after an engine was loaded"
+        return self.loaded
+
     def _take_over(self, loaded: LoadedEngine) -> None:
-        self.loaded = loaded
         self._metrics.engine_changed(loaded)
+        self._show_engine(loaded)
+
+    def _show_engine(self, loaded: LoadedEngine) -> None:
+        self.loaded = loaded
         self._on_change()
 
     def _returned(self, engine: StandbyEngine, bad_executor: EngineExecutor, words: str) -> None:
         """The engine before serves again, as the present one failed in service."""
-        bad = self.loaded
-        assert bad is not None, "a worker runs only after an engine was loaded"
+        bad = self._engine_in_use()
         logger.error(
             "engine %s failed in service, the one before it serves again: %s",
             bad.digest or bad.kind,

@@ -84,8 +84,13 @@ class ReplicaServer:
         *,
         replica_id: str = "",
         tracing: Tracing | None = None,
+        reselect_period_s: float = _RESELECT_PERIOD_S,
     ) -> None:
-        """Nothing is opened yet; raises InvalidRequestError for the fleet's files of no use."""
+        """Nothing is opened yet; raises InvalidRequestError for the fleet's files of no use.
+
+        A `replica_id` is made of the host's name unless given; without `tracing` nothing is
+        traced; `reselect_period_s` after the last look the store is looked at without news.
+        """
         self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
         self.addresses: list[str] = []
         is_alone = not settings.controller_address
@@ -93,6 +98,7 @@ class ReplicaServer:
         self.drained = asyncio.Event()
         self._has_news = asyncio.Event()
         self._settings, self._recorder = settings, recorder
+        self._reselect_period_s = reselect_period_s
         self._spans = RequestSpans(tracing) if tracing else None
         self._dialer = FleetDialer.of(settings)
         self._replica: Replica | None = None
@@ -275,7 +281,7 @@ class ReplicaServer:
         """
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_RESELECT_PERIOD_S):
+                async with asyncio.timeout(self._reselect_period_s):
                     await self._has_news.wait()
             self._has_news.clear()
             try:

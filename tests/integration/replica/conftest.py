@@ -46,7 +46,7 @@ def settings(tmp_path: Path, controller: TestController) -> ReplicaSettings:
     )
 
 
-Serving = Callable[[], Awaitable[ReplicaServer]]
+Serving = Callable[..., Awaitable[ReplicaServer]]
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ async def serving(settings: ReplicaSettings) -> AsyncIterator[Serving]:
     """Starts replicas that are stopped when the test ends."""
     servers: list[ReplicaServer] = []
 
-    async def start() -> ReplicaServer:
-        server = ReplicaServer(settings, NullRecorder())
+    async def start(**options: float) -> ReplicaServer:
+        server = ReplicaServer(settings, NullRecorder(), **options)
         servers.append(server)
         await server.start()
         return server

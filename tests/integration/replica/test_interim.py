@@ -119,8 +119,8 @@ async def test_what_is_compiled_takes_its_place_without_news(
         fallback_verdict=model.fallback_verdict,
         fallback_answers=shelf.registry.materialise_samples(model.fallback_answers),
     )
-    server = await serving()
-    async with asyncio.timeout(50):  # sooner than a look without news
+    server = await serving(reselect_period_s=3600.0)
+    async with asyncio.timeout(300):
         first = await controller.report_where(lambda report: report.engine_kind)
         assert (first.fallback_name, first.is_fallback_interim) == ("ONNX Runtime", True)
         last = await controller.report_where(lambda r: r.fallback_name == "eager torch")

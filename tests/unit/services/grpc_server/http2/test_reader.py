@@ -89,7 +89,7 @@ def test_connections_share_a_buffer() -> None:
     one, other = Frames(0.0), Frames(0.0)
     buffer = new_read_buffer()
     for each in (one, other):
-        each.reader = FrameReader(each, buffer, each.guard)
+        each.reader = FrameReader(each, buffer, each.guard, lambda: 0.0)
     sent = pings(7, 8)
     one.read(sent[:12])
     other.read(pings(1, 50))

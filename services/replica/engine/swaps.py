@@ -1,0 +1,158 @@
+"""Puts another engine in the place of the one that serves; requests are served all the while.
+
+A published engine is loaded beside the one in use and swapped in between two batches. A fallback
+is compiled for minutes, beside whatever comes meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from services.replica.batching.batcher import Batcher
+from services.replica.closing import ended
+from services.replica.engine.choice import EngineChoice
+from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.manager import EngineManager
+from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.worker import EngineWorker
+
+logger = logging.getLogger(__name__)
+
+
+class EngineSwaps:
+    """The swaps of one replica, from the time it serves; used from the event loop."""
+
+    def __init__(
+        self,
+        manager: EngineManager,
+        worker: EngineWorker,
+        batcher: Batcher,
+        standby: Standby,
+        *,
+        loaded: Callable[[], LoadedEngine],
+        take_over: Callable[[LoadedEngine], None],
+        explain: Callable[[LoadedEngine], None],
+        compile_limit_s: float,
+    ) -> None:
+        """Take the parts; nothing is swapped yet.
+
+        Args:
+            manager: chooses and loads engines.
+            worker: runs the engine in use.
+            batcher: gives the worker batches.
+            standby: keeps the engine before.
+            loaded: the engine in use, which changes without a swap when its standby serves again.
+            take_over: called with an engine that serves from now on.
+            explain: called with the engine in use when there is more to say of it.
+            compile_limit_s: after which a fallback that is still being compiled counts as failed.
+        """
+        self._manager, self._worker, self._batcher = manager, worker, batcher
+        self._standby = standby
+        self._loaded, self._take_over, self._explain = loaded, take_over, explain
+        self._compile_limit_s = compile_limit_s
+        self._lock = asyncio.Lock()
+        self._compiling: asyncio.Task[None] | None = None
+        self._has_ended = False
+
+    async def reselect(self) -> bool:
+        """Select again; load another engine beside the present one and swap it in.
+
+        Returns whether the engine changed. A fallback is compiled and swapped in after this
+        returns: engines that come meanwhile wait for none.
+        """
+        async with self._lock:
+            if self._has_ended:
+                return False
+            executor, current = self._worker.executor, self._loaded()
+            in_use = None if current.is_interim else current.digest
+            choice = await asyncio.to_thread(self._manager.choose, in_use)
+            while is_wanted := await asyncio.to_thread(choice.fetch):
+                if self._loaded() is not current:
+                    # The engine before serves again, and may be the very one that was fetched.
+                    return False
+                if choice.is_fallback:
+                    break
+                # Not before the files are here: a store that fails would cost the standby.
+                load = partial(choice.load_fetched, is_beside_another=self._is_compiling)
+                if new := await self._standby.load_beside(load):
+                    await self._put_in(new, choice)
+                    return True
+            # What was refuted does not serve for the minutes that a compiler takes.
+            if choice.is_current_refused and (
+                new := await self._standby.load_beside(choice.load_in_place)
+            ):
+                await self._put_in(new, choice)
+            if is_wanted and not self._is_compiling:
+                self._compiling = asyncio.create_task(self._compile(choice), name="fallback")
+            self._explain_fallback(choice)
+            return self._worker.executor is not executor
+
+    async def end(self) -> None:
+        """Swap no more; a compiler that works is left alone, and its engine closed."""
+        self._has_ended = True
+        if self._compiling:
+            await ended(self._compiling)
+
+    @property
+    def _is_compiling(self) -> bool:
+        return self._compiling is not None and not self._compiling.done()
+
+    async def _compile(self, choice: EngineChoice) -> None:
+        """Serve with the fallback once it is compiled, unless another engine came meanwhile."""
+        before = self._worker.executor
+        words = f"it takes longer than {self._compile_limit_s:.0f} s"
+        late = asyncio.get_running_loop().call_later(
+            self._compile_limit_s, self._manager.mark_failed, "", words
+        )
+        new = None
+        try:
+            new = await self._standby.load_beside(choice.load_fallback)
+        except Exception:
+            logger.exception("no fallback can be loaded now; the present engine serves on")
+        finally:
+            late.cancel()
+        if new is None:
+            await self._reselect_without_fallback()
+            return
+        is_wanted = False
+        try:
+            async with self._lock:
+                if is_wanted := self._worker.executor is before:
+                    await self._put_in(new, choice)
+        finally:
+            if not is_wanted:
+                self._standby.close_soon(new.executor)
+
+    async def _reselect_without_fallback(self) -> None:
+        """Take a slower engine, or explain: by what is published now, minutes after the choice."""
+        try:
+            await self.reselect()
+        except Exception:
+            logger.exception("no slower engine can be taken now; the present one serves on")
+
+    def _explain_fallback(self, choice: EngineChoice) -> None:
+        """Have reports say why a fallback serves, by what is known now."""
+        if not self._loaded().digest:
+            self._explain(choice.explained(self._loaded()))
+
+    async def _put_in(self, new: StandbyEngine, choice: EngineChoice) -> None:
+        """Serve with another engine from the next batch on, and keep the one before for a while.
+
+        One that may serve no longer is closed: as a standby it would answer again.
+        """
+        worker = self._worker
+        try:
+            async with self._batcher.between_batches:
+                # Not before: a batch may have gone back to the engine before.
+                current = self._loaded()
+                old = worker.replace(new.executor)
+                if choice.is_current_refused and current.digest:
+                    self._standby.close_soon(old)
+                else:
+                    self._standby.keep(StandbyEngine(loaded=current, executor=old))
+                self._take_over(new.loaded)
+        except BaseException:
+            if worker.executor is not new.executor:
+                self._standby.close_soon(new.executor)
+            raise
