@@ -68,8 +68,7 @@ class GraphBuilder:
         self.floats = FloatTypes(float_dtype)
         self.constant_of: dict[str, str] = {}
         self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
-        # By identity: one array of the master may be read as several types, and is large to
-        # compare.
+        # By identity: an array may be read as several types, and is large to compare.
         self._registered: dict[tuple[int, torch.dtype], Tensor] = {}
         # Keeps registered constants alive, so that an id is never used twice.
         self._constant_at: dict[torch.fx.Node, Constant] = {}
@@ -157,11 +156,23 @@ class GraphBuilder:
         return Sym(self.shared(torch.ops.aten.sym_size.int, node, axis), self.shared, is_size=True)
 
     def call(self, function: Callable[..., Any], *args: object, **kwargs: object) -> torch.fx.Node:
-        """Emit `function(*args, **kwargs)`; values may stand anywhere in the arguments."""
+        """Emit `function(*args, **kwargs)`.
+
+        Args:
+            function: of torch, of Python's `operator`, or a kernel of this package.
+            *args: values, nodes or constants, at any depth of lists and tuples.
+            **kwargs: the same, by name.
+        """
         return self.graph.call_function(function, self._arguments(args), self._arguments(kwargs))
 
     def method(self, name: str, *args: object, **kwargs: object) -> torch.fx.Node:
-        """Emit `args[0].name(*args[1:], **kwargs)`."""
+        """Emit `args[0].name(*args[1:], **kwargs)`.
+
+        Args:
+            name: of a method of torch.Tensor.
+            *args: the tensor, then the method's own arguments.
+            **kwargs: of the method.
+        """
         return self.graph.call_method(name, self._arguments(args), self._arguments(kwargs))
 
     def shared(self, function: Callable[..., Any], *args: object) -> torch.fx.Node:
@@ -223,8 +234,7 @@ class GraphBuilder:
     def dtype(self, dtype: torch.dtype) -> torch.dtype | torch.fx.Node:
         """Return a dtype argument: the master's float32 follows the module's float type.
 
-        A node rather than a value, so that `.half()` and `.double()` on the finished
-        module also move casts and constants made in the graph.
+        A node, so that `.half()` and `.double()` on the module also move casts and constants.
         """
         if dtype != torch.float32 or self.floats.is_own:
             return carrier(dtype)
@@ -321,8 +331,7 @@ def add_placeholder(graph: torch.fx.Graph, name: str) -> torch.fx.Node:
     base = _identifier(name, "input")
     # fx makes each input an argument of forward(), whose first one is `self`.
     node = graph.placeholder("input_self" if base == "self" else base)
-    # fx gives a node another name where its own is taken. The argument has the same one: as a
-    # second name it could be that of another node, which would be overwritten.
+    # The name that fx gave it: one that was taken would overwrite another node's argument.
     node.target = node.name
     return node
 

@@ -33,7 +33,13 @@ class Sym:
         self._emit = emit
 
     def apply(self, function: Callable[..., Any], *args: HostInt, is_size: bool = False) -> Sym:
-        """Emit `function(*args)` beside this value."""
+        """Emit `function(*args)` into the graph that this value is in.
+
+        Args:
+            function: of integers, such as `operator.add`.
+            *args: its arguments; this value only if it is among them.
+            is_size: whether the result cannot be negative.
+        """
         return Sym(self._emit(function, *args), self._emit, is_size=is_size)
 
     def __add__(self, other: HostInt) -> HostInt:
@@ -188,7 +194,13 @@ def sym_not(value: HostInt) -> HostInt:
 
 
 def sym_choice(condition: HostInt, left: HostInt, right: HostInt) -> HostInt:
-    """Return the first value where the condition holds, else the second."""
+    """Return one of two values, without a branch in the graph.
+
+    Args:
+        condition: 0 or 1.
+        left: the result where it is 1.
+        right: the result where it is 0.
+    """
     if not isinstance(condition, Sym):
         return left if condition else right
     if left is right or known_equal(left, right):

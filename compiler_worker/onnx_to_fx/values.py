@@ -132,7 +132,13 @@ def host_from_list(items: list[HostInt]) -> HostValue:
 def host_elementwise(
     function: Callable[..., Any], *arrays: NDArray[np.object_], dtype: torch.dtype
 ) -> HostValue:
-    """Return what a function of Python integers gives element by element, with broadcasting."""
+    """Apply a function of Python integers element by element, with broadcasting.
+
+    Args:
+        function: of Python integers or `Sym`, one for each array.
+        *arrays: of objects, with shapes that broadcast.
+        dtype: element type of the result in the master.
+    """
     data = np.frompyfunc(function, len(arrays), 1)(*arrays)
     # numpy gives the element itself where there is no axis.
     return HostValue(np.asarray(data, dtype=object), dtype)

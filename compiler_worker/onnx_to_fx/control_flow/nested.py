@@ -32,7 +32,13 @@ class NestedBuilder(GraphBuilder):
         self.anchor = outer.anchor
 
     def add_input(self, name: str, dtype: torch.dtype, dims: Dims) -> Tensor:
-        """Add an input of the caller's own."""
+        """Add an input of the caller's own.
+
+        Args:
+            name: of the placeholder.
+            dtype: element type in the master.
+            dims: of the tensor in this graph.
+        """
         self._own.append(self._placeholder(name, self._own))
         return Tensor(self._own[-1], dtype, dims)
 

@@ -57,14 +57,28 @@ class CellWeights:
 def rnn_step(
     form: CellForm, states: list[torch.Tensor], x: torch.Tensor, weights: CellWeights
 ) -> list[torch.Tensor]:
-    """Return the new hidden state [B, H]."""
+    """Return the new hidden state [B, H].
+
+    Args:
+        form: activation and clip.
+        states: the hidden state [B, H].
+        x: [B, H].
+        weights: of one direction.
+    """
     return [form.act(0, x + states[0] @ weights.recurrence + weights.bias)]
 
 
 def gru_step(
     form: CellForm, states: list[torch.Tensor], x: torch.Tensor, weights: CellWeights
 ) -> list[torch.Tensor]:
-    """Return the new hidden state [B, H]; gates are update, reset, hidden."""
+    """Return the new hidden state [B, H]; gates are update, reset, hidden.
+
+    Args:
+        form: activations, clip and place of the reset gate.
+        states: the hidden state [B, H].
+        x: [B, 3 * H].
+        weights: of one direction.
+    """
     (h,), size = states, states[0].shape[-1]
     recurrence, bias = weights.recurrence, weights.bias
     gates = x[:, : 2 * size] + h @ recurrence[:, : 2 * size] + bias[: 2 * size]
@@ -80,7 +94,14 @@ def gru_step(
 def lstm_step(
     form: CellForm, states: list[torch.Tensor], x: torch.Tensor, weights: CellWeights
 ) -> list[torch.Tensor]:
-    """Return the new hidden and cell states [B, H]; gates are input, output, forget, cell."""
+    """Return the new hidden and cell states [B, H]; gates are input, output, forget, cell.
+
+    Args:
+        form: activations, clip, and whether the gates are coupled.
+        states: hidden and cell state, [B, H] each.
+        x: [B, 4 * H].
+        weights: of one direction.
+    """
     h, c = states
     gates = x + h @ weights.recurrence + weights.bias
     for_input, for_output, for_forget, for_cell = gates.chunk(4, -1)

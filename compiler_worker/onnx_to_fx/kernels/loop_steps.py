@@ -41,7 +41,13 @@ def of_sizes(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def put(stack: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Return the stack with one row replaced."""
+    """Return the stack with one row replaced.
+
+    Args:
+        stack: one row per round.
+        index: of the row, one element.
+        row: of the stack's type, without its first axis.
+    """
     return stack.index_copy(0, index.reshape(1), row.unsqueeze(0))
 
 

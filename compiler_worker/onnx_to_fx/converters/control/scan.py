@@ -45,7 +45,10 @@ def scan(op: Op) -> list[AnyValue]:
 
 @converter("Scan", versions=(8,), attributes=(*_FORM, "directions"), carried=CARRIED)
 def scan_of_a_batch(op: Op) -> list[AnyValue]:
-    """The first form of it: the first axis is a batch, the second one is scanned."""
+    """The first form of it: the first axis is a batch, the second one is scanned.
+
+    Raises UnsupportedGraphError for sequence lengths, and for a batch that is not constant.
+    """
     if op.has(0):
         raise op.refuse("lengths of the sequences are not translated; use opset 9 or newer")
     states, sources = _split(op, [op.tensor(index) for index in range(1, len(op.inputs))])

@@ -24,7 +24,10 @@ def matmul_dims(a: Dims, b: Dims) -> Dims:
 
 @converter("Gemm", versions=(7, 9, 11, 13), attributes=("alpha", "beta", "transA", "transB"))
 def gemm(op: Op) -> Tensor:
-    """Alpha A' B' + beta C, for matrices; C broadcasts to the product."""
+    """Alpha A' B' + beta C, for matrices; C broadcasts to the product.
+
+    Raises UnsupportedGraphError for integers with alpha or beta.
+    """
     a, b, c = op.tensor(0), op.tensor(1), op.maybe(2)
     alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
     # A product with a float would round integers.

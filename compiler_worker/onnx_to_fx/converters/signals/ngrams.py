@@ -29,7 +29,10 @@ from compiler_worker.onnx_to_fx.values import Constant, Tensor
     ),
 )
 def tf_idf_vectorizer(op: Op) -> Tensor:
-    """Counts of the pool's n-grams in each row of x [B, T] or [T], weighted by the mode."""
+    """Counts of the pool's n-grams in each row of x [B, T] or [T], weighted by the mode.
+
+    Raises UnsupportedGraphError for another rank, and for weights in another order than outputs.
+    """
     x, mode = op.tensor(0), op.attr_str("mode")
     if mode not in ("TF", "IDF", "TFIDF"):
         raise op.refuse(f"mode '{mode}' is not one of TF, IDF, TFIDF")

@@ -62,7 +62,7 @@ def resize(op: Op) -> Tensor:
 
 @converter("Upsample", versions=(7, 9), attributes=("mode", "scales"))
 def upsample(op: Op) -> Tensor:
-    """The older name of Resize by scales; nearest only."""
+    """The older name of Resize by scales; raises UnsupportedGraphError for modes but nearest."""
     x = op.tensor(0)
     if op.attr_str("mode") != "nearest":
         raise op.refuse(f"mode '{op.attr_str('mode')}' is not translated")

@@ -190,7 +190,10 @@ def _from_front(op: Op, x: Tensor, axis: int, index: Tensor) -> torch.fx.Node:
 
 @converter("GatherND", versions=(11, 12, 13), attributes=("batch_dims",), carried=CARRIED)
 def gather_nd(op: Op) -> Tensor:
-    """Pick slices addressed by the last axis of the indices."""
+    """Pick slices addressed by the last axis of the indices.
+
+    Raises UnsupportedGraphError where that axis is dynamic.
+    """
     x, index = op.tensor(0), op.tensor(1)
     batch = op.attr_int("batch_dims") if op.version >= 12 else 0
     depth = index.static[-1]
@@ -249,7 +252,10 @@ register("Scatter", scatter_elements, versions=(9,), attributes=("axis",))
 
 @converter("ScatterND", versions=(11, 13, 16, 18), attributes=("reduction",))
 def scatter_nd(op: Op) -> Tensor:
-    """Write slices addressed by the last axis of the indices into a copy."""
+    """Write slices addressed by the last axis of the indices into a copy.
+
+    Raises UnsupportedGraphError where the rank of the updates does not fit that axis.
+    """
     x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
     # What is written has the axes of the indices but their last, then those not addressed.
     depth = index.rank - 1 + x.rank - updates.rank
@@ -286,7 +292,10 @@ def _scatter_slices(
 
 @converter("TensorScatter", versions=(24,), attributes=("axis", "mode"), carried=CARRIED)
 def tensor_scatter(op: Op) -> Tensor:
-    """Write new steps of a cache from each entry's own position on, into a copy."""
+    """Write new steps of a cache from each entry's own position on, into a copy.
+
+    Raises UnsupportedGraphError for another mode than `linear` and `circular`.
+    """
     past, update = op.tensor(0), op.tensor(1)
     axis = op.axis(op.attr_int("axis"), past.rank)
     length = op.graph.dim(update, axis)

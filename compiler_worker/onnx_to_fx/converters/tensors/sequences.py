@@ -112,7 +112,10 @@ def _part_sizes(op: Op, x: Tensor, axis: int) -> list[int]:
 
 @converter("ConcatFromSequence", versions=(11,), attributes=("axis", "new_axis"), carried=CARRIED)
 def concat(op: Op) -> Tensor:
-    """The elements along one axis, or along a new one."""
+    """The elements along one axis, or along a new one.
+
+    Raises UnsupportedGraphError for an empty sequence, and for elements of different rank.
+    """
     tensors = [op.graph.tensor(item) for item in op.sequence(0)]
     if not tensors:
         raise op.refuse("a sequence without elements has nothing to concatenate")
