@@ -37,6 +37,11 @@ def export_dynamic(
 
     Those with a range are proven to work over all of it; torch finds the range of the others
     on its own (a table of 512 positions bounds a sequence).
+
+    Args:
+        module: the imported graph, on the CPU.
+        inputs: specs of its arguments, in order.
+        ranges: by name of a dynamic dimension; those without one are left to torch.
     """
     import torch
 
@@ -88,7 +93,14 @@ def _exported(dim: DimRange) -> DimRange:
 def export_static(
     module: "torch.fx.GraphModule", inputs: Sequence[TensorSpec], sizes: Sizes, device: str
 ) -> "ExportedProgram":
-    """Export for one set of sizes."""
+    """Export for one set of sizes, with all dimensions static.
+
+    Args:
+        module: the imported graph; moved to the device in place.
+        inputs: specs of its arguments, in order.
+        sizes: one for each dynamic dimension.
+        device: of torch, `cpu` or `cuda`.
+    """
     import torch
 
     arguments = zero_tensors(inputs, sizes, device)
@@ -98,7 +110,13 @@ def export_static(
 def zero_tensors(
     inputs: Sequence[TensorSpec], sizes: Sizes, device: str = "cpu"
 ) -> "tuple[torch.Tensor, ...]":
-    """Example inputs: zero is a valid index everywhere."""
+    """Example inputs: zero is a valid index everywhere.
+
+    Args:
+        inputs: specs of the arguments, in order.
+        sizes: one for each dynamic dimension.
+        device: of torch, `cpu` or `cuda`.
+    """
     from services.engines.torch_runtime.torch_arrays import tensor_from_array
 
     return tuple(tensor_from_array(zeros_at(spec, sizes)).to(device) for spec in inputs)

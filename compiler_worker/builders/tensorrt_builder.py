@@ -73,6 +73,16 @@ class TensorrtBuilder:
 
         An op that TensorRT refuses although ONNX defines it by simpler ones is lowered to
         those, and the refusal becomes a finding.
+
+        Args:
+            plan: what to build.
+            workspace: an empty folder.
+            progress: called with each step in words.
+
+        Raises:
+            BuildUnavailableError: not for this machine.
+            BuildError: a bucket lacks a dimension, or TensorRT refused the graph.
+            UnsupportedGraphError: the graph cannot be had in that precision.
         """
         generation = Generation.parse(plan.key.generation)
         check_available(

@@ -25,6 +25,11 @@ def typed_graph(
 ) -> "onnx.ModelProto":
     """The master's graph in one precision, weights loaded; inputs and outputs keep their types.
 
+    Args:
+        master_path: the master's `model.onnx`.
+        precision: what the engine computes in.
+        calibration_path: .npz of real inputs; int8 and fp8 need it, others ignore it.
+
     Raises:
         UnsupportedGraphError: the graph cannot be had in that precision.
         BuildError: it could not be calibrated, or there is nothing to calibrate it with.

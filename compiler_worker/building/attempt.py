@@ -71,7 +71,13 @@ class Attempt:
     def record(
         self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None
     ) -> BuildRecord:
-        """The record of this attempt; log lines are kept of what went wrong."""
+        """The record of this attempt; log lines are kept of what went wrong.
+
+        Args:
+            outcome: how the attempt ended.
+            reason: the error in words; "" where nothing failed.
+            proof: of the engine; None when it was not reached.
+        """
         return BuildRecord(
             key=self.key,
             outcome=outcome,
@@ -105,7 +111,13 @@ def count_build(worker: WorkerContext, record: BuildRecord) -> None:
 
 
 def count_proof(worker: WorkerContext, key: BuildKey, proof: Proof) -> None:
-    """Record a proof's outcome and seconds as metrics."""
+    """Record a proof's outcome and seconds as metrics.
+
+    Args:
+        worker: has the recorder.
+        key: of the engine; gives the labels.
+        proof: one that was not run counts without seconds.
+    """
     labels = key.metric_labels()
     worker.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
     if proof.outcome is not ProofOutcome.NOT_RUN:

@@ -157,6 +157,11 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
 
     A failure of which another worker is the reason, who builds it now, is not kept.
 
+    Args:
+        version: the model version that the key is of.
+        key: what to build.
+        worker: what all builds of this worker share.
+
     Raises:
         StoreError: the record itself could not be stored.
     """
@@ -205,7 +210,21 @@ def _run_steps(
 def build_in_child(
     attempt: Attempt, version: ModelVersion, master_path: Path, worker: WorkerContext, folder: Path
 ) -> tuple[BuildResult, int]:
-    """What the builder made, and the most memory that it and its own children held."""
+    """Build an engine in a child process.
+
+    Args:
+        attempt: follows the child's stages and log lines.
+        version: its master and calibration set are read.
+        master_path: the master's `model.onnx`.
+        worker: what all builds of this worker share.
+        folder: of this attempt, absolute; the engine's files are below it until they are published.
+
+    Returns:
+        The builder's result, and the peak memory in bytes of the child and its own children.
+
+    Raises:
+        BuildError: the builder refused, the child crashed or passed its limits.
+    """
     (folder / "build").mkdir()
     # Apart from request and result: whatever lies in the workspace may be taken for an engine's
     # file.

@@ -37,10 +37,14 @@ _MAX_ATTEMPTS = 3
 def shared_cache(
     key: BuildKey, worker: WorkerContext, max_bytes: int = MAX_CACHE_BYTES
 ) -> Iterator[Path | None]:
-    """A folder with what the store has for a key's compiler; what is new goes there afterwards.
+    """A folder with what the store has for a key's compiler; new files are stored on leaving.
 
-    None for kinds without a cache, and where the settings switch it off. Beyond `max_bytes` the
-    oldest files are dropped, in the store's newest revision and on this disk.
+    None for kinds without a cache, and where the settings switch it off.
+
+    Args:
+        key: decides which builds share the folder (`Builder.cache_scope`).
+        worker: has the store, and the key that caches are signed and verified with.
+        max_bytes: beyond it the oldest files are dropped, in the store and on this disk.
     """
     scope = builder_for(key.kind).cache_scope(key)
     if scope is None or not worker.settings.is_compile_cache_shared:

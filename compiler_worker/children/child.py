@@ -91,6 +91,11 @@ def run_request(job: ChildJob[Any, Any], request_path: Path, events: Events) -> 
 
     0 means a result, EXIT_FAILURE a ChildFailure with the error's own words, whatever raised
     it; any other code is a crash.
+
+    Args:
+        job: what to do; names the types of request and result.
+        request_path: JSON of the request; the result is written beside it.
+        events: called with each event of the job.
     """
     result_path = request_path.with_name(RESULT_FILE)
     try:

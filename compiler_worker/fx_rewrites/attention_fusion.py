@@ -185,6 +185,11 @@ def number(editor: Editor, value: Any, beside: Any) -> float | None:
     """A Python number, or that of a weight with one element; None for everything else.
 
     A weight with more axes than what it stands beside is no number: it adds axes to that.
+
+    Args:
+        editor: reads weights.
+        value: a number, a node, or anything else that an argument may be.
+        beside: the node that it is added to or multiplied with; bounds its rank.
     """
     if isinstance(value, int | float):
         return float(value)

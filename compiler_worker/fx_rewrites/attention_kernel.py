@@ -87,7 +87,14 @@ def _with_rows(operand: torch.Tensor) -> torch.Tensor:
 
 
 def launch_grid(batch: int, heads: int, queries: int, block_q: int) -> tuple[int]:
-    """One program per block of queries, all on the first axis: CUDA's others end at 65,535."""
+    """One program per block of queries, all on the first axis: CUDA's others end at 65,535.
+
+    Args:
+        batch: B.
+        heads: H.
+        queries: Q.
+        block_q: queries of one program.
+    """
     return (triton.cdiv(queries, block_q) * heads * batch,)
 
 
@@ -103,6 +110,13 @@ def attention(
 
     D must be a power of two from 16 on, and each axis of the mask of size 1 or that of
     [B, H, Q, K].
+
+    Args:
+        q_BHQD: float16 or bfloat16.
+        k_BHKD: of the same type.
+        v_BHKD: of the same type.
+        mask: added to the scaled scores, or bool, True where a key is attended; None attends all.
+        scale: of the products, as `1 / sqrt(D)`.
     """
     q_BHQD, k_BHKD, v_BHKD = (_with_rows(each) for each in (q_BHQD, k_BHKD, v_BHKD))
     batch, heads, queries, size = q_BHQD.shape

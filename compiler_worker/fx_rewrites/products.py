@@ -58,7 +58,13 @@ def _join(editor: Editor, product: fx.Node) -> bool:
 
 
 def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
-    """All sizes of a tensor but the last, as numbers or as nodes that know them."""
+    """All sizes of a tensor but the last, as numbers or as nodes that know them.
+
+    Args:
+        editor: inserts nodes for sizes that are symbols.
+        before: the node that they are inserted before.
+        x: the tensor's node.
+    """
     return [
         size if isinstance(size, int) else editor.call(before, aten.sym_size.int, x, axis)
         for axis, size in enumerate(shape_of(x)[:-1])

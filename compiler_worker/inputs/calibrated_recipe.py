@@ -17,6 +17,11 @@ def calibrated_recipe(
 
     The range has mean and spread of the calibration set, as even draws from it have: beyond it
     eight bits end, and say nothing of the engine.
+
+    Args:
+        recipe: of the model version; ranges that it has are kept.
+        master: names the inputs and their types.
+        calibration: real inputs by name; may lack some.
     """
     drawn = dict(recipe.inputs)
     for spec in master.inputs:

@@ -20,6 +20,15 @@ def given_samples(
 ) -> list[Sample]:
     """Runs of the largest batch that the samples' bucket holds.
 
+    Args:
+        samples: arrays by input name, one row per sample; None gives no runs.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        buckets: what is served.
+
+    Returns:
+        At most MAX_RUNS runs, taken evenly from all.
+
     Raises:
         InvalidRequestError: they fit no bucket, or the model has no batch dimension.
     """

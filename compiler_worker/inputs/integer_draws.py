@@ -17,7 +17,13 @@ _WIDTH_BY_DEFAULT = 2
 
 
 def drawn_role(master: MasterRecord, recipe: Recipe, name: str) -> InputRole:
-    """How an input is drawn: as the recipe says, or by default as the graph uses it."""
+    """How an input is drawn: as the recipe says, or by default as the graph uses it.
+
+    Args:
+        master: has what the graph shows of its inputs.
+        recipe: a mask or a range in it is used before that.
+        name: of the input.
+    """
     own = recipe.inputs.get(name, InputRecipe())
     known = master.input_values.get(name, InputValues())
     return own.role if own.role is InputRole.MASK or own.has_range else known.role

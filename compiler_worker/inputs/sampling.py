@@ -33,7 +33,6 @@ from services.engines.shapes import shape_at
 
 DEFAULT_SEED = 20_261
 
-
 # So many rows make a column's own spread significant.
 _MIN_ROWS = 8
 # So many rows are padded on either side in one draw.
@@ -86,7 +85,13 @@ class Sample:
 
 
 def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]) -> list[Sample]:
-    """Inputs to time an engine with."""
+    """Inputs to time an engine with.
+
+    Args:
+        master: names the inputs and their shapes.
+        recipe: how each is drawn.
+        buckets: what is served; equal sizes of two are timed once.
+    """
     shapes = _each_once(buckets, timed_sizes)
     return [draw_sample(master, recipe, bucket, sizes) for bucket, sizes in shapes]
 
@@ -102,11 +107,9 @@ def proof_samples(
 
     Args:
         master: names and shapes of the inputs.
-        recipe: says how each is drawn. Masks of several rows are ragged, padded on either side,
-            with a shortest and a full row among them, and all full once at a bucket's usual sizes;
-            a single row is drawn full, and partly valid.
-        buckets: each is drawn at its edges, one inside of its least and largest sizes, and
-            between them.
+        recipe: how each is drawn. Masks of several rows are ragged, and full once at a bucket's
+            usual sizes; that of a single row is drawn full, and partly valid.
+        buckets: each is drawn at its edges, one inside of them, and between.
         seed: the same for all engines of a master, so that a reference is computed once.
         engine_seed: adds sizes and values that no other engine is proven with.
     """
@@ -169,10 +172,7 @@ def _further_rows(
 
 
 def _in_turns(samples: Sequence[Sample]) -> list[Sample]:
-    """The largest first, then the smallest, and so on.
-
-    What an engine leaves in its buffers shows where another size follows.
-    """
+    """Largest, smallest, and so on: what is left in buffers shows where another size follows."""
     ranked = sorted(samples, key=_num_elements, reverse=True)
     half = (len(ranked) + 1) // 2
     pairs = zip_longest(ranked[:half], reversed(ranked[half:]))
@@ -206,7 +206,16 @@ def draw_sample(
     variant: SampleVariant = SampleVariant.FULL,
     seed: int = DEFAULT_SEED,
 ) -> Sample:
-    """Draw the inputs of one run at the given sizes."""
+    """Draw the inputs of one run at the given sizes.
+
+    Args:
+        master: names the inputs and their shapes.
+        recipe: how each is drawn.
+        bucket: its label goes into the seed of every input.
+        sizes: one for each dynamic dimension.
+        variant: usual, ragged or extreme values.
+        seed: equal arguments give equal bytes on every host.
+    """
     inputs = {
         spec.name: _draw(
             spec,

@@ -56,6 +56,11 @@ class OpenedMaster(StoredMaster):
 def open_master(source: MasterSource, target_dir: Path, progress: Progress) -> OpenedMaster:
     """Turn a source into a normalised, checked master in an empty folder.
 
+    Args:
+        source: an ONNX file, or a factory of a PyTorch module.
+        target_dir: an empty folder; `model.onnx` and its external data are written there.
+        progress: called with each step in words.
+
     Raises:
         InvalidModelError: the source cannot become a master; the message says why.
         UnsupportedGraphError: it is sound ONNX, but holds something that is not taken.
