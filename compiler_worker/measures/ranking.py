@@ -19,7 +19,13 @@ Float64 = NDArray[np.float64]
 
 
 def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> TaskCheck:
-    """Mean overlap of the engine's top k with the reference's, ties counted as kept."""
+    """Mean overlap of the engine's top k with the reference's, ties counted as kept.
+
+    Args:
+        found_nd: the engine's embeddings, [N, D]; the first `num_queries` rows are queries.
+        wanted_nd: the reference's, of the same shape.
+        task: has number of queries, k and the least overlap.
+    """
     found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
     error = float(np.abs(found_qc - wanted_qc).max())
     margin_q1 = tie_margin(wanted_qc, error)
@@ -41,6 +47,14 @@ def check_ranking(
     buckets: Sequence[Bucket],
 ) -> TaskCheck:
     """Run the real samples through engine and reference, and compare the rankings.
+
+    Args:
+        engine: under test.
+        reference: whose rankings are right.
+        samples: arrays by input name, one row per sample.
+        master: names inputs and outputs.
+        recipe: has a ranking task.
+        buckets: samples are run at the largest batch of one of them.
 
     Raises:
         InvalidRequestError: there are no samples, they do not fit the model or its buckets, or
@@ -70,6 +84,12 @@ def require_samples(
     buckets: Sequence[Bucket],
 ) -> None:
     """Refuse samples that the recipe's ranking task cannot be judged by.
+
+    Args:
+        samples: arrays by input name; None where the model version has none.
+        master: names the inputs and their shapes.
+        recipe: one without a ranking task needs no samples.
+        buckets: what is served.
 
     Raises:
         InvalidRequestError: there are none or too few, or they fit no bucket.
@@ -114,6 +134,12 @@ def sample_chunks(
     samples: Mapping[str, Array], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> list[tuple[dict[str, Array], int]]:
     """Inputs that fit a bucket, and how many rows of each are samples and not filling.
+
+    Args:
+        samples: arrays by input name, one row per sample.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        buckets: what is served.
 
     Raises:
         InvalidRequestError: they do not fit the model or its buckets.

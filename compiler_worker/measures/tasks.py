@@ -72,6 +72,11 @@ def check_tasks(
 ) -> tuple[TaskCheck, ...]:
     """Judge every task of the recipe.
 
+    Args:
+        engine: under test.
+        reference: whose outputs are right.
+        samples: what both are run on, and the recipe.
+
     Raises:
         EngineError: the engine failed.
         ProofError: a function that the recipe names is not there.

@@ -64,6 +64,11 @@ def column_bound(allowed: Together, precision: Precision, eager_error: Float64) 
 
     Only fp32 engines are given what eager errs: a spread that is rounding noise in half precision
     is one that its engine does not show.
+
+    Args:
+        allowed: bounds of all samples together.
+        precision: what the engine computes in.
+        eager_error: of eager float32, in spreads of each column, [c].
     """
     if precision is not Precision.FP32:
         return np.full_like(eager_error, allowed.column)

@@ -21,7 +21,13 @@ OF_EIGHT_BITS: dict[Precision, tuple[str, ...]] = {
 def with_accepted_blindness(
     recipe: Recipe, master: MasterRecord, *, has_calibration: bool
 ) -> Recipe:
-    """The recipe with what it accepts of each precision in eight bits that it asks for."""
+    """The recipe with what it accepts of each precision in eight bits that it asks for.
+
+    Args:
+        recipe: of the model version; not changed.
+        master: its floating outputs are given the sets.
+        has_calibration: whether engines with calibrated scales can be built.
+    """
     asked = admitted_precisions(recipe, has_calibration=has_calibration)
     wanted = {each: OF_EIGHT_BITS[each] for each in asked if each in OF_EIGHT_BITS}
     outputs = dict(recipe.outputs)

@@ -23,6 +23,12 @@ def check_empty(
 ) -> None:
     """Run the master once at each empty size: no engine could be proven where it fails.
 
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names the inputs and their shapes.
+        recipe: how inputs are drawn.
+        buckets: what is to be served.
+
     Raises:
         InvalidRecipeError: it fails, and which bucket has to begin at 1.
     """
@@ -61,6 +67,12 @@ def check_largest(
     ONNX Runtime does not run at the smallest sizes either, or not in the memory of this host, is
     left to the proof.
 
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        buckets: what is to be served.
+
     Raises:
         InvalidRecipeError: it fails, and at which sizes.
     """
@@ -80,9 +92,17 @@ def check_largest(
 def computed_sizes(
     master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
 ) -> tuple[dict[str, DimLimits], str]:
-    """Where in a default bucket the model computes, rows aside; and its words beyond.
+    """Find which sizes of a default bucket the model computes, the batch dimension left out.
 
-    Empty where it computes all of it, or nothing that ONNX Runtime was asked for.
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        bucket: whose ranges are searched.
+
+    Returns:
+        Limits by dimension, and ONNX Runtime's message beyond them; both empty where it computes
+        the whole bucket, or ONNX Runtime runs none of it.
     """
     sized = _Sized.opened(master_path, master, recipe, [bucket])
     if sized is None:

@@ -68,7 +68,13 @@ def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
 
 
 def without_torch(reason: str, path: Path, master: MasterRecord) -> FallbackVerdict:
-    """The verdict on a master that torch cannot serve: ONNX Runtime does, if it can."""
+    """The verdict on a master that torch cannot serve: ONNX Runtime does, if it can.
+
+    Args:
+        reason: why torch cannot run it.
+        path: the master's `model.onnx`.
+        master: its record.
+    """
     try:
         OrtModel.open(path, master)
     except ProofError as error:

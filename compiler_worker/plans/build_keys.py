@@ -130,6 +130,11 @@ def buckets_of(
 ) -> tuple[Bucket, ...]:
     """The recipe's buckets, checked; without any, those by default.
 
+    Args:
+        master: whose dynamic dimensions are covered.
+        recipe: its buckets; may be none.
+        limits: by dimension, what the source of the master allows; None allows all sizes.
+
     Raises:
         InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, lets
             a request have no rows, or leaves the limits of the source.

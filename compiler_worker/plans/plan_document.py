@@ -86,7 +86,20 @@ def plan_for(
     compiler: str = "",
     refusal: Callable[[EngineKind], str] = lambda _: "",
 ) -> BuildPlan:
-    """The whole plan of a model version for one generation, as this machine sees it."""
+    """The whole plan of a model version for one generation, as this machine sees it.
+
+    Args:
+        version: what is served, and by which recipe.
+        generation: the one that is planned for.
+        devices: what this machine has.
+        find_builder: builder of a kind.
+        is_elsewhere: the engines are for other nodes, whatever devices this machine has.
+        compiler: what the launcher of this run calls its compiler; "" when unknown.
+        refusal: why a kind cannot take the master at all, "" where it can.
+
+    Raises:
+        InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has not.
+    """
     wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
     table = plan_builds(version, wanted, devices, find_builder, refusal)
     # A class of nodes is the device and its driver where one is here; for others only its
@@ -121,6 +134,11 @@ def plan_for(
 
 def chosen(table: BuildTable, wanted: Wanted, registry: Registry) -> BuildTable:
     """The keys of a table that were asked for; what is left out for a failure says so.
+
+    Args:
+        table: all that this machine could build.
+        wanted: keys, or only what did not fail in its last attempt; by default all.
+        registry: has the records of earlier attempts.
 
     Raises:
         NotFoundError: none of the wanted keys is planned on this machine.

@@ -140,7 +140,13 @@ def symbol_values(graph: Any, inputs: Sequence[torch.Tensor]) -> dict[Any, int]:
 
 
 def bytes_of(node: Any, graph: Any, known: Mapping[Any, int]) -> int:
-    """Every buffer once, and of each no more elements than the node's loops can touch."""
+    """Every buffer once, and of each no more elements than the node's loops can touch.
+
+    Args:
+        node: of Inductor's scheduler; several that are fused are one.
+        graph: Inductor's `GraphLowering`, which has the buffers.
+        known: by symbol, the size that it has in this run.
+    """
     inside = {leaf.get_name() for leaf in node.get_nodes()}
     touched: dict[str, int] = {}
     for leaf in node.get_nodes():

@@ -31,6 +31,12 @@ def profile_model(
 ) -> ProfileReport:
     """Profile one bucket on this machine's main device.
 
+    Args:
+        version: what to profile.
+        options: bucket, precision and the folder for the files.
+        worker: its settings limit the child's time and memory.
+        on_event: called with each event of the child.
+
     Raises:
         NotFoundError: the model has no such bucket.
         InvalidRequestError: the folder for the files cannot be made.

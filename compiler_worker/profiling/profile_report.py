@@ -44,7 +44,13 @@ class Peaks(Document):
         return max(num_flops / self.flops_per_s, num_bytes / self.bytes_per_s)
 
     def share(self, num_flops: float, num_bytes: float, time_s: float) -> float | None:
-        """Share of the roofline that was reached; None for work that took no time."""
+        """Share of the roofline that was reached; None for work that took no time.
+
+        Args:
+            num_flops: of the work.
+            num_bytes: that it moves.
+            time_s: that it took.
+        """
         return self.ideal_s(num_flops, num_bytes) / time_s if time_s > 0 else None
 
 

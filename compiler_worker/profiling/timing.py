@@ -80,7 +80,13 @@ def node_times(found: Profiled, device: str) -> dict[str, float]:
 def kernel_times(
     found: Profiled, kernels: Sequence[FusedKernel], device: str
 ) -> list[float | None]:
-    """Seconds by kernel call, each in its quietest run; None for one that was not seen."""
+    """Seconds by kernel call, each in its quietest run; None for one that was not seen.
+
+    Args:
+        found: what the profiler recorded, run by run.
+        kernels: calls of one run, in order.
+        device: of torch, `cpu` or `cuda`.
+    """
     seen: list[list[float]] = [[] for _ in kernels]
     for run in found.runs:
         events = list(_host_events(run))

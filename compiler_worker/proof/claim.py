@@ -65,7 +65,13 @@ def reason_of(
     together: Sequence[ColumnCheck | AgreementCheck],
     tasks: Sequence[TaskCheck],
 ) -> str:
-    """The first faults in words, "" when there are none."""
+    """The first faults in words, "" when there are none.
+
+    Args:
+        checks: of each output at each sample.
+        together: of each output over all samples.
+        tasks: of the recipe.
+    """
     faults = [
         f"output '{c.output}', bucket {c.bucket} at {sizes_text(c.sizes)}: {c.fault}"
         for c in checks

@@ -188,7 +188,13 @@ def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def announced(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
-    """The samples, each announced: a person sees how far a long proof is."""
+    """The samples, each with a line of progress before it.
+
+    Args:
+        samples: in the order in which they are run.
+        what: is done with them, as the line begins.
+        report: called before each sample.
+    """
     for number, sample in enumerate(samples, 1):
         report(f"{what}, {number} of {len(samples)}: {sample.bucket} at {sizes_text(sample.sizes)}")
         yield sample

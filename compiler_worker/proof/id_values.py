@@ -53,7 +53,18 @@ class IdValues:
         wanted: Array,
         allowed: Tolerance,
     ) -> NDArray[np.bool_]:
-        """Which elements name values that an engine of this precision cannot tell apart."""
+        """Find ids that name values which an engine of this precision cannot distinguish.
+
+        Args:
+            output: name of the output of ids.
+            inputs: of the run.
+            found: the engine's ids, of the output's shape.
+            wanted: the reference's.
+            allowed: its `rel_l2` times the root mean square of the values is what counts as equal.
+
+        Returns:
+            True where both ids are right, in the shape of `wanted`; all False without the values.
+        """
         none: NDArray[np.bool_] = np.zeros(wanted.shape, dtype=np.bool_)
         source = self._sources.get(output)
         if source is None or self._model is None:

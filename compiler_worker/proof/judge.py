@@ -41,6 +41,12 @@ def judge(
     Values, datatypes, columns, repeatability and the recipe's tasks; then copies of the
     reference's own answers, spoilt in known ways, under the same bounds.
 
+    Args:
+        engine: under test, loaded.
+        reference: whose outputs are right.
+        claim: what the engine is to be equal in: master, recipe, precision, buckets.
+        report: called with each step in words.
+
     Raises:
         ProofError: the reference itself cannot be trusted or run; says nothing about the
             engine.

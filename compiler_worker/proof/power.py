@@ -109,7 +109,15 @@ def power_check(
 
 
 def spoilt(sabotage: Sabotage, judge: OutputJudge, kept: Kept, largest: int, seed: int) -> Array:
-    """A copy of one answer as the sabotage leaves it, in the output's own type."""
+    """A copy of one answer as the sabotage leaves it, in the output's own type.
+
+    Args:
+        sabotage: makes the copy.
+        judge: of the output; has the moments of all the reference's answers.
+        kept: the reference's answer to one sample.
+        largest: elements of the largest answer; scales the fault to the size of this one.
+        seed: of the places that are spoilt.
+    """
     spec = judge.bounds.spec
     array = kept.wanted[spec.name]
     axis, sums = judge.moments()

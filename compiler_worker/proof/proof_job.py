@@ -37,7 +37,17 @@ class ProofJob:
 def prove_in_child(
     job: ProofJob, worker: WorkerContext, folder: Path, on_event: OnEvent
 ) -> ChildOutcome[Proof]:
-    """Prove and time an engine."""
+    """Prove and time an engine in a child process, once more where the fallback may have ended it.
+
+    Args:
+        job: the engine and the model version.
+        worker: what all builds of this worker share.
+        folder: of this attempt; `proof` is made in it.
+        on_event: called with each event of the child.
+
+    Returns:
+        How the last child ended; its result is the proof, with the worst sample in the store.
+    """
     place = folder / "proof"
     place.mkdir()
     request = proof_request(job, worker, place)
@@ -66,7 +76,13 @@ def _is_perhaps_the_fallbacks(outcome: ChildOutcome[Proof], request: ProofReques
 
 
 def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofRequest:
-    """What a child that works in the folder `place` is to prove."""
+    """The request of a child that proves.
+
+    Args:
+        job: the engine and the model version.
+        worker: its registry fetches master and samples to the local disk.
+        place: folder of the child.
+    """
     registry, settings, version = worker.registry, worker.settings, job.version
     samples, verdict = version.samples, version.fallback_verdict
     # No replica serves with a wrong one, so no engine has to be faster than that.
@@ -165,7 +181,11 @@ def _prove(
 
 
 def version_of(key: BuildKey, worker: WorkerContext) -> ModelVersion:
-    """The newest model version that has an engine's master and asks what its proof has to say."""
+    """The newest model version with an engine's master, proof terms and calibration set.
+
+    Raises:
+        NotFoundError: no model version has all three.
+    """
     registry = worker.registry
     matches = [
         version

@@ -80,6 +80,11 @@ def agreed(
 def without_import(reference: Reference, sample: Sample, failure: ProofError) -> Reference | None:
     """What is left where the import fails at a sample and the witness answers; else None.
 
+    Args:
+        reference: whose import failed.
+        sample: what it failed at.
+        failure: its error.
+
     Raises:
         ProofError: the engine is made by the importer.
     """

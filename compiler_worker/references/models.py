@@ -46,6 +46,12 @@ class FxModel:
     ) -> "FxModel":
         """Import the master in float32, or with everything that is float32 in float64.
 
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names inputs and outputs.
+            device: of torch, `cpu` or `cuda`.
+            is_double: compute in float64 what is float32 in the master.
+
         Raises:
             UnsupportedGraphError: the importer has no exact translation of the graph.
         """
@@ -61,6 +67,11 @@ class FxModel:
     @classmethod
     def of_values(cls, master_path: Path, master: MasterRecord, names: Sequence[str]) -> "FxModel":
         """The master in float64 with values of its graph as outputs, in place of its own.
+
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names the inputs.
+            names: of values in its graph, the outputs of this model in order.
 
         Raises:
             UnsupportedGraphError: the importer has no exact translation of the graph.
@@ -144,6 +155,12 @@ class OrtModel:
     ) -> "OrtModel":
         """Load the master, in its own types or in float64.
 
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names inputs and outputs.
+            num_threads: of one run; 0 leaves it to ONNX Runtime.
+            is_double: compute in float64 what is float32 in the master.
+
         Raises:
             ProofError: ONNX Runtime is not installed or refuses the graph; its words are in
                 the message.
@@ -200,6 +217,11 @@ class EvaluatorModel:
         cls, master_path: Path, master: MasterRecord, *, is_double: bool = False
     ) -> "EvaluatorModel":
         """Load the master, in its own types or in float64.
+
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names inputs and outputs.
+            is_double: compute in float64 what is float32 in the master.
 
         Raises:
             ProofError: it holds an op that the reference implementation does not have.

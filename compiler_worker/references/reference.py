@@ -77,7 +77,13 @@ class Reference:
 
 
 def open_eager(master_path: Path, master: MasterRecord, device: str) -> FxModel | str:
-    """The eager float32 graph, or why the importer has none."""
+    """The eager float32 graph, or why the importer has none.
+
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names inputs and outputs.
+        device: of torch, `cpu` or `cuda`.
+    """
     try:
         return FxModel.open(master_path, master, device=device)
     except UnsupportedGraphError as error:

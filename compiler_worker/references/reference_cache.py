@@ -71,8 +71,13 @@ def tidy(
 ) -> None:
     """Remove what was not read for long, and the oldest while there is too much.
 
-    Whoever reads an entry meanwhile has it open and reads on; an entry that is gone is
+    A process that reads an entry meanwhile has it open and reads on; an entry that is gone is
     computed again.
+
+    Args:
+        directory: of the entries; may be missing.
+        max_bytes: what they may hold together.
+        max_age_s: since an entry was read last.
     """
     now_s, num_bytes = time.time(), 0
     for path, found in _newest_first(directory):

@@ -134,7 +134,14 @@ class _Side:
 def benchmark(
     contest: Contest, samples: Sequence[Sample], recipe: Recipe, limits: BenchmarkLimits
 ) -> tuple[Timing, ...]:
-    """Time an engine beside eager and the fallback, at each sample's shape."""
+    """Time an engine beside eager and the fallback, at each sample's shape.
+
+    Args:
+        contest: the engine, eager and perhaps a fallback, loaded.
+        samples: one for each shape.
+        recipe: names the batch dimension.
+        limits: how long to measure.
+    """
     return tuple(_time_at(sample, contest, recipe, limits) for sample in samples)
 
 
@@ -145,7 +152,19 @@ def race(
     recipe: Recipe,
     limits: BenchmarkLimits,
 ) -> list[SideTiming]:
-    """Time any number of sides at one sample's shape; the last one is the baseline."""
+    """Time any number of sides at one sample's shape; the last one is the baseline.
+
+    Args:
+        contenders: loaded; the last one is the baseline.
+        platform: whose memory is measured.
+        sample: the shape and its inputs.
+        recipe: names the batch dimension.
+        limits: how long to measure.
+
+    Returns:
+        Seconds of a call, samples per second, bytes and the ratio to the baseline, one by one as
+        `contenders`.
+    """
     sides = [_Side(contender, platform) for contender in contenders]
     for number in count():
         if _is_enough(sides, limits):

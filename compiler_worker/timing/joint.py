@@ -81,7 +81,13 @@ def compare_engines(version: ModelVersion, worker: WorkerContext) -> Iterator[Jo
 def entrants_of(
     version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> Entrants | None:
-    """The engines to be timed on a device; None when there are none."""
+    """The engines to be timed on a device; None when there are none.
+
+    Args:
+        version: its engines and its recipe.
+        device: on which they are timed.
+        worker: its registry has the engines and the earlier runs.
+    """
     registry = worker.registry
     runs = registry.joint_runs(version.master.digest)
     candidates = _candidates(registry.engines(version.master.digest), device, version)
@@ -149,6 +155,12 @@ def joint_run(
     entrants: Entrants, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> JointRun:
     """One run in a throw-away process, signed if this worker has a key; it is not kept yet.
+
+    Args:
+        entrants: from `entrants_of`.
+        version: its master, recipe and samples.
+        device: one of this machine.
+        worker: what all builds of this worker share.
 
     Raises:
         ProofError: there is none: the child was ended, or too few engines run in it.
