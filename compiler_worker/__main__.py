@@ -107,7 +107,8 @@ def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
 def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import opened_registry, opened_signer
 
-    registry, signer = opened_registry(settings), opened_signer(settings)
+    registry = opened_registry(settings)
+    signer = opened_signer(settings)
     if signer is None:
         raise InvalidRequestError("nothing to sign with: set SMELT_SIGNING_KEY to a PEM file")
     known = [registry.engine(arguments.target)] if arguments.target else registry.engines()

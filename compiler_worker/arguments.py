@@ -14,9 +14,13 @@ from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 
 _SETTINGS = (
-    "store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations",
+    "store_url",
+    "cache_dir",
+    "num_threads",
+    "benchmark_s",
+    "benchmark_iterations",
     "device_generation",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,8 @@ def _check_empty(
     ranges: Mapping[str, DimRange],
 ) -> None:
     """A size is positive to torch, which may decide by that what a graph compares them with."""
-    exported, usual = program.module(check_guards=False), traced_sizes(ranges)
+    exported = program.module(check_guards=False)
+    usual = traced_sizes(ranges)
     for name in (name for name, dim in ranges.items() if not dim.min):
         arguments = zero_tensors(inputs, usual | {name: 0})
         try:

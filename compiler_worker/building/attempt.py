@@ -31,7 +31,8 @@ class Attempt:
         self.key = key
         self._worker = worker
         self._started_at = now()
-        self._clock, self._started_s = clock, clock()
+        self._clock = clock
+        self._started_s = clock()
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
@@ -63,7 +64,8 @@ class Attempt:
 
     def follow(self, outcome: ChildOutcome[Any]) -> None:
         """Take over the child's account: stage, seconds, last log lines, whose fault it was."""
-        self._stage, self._is_counted = outcome.stage, outcome.is_counted
+        self._stage = outcome.stage
+        self._is_counted = outcome.is_counted
         for stage, duration_s in outcome.durations_s.items():
             self._durations_s[stage] = self._durations_s.get(stage, 0.0) + duration_s
         self._log_tail = outcome.log_tail

@@ -61,7 +61,9 @@ class _SharedCache:
     """One scope's folder on this disk."""
 
     def __init__(self, scope: CacheScope, worker: WorkerContext, max_bytes: int) -> None:
-        self._scope, self._worker, self._max_bytes = scope, worker, max_bytes
+        self._scope = scope
+        self._worker = worker
+        self._max_bytes = max_bytes
         self._registry = worker.registry
         # Within torch's folder, so that it is kept in bounds with it. Apart for each key: what
         # came without one, or under another, must not be signed as if it were this worker's.
@@ -118,7 +120,8 @@ class _SharedCache:
         sizes |= {name: path.stat().st_size for name, path in changed.items()}
         kept = bounded(order, sizes, self._max_bytes)
         # Only now: what is dropped at once need not be uploaded.
-        put, dropped = self._registry.put_cache_file, sorted(sizes.keys() - set(kept))
+        put = self._registry.put_cache_file
+        dropped = sorted(sizes.keys() - set(kept))
         files |= {name: put(changed[name]) for name in kept if name in changed}
         revision = CacheRevision(
             scope=self._scope,
@@ -144,8 +147,10 @@ class _SharedCache:
             logger.info(
                 "the compile cache of %s is at its bound of %.0f MiB; dropped, as the oldest or "
                 "too large: %s",
-                self._scope.compiler, self._max_bytes / 2**20, ", ".join(dropped),
-            )  # fmt: skip
+                self._scope.compiler,
+                self._max_bytes / 2**20,
+                ", ".join(dropped),
+            )
 
 
 def _is_same(path: Path, known: BlobRef | None) -> bool:

@@ -59,7 +59,8 @@ def awaited_lease(digest: str, key: BuildKey, worker: WorkerContext) -> Iterator
         worker: whose store it is.
     """
     registry, lease_s = worker.registry, worker.settings.build_lease_s
-    watch, reported = LeaseWatch(lease_s), ""
+    watch = LeaseWatch(lease_s)
+    reported = ""
     while True:
         found = registry.lease(digest)
         lease = take_lease(registry, digest, found, lease_s) if watch.is_takeable(found) else None
@@ -104,7 +105,8 @@ class _Queued:
     """One key, and what was seen of those who build it."""
 
     def __init__(self, key: BuildKey, worker: WorkerContext) -> None:
-        self._key, self._worker = key, worker
+        self._key = key
+        self._worker = worker
         self._digest = key.digest()
         self._watch = LeaseWatch(worker.settings.build_lease_s)
         self._waited_for: BuildLease | None = None

@@ -282,7 +282,8 @@ class _Watch(Generic[Result]):
     def _pause_deadline(self, event: ChildEvent) -> None:
         """Move the deadline by what the child waits; whom it waits for has limits too."""
         if event.stage is Stage.WAIT:
-            self._left_s, self._deadline = self._deadline - time.monotonic(), math.inf
+            self._left_s = self._deadline - time.monotonic()
+            self._deadline = math.inf
         elif event.ended_stage is Stage.WAIT:
             self._deadline = time.monotonic() + self._left_s
 
@@ -304,7 +305,8 @@ class _Lines:
         chunk = os.read(self._stream.fileno(), 65536)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if not chunk and self._rest:
-            lines, self._rest = [self._rest], b""
+            lines = [self._rest]
+            self._rest = b""
         for line in lines:
             self._take(line.decode(errors="replace"))
         return bool(chunk)

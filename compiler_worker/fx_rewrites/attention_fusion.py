@@ -60,7 +60,8 @@ _SOFTMAXES = (aten.softmax.int, aten._softmax.default)  # noqa: SLF001 - an op o
 def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
     if softmax.args[1] not in (-1, rank_of(softmax) - 1):
         return False
-    scores, product = _scores(editor, softmax.args[0]), _product(softmax)
+    scores = _scores(editor, softmax.args[0])
+    product = _product(softmax)
     if scores is None or product is None or not _is_fusable(scores, product):
         return False
     mask = scores.mask

@@ -39,7 +39,8 @@ def join_activations(editor: Editor) -> int:
 
 
 def _join(editor: Editor, product: fx.Node) -> bool:
-    weight_KM, total = editor.weight(product.args[1]), only_user(product)
+    weight_KM = editor.weight(product.args[1])
+    total = only_user(product)
     if weight_KM is None or weight_KM.dim() != 2 or not is_addition(total):
         return False
     assert total is not None
@@ -72,7 +73,8 @@ def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
 
 
 def _activate(editor: Editor, node: fx.Node) -> bool:
-    source, is_gelu = node.args[0], is_call(node, aten.gelu.default)
+    source = node.args[0]
+    is_gelu = is_call(node, aten.gelu.default)
     if not isinstance(source, fx.Node) or dtype_of(node) not in NARROW:
         return False
     joined = source.args[0] if is_call(source, aten.reshape.default) else source

@@ -120,10 +120,16 @@ def proof_samples(
     ]
     if engine_seed is not None:
         samples += [
-            draw_sample(master, recipe, bucket, sizes, variant=_ragged(master, recipe, sizes),
-                        seed=engine_seed)
+            draw_sample(
+                master,
+                recipe,
+                bucket,
+                sizes,
+                variant=_ragged(master, recipe, sizes),
+                seed=engine_seed,
+            )
             for bucket, sizes in _engine_sizes(buckets, engine_seed)
-        ]  # fmt: skip
+        ]
     samples += _further_rows(samples, master, recipe, buckets)
     return _in_turns(samples)
 

@@ -34,9 +34,18 @@ def plain_bags() -> Iterator[None]:
         if input.dim() == 2 and offsets is None and max_norm is None:
             return _of_one_length(input, weight, mode, per_sample_weights, padding_idx)
         return original(
-            input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse,
-            per_sample_weights, include_last_offset, padding_idx,
-        )  # fmt: skip
+            input,
+            weight,
+            offsets,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            mode,
+            sparse,
+            per_sample_weights,
+            include_last_offset,
+            padding_idx,
+        )
 
     functional.embedding_bag = embedding_bag
     try:

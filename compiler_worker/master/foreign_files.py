@@ -160,7 +160,9 @@ def _modules_in(data: bytes) -> Iterator[str]:
 
 def _modules_of_one(file: io.BytesIO) -> Iterator[str]:
     """A module and a name are the last two strings pushed; what was there before has a number."""
-    strings, memo, pushed = [""], dict[object, str](), ""
+    strings = [""]
+    memo = dict[object, str]()
+    pushed = ""
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "MEMOIZE" or opcode.name.endswith("PUT"):
             memo[len(memo) if argument is None else argument] = pushed

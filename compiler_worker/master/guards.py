@@ -9,9 +9,12 @@ from compiler_worker.master.graph_constants import constant
 from compiler_worker.master.spans import Spans
 
 _SWAPPED = {
-    "Less": "Greater", "LessOrEqual": "GreaterOrEqual", "Greater": "Less",
-    "GreaterOrEqual": "LessOrEqual", "Equal": "Equal",
-}  # fmt: skip
+    "Less": "Greater",
+    "LessOrEqual": "GreaterOrEqual",
+    "Greater": "Less",
+    "GreaterOrEqual": "LessOrEqual",
+    "Equal": "Equal",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,8 @@ def _strip(model: ir.Model) -> None:
     passes.ClearMetadataAndDocStringPass()(model)
     model.metadata_props.clear()
     model.producer_name = model.producer_version = model.domain = None
-    model.model_version, model.graph.name = None, "master"
+    model.model_version = None
+    model.graph.name = "master"
     for graph in model.graphs():
         for value in graph.inputs:
             _strip_value(value)

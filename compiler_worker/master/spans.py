@@ -30,9 +30,7 @@ class Spans:
 
     def __and__(self, other: Self) -> "Spans":
         """What both hold."""
-        return Spans(
-            low=np.maximum(self.low, other.low), high=np.minimum(self.high, other.high)
-        )  # fmt: skip
+        return Spans(low=np.maximum(self.low, other.low), high=np.minimum(self.high, other.high))
 
     def __or__(self, other: Self) -> "Spans":
         """The least spans around both."""

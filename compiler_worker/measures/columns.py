@@ -165,7 +165,9 @@ class Columns:
             shaken: the same with the master's own roundings shifted.
             bound_of: bounds by what eager errs: a wide one of one column excuses no other.
         """
-        worst, worst_rank, gains = ColumnDistance(), (False, 0.0), list[Float64]()
+        worst = ColumnDistance()
+        worst_rank = (False, 0.0)
+        gains = list[Float64]()
         for axis, sums in self._sums.items():
             eager_error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
             if shaken:  # no multiple of it is allowed

@@ -79,7 +79,8 @@ def _fault(
     inputs: Mapping[str, Array],
     num_rows: int,
 ) -> str:
-    rows, together = recipe.batching.batch_dim or "", model.run(inputs)
+    rows = recipe.batching.batch_dim or ""
+    together = model.run(inputs)
     for place in (range(-num_rows, 0), range(num_rows)):
         lone = _taken(inputs, master.inputs, rows, place)
         among = _taken(together, master.outputs, rows, place)

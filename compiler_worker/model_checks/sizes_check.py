@@ -145,7 +145,9 @@ class _Sized:
     """A model that is run at sizes, each time with as few rows as there may be."""
 
     def __init__(self, model: OrtModel, master: MasterRecord, rows: str | None) -> None:
-        self._model, self._master, self._rows = model, master, rows
+        self._model = model
+        self._master = master
+        self._rows = rows
 
     @classmethod
     def opened(

@@ -92,10 +92,13 @@ class _Judge:
     def __init__(
         self, request: VerdictRequest, reference: Reference, witness: Model, eager: Model
     ) -> None:
-        self._request, self._master = request, request.master
+        self._request = request
+        self._master = request.master
         # Its tolerances are for engines, which may be meant to differ.
         self._recipe = request.recipe.model_copy(update={"tolerances": {}})
-        self._reference, self._witness, self._eager = reference, witness, eager
+        self._reference = reference
+        self._witness = witness
+        self._eager = eager
 
     def verdict(self, report: Progress) -> FallbackVerdict:
         samples = list(self._affordable(report))
@@ -123,7 +126,8 @@ class _Judge:
 
     def _affordable(self, report: Progress) -> Iterator[Sample]:
         """Samples that the witness answers, while there is time."""
-        until, num_samples = math.inf, 0
+        until = math.inf
+        num_samples = 0
         drawn = proof_samples(self._master, self._recipe, self._request.buckets)
         for sample in _middle_early(sorted(drawn, key=lambda s: _num_bytes(s.inputs))):
             if num_samples >= _MIN_SAMPLES and time.monotonic() > until:
@@ -214,7 +218,8 @@ class _Judge:
             for sample in samples
             if all(sample.sizes.values()) and (outputs := self._witness.run(sample.inputs))
         ]
-        kept, room = list[KeptAnswer](), _MAX_KEPT_BYTES
+        kept = list[KeptAnswer]()
+        room = _MAX_KEPT_BYTES
         for _, answer in sorted(answers, key=lambda each: (each[0], -each[1].num_bytes)):
             if answer.num_bytes <= room and len(kept) < _MAX_KEPT:
                 kept.append(answer)

@@ -42,7 +42,8 @@ class Walk:
             opsets: by domain; "" is ai.onnx.
             own: outputs of nodes that run in the master's own types, whatever the others do.
         """
-        self._opsets, self._own = dict(opsets), own
+        self._opsets = dict(opsets)
+        self._own = own
         self._kept: Kept = {}
 
     def convert(self, proto: onnx.NodeProto, scope: NameScope) -> None:

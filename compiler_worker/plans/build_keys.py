@@ -139,7 +139,8 @@ def buckets_of(
         InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, lets
             a request have no rows, or leaves the limits of the source.
     """
-    dims, rows = dynamic_dims(master.inputs), recipe.batching.batch_dim
+    dims = dynamic_dims(master.inputs)
+    rows = recipe.batching.batch_dim
     for bucket in recipe.buckets:
         if rows in bucket.dims and bucket.dims[rows].min == 0:
             raise InvalidRecipeError(

@@ -70,9 +70,12 @@ def keep_plans(
         if worker.registry.write_plan(plan):
             logger.info(
                 "planned %s version %d for %s: %d engines, %d combinations skipped",
-                plan.model, plan.version, plan.node_class.generation, len(plan.planned),
+                plan.model,
+                plan.version,
+                plan.node_class.generation,
+                len(plan.planned),
                 len(plan.skipped),
-            )  # fmt: skip
+            )
     return plans
 
 

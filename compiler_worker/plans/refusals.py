@@ -28,7 +28,8 @@ class Refusals:
 
     def __init__(self, master: MasterRecord, worker: WorkerContext) -> None:
         """Look at nothing yet: a master that no kind is asked about is never fetched."""
-        self._master, self._worker = master, worker
+        self._master = master
+        self._worker = worker
 
     def reason(self, kind: EngineKind) -> str:
         """Say why a kind cannot take the master; "" leaves it to the build."""

@@ -16,7 +16,8 @@ import onnx_ir.passes.common as passes
 
 from compiler_worker.precision.policy import is_sum
 
-_FLOAT32, _FLOATS = ir.DataType.FLOAT, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_FLOAT32 = ir.DataType.FLOAT
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 # These jump as well, and give floats.
 _JUMPS = frozenset({"Ceil", "DequantizeLinear", "Floor", "Mod", "Range", "Round", "Sign"})
 # These give integers, and look at no element.

@@ -36,7 +36,8 @@ def read_parquet(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def _array(pyarrow: Any, name: str, column: Any, row: tuple[int, ...]) -> Array:
-    values, lengths = column.combine_chunks(), []
+    values = column.combine_chunks()
+    lengths = []
     while pyarrow.types.is_nested(values.type):
         values, length = _flattened(name, values)
         lengths.append(length)

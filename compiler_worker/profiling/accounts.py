@@ -72,7 +72,8 @@ def eager_ops(run: EagerRun) -> list[EagerOp]:
 
 def graph_ops(found: CompiledRun) -> list[GraphOp]:
     """Every op of the graph that was compiled, with what became of it."""
-    run, fates = found.given, _Fates(found.given.graph, found.kernels)
+    run = found.given
+    fates = _Fates(found.given.graph, found.kernels)
     for node, dispatched in run.by_node():
         if any(op.num_flops for op in dispatched):
             fates.take_along(node)

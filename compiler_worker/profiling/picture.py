@@ -83,7 +83,8 @@ def drawn(panels: Mapping[str, Sequence[Bar]], *, title: str, subtitle: str) -> 
     longest_s = max((bar.time_s for rows in panels.values() for bar in rows), default=0.0)
     full_s = _nice(longest_s or 1e-3)
     scale = (_RIGHT - _LEFT) / full_s
-    top, parts = _HEAD, []
+    top = _HEAD
+    parts = []
     colours = [_BEFORE, _AFTER]
     for index, (name, rows) in enumerate(panels.items()):
         total_ms = sum(bar.time_s for bar in rows) * 1e3

@@ -47,7 +47,8 @@ def profile_model(
     check_recipe(version.master, version.recipe)
     buckets = buckets_of(version.master, version.recipe, version.dim_limits)
     bucket = _chosen(version, buckets, options.bucket)
-    settings, cache_dir = worker.settings, worker.settings.cache_dir.absolute()
+    settings = worker.settings
+    cache_dir = worker.settings.cache_dir.absolute()
     out = (options.out or Path(_folder_name(version, bucket))).absolute()
     # Before the long run: a folder that cannot be made would be met at its end.
     is_ours = _make_folder(out)

@@ -35,7 +35,9 @@ class Comparing:
         self, engine: Model, reference: Reference, claim: Claim, allowed: Mapping[str, Tolerance]
     ) -> None:
         """Judge every output by its bounds."""
-        self._engine, self._reference, self._claim = engine, reference, claim
+        self._engine = engine
+        self._reference = reference
+        self._claim = claim
         self._allowed = allowed
         ids = IdValues(claim.master_path, claim.master) if claim.master_path else None
         self.judges = {
@@ -77,7 +79,8 @@ class Comparing:
         usual = timed_sizes(self._claim.buckets[0])[0]
         for sample in announced(samples, "comparing", report):
             found = self._run_engine(sample)
-            is_right, answer = self._meet(sample, found), _Answer(sample, found)
+            is_right = self._meet(sample, found)
+            answer = _Answer(sample, found)
             if before is not None:
                 self._repeat(before)
             is_repeated = is_right and _is_repeated(sample, self._claim.buckets)
@@ -160,7 +163,8 @@ class _Answer:
 
     def __init__(self, sample: Sample, found: Mapping[str, Array]) -> None:
         """Copy what was answered to a sample."""
-        self.sample, self._found = sample, found
+        self.sample = sample
+        self._found = found
         self.copies = {name: array.copy() for name, array in found.items()}
 
     def has_changed(self, name: str) -> bool:

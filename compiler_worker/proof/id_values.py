@@ -43,7 +43,8 @@ class IdValues:
 
     def __init__(self, master_path: Path, master: MasterRecord) -> None:
         """Read the graph at the first question: most masters have no such output."""
-        self._master_path, self._master = master_path, master
+        self._master_path = master_path
+        self._master = master
 
     def ties(
         self,

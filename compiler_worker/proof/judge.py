@@ -101,7 +101,8 @@ def _counted(samples: Sequence[Sample]) -> dict[str, int]:
 def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample], list[str]]:
     """The reference that computes them, drawn and given ones, and what is left out."""
     drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
-    samples, notes = [], undescribed(claim.master, claim.recipe)
+    samples = []
+    notes = undescribed(claim.master, claim.recipe)
     edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
     for sample in drawn:
         # Scales were taken from usual values: beyond those eight bits end.

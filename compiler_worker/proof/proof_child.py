@@ -175,7 +175,8 @@ class _Proving:
         return ""
 
     def _proof(self, verdict: ProofVerdict) -> Proof:
-        key, hint = self._request.manifest.key, ""
+        key = self._request.manifest.key
+        hint = ""
         # Only these are padded to the bucket's largest sizes.
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)

@@ -83,7 +83,9 @@ def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofReq
         worker: its registry fetches master and samples to the local disk.
         place: folder of the child.
     """
-    registry, settings, version = worker.registry, worker.settings, job.version
+    registry = worker.registry
+    settings = worker.settings
+    version = job.version
     samples, verdict = version.samples, version.fallback_verdict
     # No replica serves with a wrong one, so no engine has to be faster than that.
     is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())

@@ -137,7 +137,8 @@ def _job(
 ) -> ProofJob:
     registry = worker.registry
     if published is not None:
-        manifest, engine_dir = published.manifest, registry.materialise_engine(published)
+        manifest = published.manifest
+        engine_dir = registry.materialise_engine(published)
     else:
         attempt = Attempt(key, worker)
         master_path = registry.materialise_master(version.master) / MASTER_FILE
@@ -158,7 +159,10 @@ def _run(job: ProofJob, failed: FailedSample, worker: WorkerContext, folder: Pat
     )
     key = job.manifest.key
     outcome = run_child(
-        REPLAY, request, place, worker.proof_limits,
+        REPLAY,
+        request,
+        place,
+        worker.proof_limits,
         lambda event: worker.on_progress(key, event),
-    )  # fmt: skip
+    )
     return outcome.require(ProofError, EngineIncompatibleError)

@@ -140,7 +140,8 @@ def _fault(
     """How far a third's answer is from that of a model, "" where they agree."""
     assert model is not None
     inputs = found.sample.inputs
-    wanted, size = model.run(inputs), found.typical
+    wanted = model.run(inputs)
+    size = found.typical
     result = compare_output(found.spec, claim.recipe, inputs, answer, wanted, found.allowed, size)
     return "" if is_agreement(found.spec, result, wanted) else result.fault
 

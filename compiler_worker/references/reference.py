@@ -116,6 +116,11 @@ def open_reference(
     """
     if isinstance(eager, str):
         return _without_import(master_path, master, eager, cache_dir, kind, num_threads)
+
+    def without_import(reason: str) -> Reference:
+        found = _without_import(master_path, master, reason, cache_dir, kind, num_threads)
+        return _doubled(found, master_path, master, cache_dir, kind)
+
     keep = partial(_kept, master, cache_dir)
     witness: Model | None
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
@@ -126,11 +131,8 @@ def open_reference(
             is_imported=kind is EngineKind.INDUCTOR,
             open_third=partial(EvaluatorModel.open, master_path, master),
             open_values=partial(FxModel.of_values, master_path, master),
-            without_import=lambda reason: _doubled(
-                _without_import(master_path, master, reason, cache_dir, kind, num_threads),
-                master_path, master, cache_dir, kind,
-            ),
-        )  # fmt: skip
+            without_import=without_import,
+        )
     else:
         witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
         witness_name, refusal = evaluator_name(), "; ".join(filter(None, (refusal, none)))
@@ -169,7 +171,8 @@ def _without_import(
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
     if witness is None:
         raise ProofError(f"no reference can run this master: {reason}; {refusal}")
-    name, model = ort_name(), keep(ort_name(), lambda: witness)
+    name = ort_name()
+    model = keep(ort_name(), lambda: witness)
     if kind is EngineKind.ONNXRUNTIME:
         name = evaluator_name()
         # Now, although the cache opens its models late: a refusal must come before the first

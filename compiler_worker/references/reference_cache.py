@@ -79,7 +79,8 @@ def tidy(
         max_bytes: what they may hold together.
         max_age_s: since an entry was read last.
     """
-    now_s, num_bytes = time.time(), 0
+    now_s = time.time()
+    num_bytes = 0
     for path, found in _newest_first(directory):
         num_bytes += found.st_size
         limit_s = _MAX_WRITE_S if path.name.startswith(_TEMPORARY) else max_age_s

@@ -67,8 +67,10 @@ def compare_engines(version: ModelVersion, worker: WorkerContext) -> Iterator[Jo
         except SmeltError as error:
             logger.warning(
                 "engines of %s are compared by their own proofs on %s: %s",
-                version.name, device.generation, error,
-            )  # fmt: skip
+                version.name,
+                device.generation,
+                error,
+            )
             continue
         except Exception:
             # A fault of our own: the engines are built, and their builder gets its report.
@@ -197,9 +199,12 @@ def _result(
             eager_held_bytes=entrants.engines[0].proof.eager_peak_memory_bytes,
         )
         outcome = run_child(
-            TIME, request, folder, worker.proof_limits,
+            TIME,
+            request,
+            folder,
+            worker.proof_limits,
             lambda event: worker.on_progress(key, _with_num_engines(event, len(entrants.engines))),
-        )  # fmt: skip
+        )
     result = outcome.require(ProofError)
     if fault := result.failed.get(entrants.incumbent):
         # Without it nothing links this run to the earlier ones.

@@ -94,7 +94,8 @@ class IntegerUses:
         branch: Any = node.graph
         outer, inner = None, None
         while branch is not graph and branch in self._owners:
-            outer, inner = self._owners[branch], branch
+            outer = self._owners[branch]
+            inner = branch
             branch = outer.graph
         return outer, inner
 

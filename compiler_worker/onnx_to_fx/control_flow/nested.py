@@ -24,7 +24,8 @@ class NestedBuilder(GraphBuilder):
         """Start an empty graph below `outer`."""
         super().__init__(outer.float_dtype)
         self.floats = outer.floats
-        self._outer, self.depth = outer, outer.depth + 1
+        self._outer = outer
+        self.depth = outer.depth + 1
         self.owners = outer.owners
         self.owners[self.graph] = self
         self._lifted: dict[torch.fx.Node, torch.fx.Node] = {}

@@ -41,7 +41,9 @@ class _Repeated:
     """One loop while it is emitted; what goes round starts with the round's number and its go."""
 
     def __init__(self, rounds: Rounds) -> None:
-        self._rounds, self._op, self._outer = rounds, rounds.op, rounds.op.graph
+        self._rounds = rounds
+        self._op = rounds.op
+        self._outer = rounds.op.graph
         self._inner = NestedBuilder(self._outer)
         self._start = [self._started(value) for value in rounds.first]
         self._stacks: list[Tensor] = []

@@ -79,7 +79,8 @@ def gru_step(
         x: [B, 3 * H].
         weights: of one direction.
     """
-    (h,), size = states, states[0].shape[-1]
+    (h,) = states
+    size = states[0].shape[-1]
     recurrence, bias = weights.recurrence, weights.bias
     gates = x[:, : 2 * size] + h @ recurrence[:, : 2 * size] + bias[: 2 * size]
     update, reset = form.act(0, gates).chunk(2, -1)

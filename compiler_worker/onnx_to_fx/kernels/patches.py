@@ -29,7 +29,8 @@ def col2im(
     """
     padded = [sum(sizes) for sizes in zip(image, begins, ends, strict=True)]
     place = torch.zeros([], dtype=torch.int64, device=columns.device)
-    rank, elements = len(kernel), 1
+    rank = len(kernel)
+    elements = 1
     for axis in range(rank):
         extent = (kernel[axis] - 1) * dilations[axis] + 1
         windows = (padded[axis] - extent) // strides[axis] + 1

@@ -30,7 +30,8 @@ def loop(op: Op) -> list[AnyValue]:
 
     Raises UnsupportedGraphError for a body with fewer outputs than carried values.
     """
-    body, first = op.subgraph("body"), [op.any_value(i) for i in range(2, len(op.inputs))]
+    body = op.subgraph("body")
+    first = [op.any_value(i) for i in range(2, len(op.inputs))]
     num_rows = len(body.proto.output) - 1 - len(first)
     if num_rows < 0:
         raise op.refuse(f"its body gives {len(body.proto.output)} outputs for {len(first)} carried")

@@ -88,7 +88,8 @@ def _scanned(
     axes: Sequence[int],
     reverses: Sequence[bool],
 ) -> tuple[list[AnyValue], list[Value]]:
-    body, length = op.subgraph("body"), _length(op, sources, axes)
+    body = op.subgraph("body")
+    length = _length(op, sources, axes)
 
     def run(graph: GraphBuilder, index: Value, carried: Sequence[AnyValue]) -> Round:
         back = _from_the_end(graph, index, length)

@@ -204,7 +204,8 @@ def bit_shift(op: Op) -> Tensor:
     safe = op.call(torch.where, inside, count, 0)
     if op.attr_str("direction") == "LEFT":
         moved = op.call(torch.bitwise_left_shift, x, safe)
-        shifted, rest = wrapped(op, moved, x.dtype), op.call(torch.zeros_like, x)
+        shifted = wrapped(op, moved, x.dtype)
+        rest = op.call(torch.zeros_like, x)
     else:
         shifted = unsigned.shifted_right(op, x, safe)
         rest = op.call(torch.zeros_like, x)

@@ -63,7 +63,8 @@ def einsum(op: Op) -> Tensor:
     """Sum of products in Einstein's notation."""
     equation = op.attr_str("equation").replace(" ", "")
     operands = op.tensors()
-    dtype, rank = operands[0].dtype, _einsum_rank(equation, operands)
+    dtype = operands[0].dtype
+    rank = _einsum_rank(equation, operands)
     node = op.call(torch.einsum, equation, operands)
     if not operands[0].is_float and dtype != torch.int64:
         # torch sums small integers in 64 bits.

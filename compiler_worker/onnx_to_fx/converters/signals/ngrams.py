@@ -67,7 +67,10 @@ def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[in
     if pool is None:
         raise op.refuse("a pool of strings is not translated")
     low, high = op.attr_int("min_gram_length"), op.attr_int("max_gram_length")
-    lengths, pools, kept, first = [], [], [], 0
+    lengths = []
+    pools = []
+    kept = []
+    first = 0
     for length, start in enumerate(starts, start=1):
         end = starts[length] if length < len(starts) else len(pool)
         grams = np.asarray(pool[start:end], np.int64)

@@ -45,7 +45,8 @@ def max_unpool(op: Op) -> Tensor:
     """
     x, index = op.tensor(0), op.tensor(1)
     kernel = op.maybe_ints("kernel_shape") or []
-    rank, dims = len(kernel), op.dims(0)
+    rank = len(kernel)
+    dims = op.dims(0)
     if x.rank != rank + 2:
         raise op.refuse(f"a window of {rank} axes for an input of rank {x.rank}")
     strides = op.maybe_ints("strides") or [1] * rank

@@ -231,7 +231,8 @@ def _cropped(op: Op, target: _Axis) -> torch.fx.Node:
     start, end = target.region or (0.0, 1.0)
     if isinstance(target.target, Sym):
         raise op.refuse("tf_crop_and_resize needs a static size to resize to")
-    last, steps = target.size - 1, _steps(op, target)
+    last = target.size - 1
+    steps = _steps(op, target)
     if target.target == 1:
         place = op.call(operator.add, steps, 0.5 * (start + end))
         return op.call(operator.mul, place, last)

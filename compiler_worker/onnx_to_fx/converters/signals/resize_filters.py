@@ -51,7 +51,8 @@ def emit_antialiased(
         scale: output elements per input element.
         is_cubic: cubic, else linear.
     """
-    scale, graph = min(scale, 1.0), op.graph
+    scale = min(scale, 1.0)
+    graph = op.graph
     first = math.floor(-(2 if is_cubic else 1) / scale) + 1
     reach = op.call(torch.arange, first, 2 - first, dtype=torch.float64, device=graph.device())
     floor = op.call(torch.floor, coordinates)

@@ -143,7 +143,9 @@ def eye_like(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for small elements (`CARRIED` less `WIDE_UNSIGNED`).
     """
-    x, (rows, columns), graph = op.tensor(0), op.dims(0), op.graph
+    x = op.tensor(0)
+    rows, columns = op.dims(0)
+    graph = op.graph
     elem_type = op.maybe_int("dtype")
     dtype = x.dtype if elem_type is None else dtype_from_attribute(op, elem_type)
     if dtype in CARRIED - WIDE_UNSIGNED:

@@ -273,7 +273,8 @@ def _scatter_slices(
     op: Op, x: Tensor, columns: list[torch.fx.Node], updates: Tensor, reduction: str
 ) -> torch.fx.Node:
     """Scatter with a product or extreme: slices become rows of one matrix [places, slice]."""
-    depth, sizes = len(columns), op.dims(0)
+    depth = len(columns)
+    sizes = op.dims(0)
     row: torch.fx.Node | None = None
     for axis, column in enumerate(columns):
         position = op.call(torch.remainder, column, sizes[axis])

@@ -157,7 +157,8 @@ def _is_zero(size: HostInt) -> bool:
 
 def _pad_axis(op: Op, x: Tensor, axis: int, pads: tuple[HostInt, HostInt], mode: str) -> Tensor:
     """Pad one axis by picking source positions; exact for any rank and element type."""
-    size, (begin, end) = op.graph.dim(x, axis), pads
+    size = op.graph.dim(x, axis)
+    begin, end = pads
     if isinstance(begin, Sym) or isinstance(end, Sym):
         raise op.refuse(f"pads of mode '{mode}' must be constant")
     graph = op.graph
