@@ -1,4 +1,4 @@
-"""Opens what a compiler process works with: store, devices, metrics, progress."""
+"""Opens what a compiler process uses: store, devices, metrics, progress."""
 
 import sys
 from collections.abc import Iterator

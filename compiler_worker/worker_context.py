@@ -40,8 +40,8 @@ class WorkerContext:
         signer: signs engines and proofs before they are published; None leaves them unsigned.
         recorder: records COMPILER_METRICS.
         on_progress: called for each event and log line of a child, in the building thread.
-        stop_reason: why a child that works now should be ended, "" while it should not; asked
-            again and again.
+        stop_reason: why a child that works now should be ended, "" while it should not;
+            called repeatedly.
     """
 
     registry: Registry

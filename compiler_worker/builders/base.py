@@ -45,7 +45,7 @@ class BuildOutput:
         files: files to publish by name, all inside the workspace; empty for kinds that run
             the master itself.
         needs_master: whether the run half reads the master.
-        findings: the builder's warnings, word for word.
+        findings: the builder's warnings, unchanged.
     """
 
     files: dict[str, Path]
@@ -95,7 +95,7 @@ class Builder(Protocol):
 
         Raises:
             BuildUnavailableError: this machine cannot build it.
-            BuildError: the builder refused or failed; its own words are in the message.
+            BuildError: the builder refused or failed; its message is included.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The master as an exported torch program: what a replica's fallback compiles.
 
-Serving never imports the compiler, so the graph crosses over as a file.
+Serving never imports the compiler, so the graph is handed over as a file.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def export_program(master_path: Path, buckets: Sequence[Bucket], target: Path) -
 
     Raises:
         UnsupportedGraphError: the graph holds something that is not translated.
-        BuildError: torch.export failed; its words are in the message.
+        BuildError: torch.export failed; its message is included.
     """
     import torch
 

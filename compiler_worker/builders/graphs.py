@@ -52,7 +52,7 @@ def export_dynamic(
         {axis: dims[dim] for axis, dim in enumerate(spec.shape) if dim in dims} for spec in inputs
     )
     # strict=False traces the graph as it runs: Dynamo's analysis of Python code is for modules that
-    # people wrote.
+    # were written by hand.
     program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
     _check_empty(program, module, inputs, ranges)
     return program

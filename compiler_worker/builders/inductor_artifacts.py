@@ -2,7 +2,7 @@
 
 Weights are arguments. Those that are the master's own, up to a cast, or several of them side
 by side, are named in the index and read from the master at load; the others (constants that
-the typed graph made, convolutions with a normalisation folded in) travel with the engine.
+the typed graph made, convolutions with a normalisation folded in) are files of the engine.
 """
 
 import hashlib

@@ -51,7 +51,7 @@ def build_package(
 
 
 def compile_package(program: "ExportedProgram", target: Path, config: Mapping[str, Any]) -> None:
-    """Compile to a package, with what runs of ours while Inductor does.
+    """Compile to a package, with our own passes and headers.
 
     Args:
         program: exported with its dynamic dimensions.
@@ -68,7 +68,7 @@ def compile_package(program: "ExportedProgram", target: Path, config: Mapping[st
     # With gradients, Inductor gives oneDNN no weights to arrange beforehand: products took 1.2 to
     # 2.1 times as long (MiniLM fp32 at 1x16 and 8x128, 2 threads, torch 2.13).
     with torch.no_grad(), warnings.catch_warnings():
-        # It speaks of torch's own lowering of int8 products, not of the engine.
+        # It is of torch's own lowering of int8 products, not of the engine.
         warnings.filterwarnings("ignore", message="To copy construct from a tensor")
         aoti_compile_and_package(program, package_path=str(target), inductor_configs=settings)
 

@@ -111,7 +111,7 @@ def _build_plan(
     """Build one graph file into a plan file; the library's warnings.
 
     Raises:
-        BuildError: with the library's own words.
+        BuildError: with the library's message.
     """
     messages = Messages()
     session = api.session(messages, plan.key.builder_options)

@@ -122,7 +122,7 @@ def dynamic_names(inputs: Sequence[TensorSpec]) -> list[str]:
 
 
 def check_ranges(inputs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -> None:
-    """Raise BuildError when a bucket says nothing about a dynamic dimension."""
+    """Raise BuildError when a bucket has no range for a dynamic dimension."""
     missing = [name for name in dynamic_names(inputs) if name not in ranges]
     if missing:
         raise BuildError(

@@ -1,6 +1,6 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
-plan keys, keep the plan → for each key, in throw-away processes: build, prove, benchmark → sign →
+plan keys, keep the plan → for each key, in child processes: build, prove, benchmark → sign →
 publish → record; at last time all that is proven together. Announcing is the caller's. A published
 key is up to date: keys name everything that changes an engine, so building it again could give no
 other one. A key that another worker builds now is left to it, and its result is taken (`turns`).
@@ -113,7 +113,7 @@ def build_model(
         if turn.lease is not None:
             with turn.lease as lease:
                 record = attempt_build(version, turn.key, leased(worker, lease))
-            # Its end tells of the lease alone. One that was published before that counts.
+            # Its end is that of the lease alone. One that was published before that counts.
             if lease.lost_to() and not record.outcome.is_good:
                 turns.again(turn.key)
             else:
@@ -293,7 +293,7 @@ def _proven(
     if device is None:
         return engine
     proof, proven_on = engine.proof, engine.proof.device
-    # Proven on a higher CPU class says nothing about this one; selection would pass it over.
+    # A proof on a higher CPU class does not cover this one; selection would pass it over.
     is_proven_here = (
         proof.outcome is ProofOutcome.PASSED
         and proven_on is not None

@@ -1,7 +1,7 @@
 """A compiler's cache that all machines of a generation share through the store.
 
 Nothing here may fail a build: what cannot be fetched, read or stored costs time alone. And
-nothing here is believed that this worker would not sign: with a key, only caches that were
+nothing here is used that this worker would not sign: with a key, only caches that were
 signed with that key are used, as objects and pickles of compilers are code.
 """
 
@@ -96,7 +96,7 @@ class _SharedCache:
                     return
 
     def _newest(self) -> tuple[int, CacheRevision | None]:
-        """The newest revision, None when it is not to be believed."""
+        """The newest revision, None when its signature is not valid."""
         number, revision = self._registry.compile_cache(self._scope)
         signer = self._worker.signer
         if revision is None:

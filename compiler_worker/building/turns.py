@@ -18,7 +18,7 @@ from services.contracts.builds.held_lease import HeldLease, take_lease
 from services.contracts.errors import NotFoundError
 from services.contracts.model.manifest import PublishedEngine
 
-# How often waiting workers ask the store, which sends no notifications.
+# How often waiting workers read the store, which sends no notifications.
 _POLL_S = 1.0
 _POLLS_PER_LEASE = 4
 
@@ -164,5 +164,5 @@ def _holder_words(lease: BuildLease | None) -> str:
 
 
 def _pause(lease_s: float) -> None:
-    """Before the store is asked again."""
+    """Before the store is read again."""
     time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))  # it has no event for a lease's end

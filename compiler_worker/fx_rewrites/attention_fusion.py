@@ -159,7 +159,7 @@ def _product_of(editor: Editor, node: Any) -> Scaled | None:
 
 
 def _uncast(node: Any) -> Any:
-    """What casts that change no number were made of; others decide what the scores are."""
+    """What casts that change no number were made of; others change the scores."""
     while is_call(node, *CASTS) and is_widening(node):
         node = node.args[0]
     return node

@@ -6,7 +6,7 @@ CUDA's matrix library adds a bias, and takes ReLU or GELU, while it writes the r
 calls of their own each reads and writes everything once more. The GELU it takes is the one
 by tanh. In float16 that differs from the one by erf about as much as rounding the result
 does (2e-4 of it, root mean square), in bfloat16 an eighth of that; so the one by erf is
-given to it in these two types, and the engine's proof has the last word.
+given to it in these two types, and the engine's proof decides.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _join(editor: Editor, product: fx.Node) -> bool:
 
 
 def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
-    """All sizes of a tensor but the last, as numbers or as nodes that know them.
+    """All sizes of a tensor but the last, as numbers or as nodes that compute them.
 
     Args:
         editor: inserts nodes for sizes that are symbols.

@@ -83,7 +83,7 @@ def rewritten(program: ExportedProgram, names: Sequence[str], export: Export) ->
 
 
 def rewrite_graph(module: fx.GraphModule, names: Sequence[str]) -> Editor:
-    """Apply rewrites to an exported graph, in place; the editor knows what was done.
+    """Apply rewrites to an exported graph, in place; the editor has what was done.
 
     Args:
         module: `ExportedProgram.module()`, whose nodes carry their fake results.

@@ -8,7 +8,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 
-# Runs, taken evenly from all: a proof is to see what real inputs look like, not each of them.
+# Runs, taken evenly from all: a proof needs the distribution of real inputs, not each of them.
 MAX_RUNS = 8
 
 

@@ -56,7 +56,7 @@ class SampleVariant(StrEnum):
 
     @property
     def is_extreme(self) -> bool:
-        """Whether values are none of the usual ones: their answers say nothing about usual ones."""
+        """Whether values are none of the usual ones: outputs differ in size from usual ones."""
         return self in _SCALES
 
 
@@ -152,7 +152,7 @@ def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
 def _further_rows(
     samples: Sequence[Sample], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> list[Sample]:
-    """More draws at the usual sizes, for a model that is seldom asked for more than one row.
+    """More draws at the usual sizes, for a model whose buckets seldom have more than one row.
 
     And at the fewest rows, where outputs are integers: of one a wrong engine shows no more than a
     rounding does.
@@ -194,7 +194,7 @@ def _each_once(
 ) -> list[tuple[Bucket, dict[str, int]]]:
     """Sizes of all buckets, without those of an earlier bucket.
 
-    An engine sees sizes, never a bucket's name: the same sizes run the same code.
+    An engine is given sizes, never a bucket's name: the same sizes run the same code.
     """
     first: dict[tuple[tuple[str, int], ...], tuple[Bucket, dict[str, int]]] = {}
     for bucket in buckets:

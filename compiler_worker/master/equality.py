@@ -1,7 +1,7 @@
 """Whether a stored master computes what the PyTorch module computes, at two shapes.
 
 This finds graphs that mean something else: a shape taken for a constant, an op exported
-wrongly. How precise an engine is, its proof says later.
+wrongly. How precise an engine is, its proof measures later.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ def read_samples(path: Path) -> dict[str, Array]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, by name; raises ValueError that says what was expected."""
+    """The arrays of an .npz file, by name; raises ValueError with what was expected."""
     try:
         # numpy takes any other file for a pickle, and advises to load it as one.
         if not zipfile.is_zipfile(path):

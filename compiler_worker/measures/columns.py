@@ -1,4 +1,4 @@
-"""Distances that see what one norm over everything hides: each column on its own scale.
+"""Distances that show what one norm over everything hides: each column on its own scale.
 
 A score of 0 to 1 beside coordinates of hundreds, or 1000 give or take 1, is nothing in a norm.
 Here every index of an axis (a feature, a class, a channel) is centred, and its error is measured
@@ -24,7 +24,7 @@ MIN_ROWS = 4
 # (seconds since 1970, for one), and of all others, which float32 holds.
 _ROUNDING_OF_DOUBLES = 1e-12
 _ROUNDING = 1e-6
-# Nor does one count that eager float32 cannot tell from its own error.
+# Nor does one count that is within the error of eager float32.
 _EAGER_FACTOR = 10.0
 
 
@@ -161,7 +161,7 @@ class Columns:
         """The worst column, of those beyond their bounds if there are any.
 
         Args:
-            eager: says which spreads are real.
+            eager: a spread within its error is not compared.
             shaken: the same with the master's own roundings shifted.
             bound_of: bounds by what eager errs: a wide one of one column excuses no other.
         """

@@ -71,7 +71,7 @@ def check_ranking(
         for model in (engine, reference)
     )
     if found.shape != wanted.shape:
-        # Said of the values too; without this the scores could not be subtracted.
+        # A fault of the engine: scores of two shapes could not be subtracted.
         words = f"{list(found.shape)} found, {list(wanted.shape)} wanted"
         return failed_task(task, f"embeddings of another shape: {words}")
     return rank_agreement(found, wanted, task)
@@ -103,7 +103,7 @@ def require_samples(
             "--samples FILE.npz, or remove 'ranking' from its recipe"
         )
     num_samples = sum(rows for _, rows in sample_chunks(samples, master, recipe, buckets))
-    # Of no more candidates than are asked for, any ranking names all.
+    # Of no more candidates than k, any ranking names all.
     if num_samples <= task.num_queries + task.top_k:
         raise InvalidRequestError(
             f"ranking: {num_samples} samples are too few for {task.num_queries} queries and more "

@@ -133,7 +133,7 @@ def metric_of(task: FunctionTask) -> Metric:
     """The function that a recipe names.
 
     Raises:
-        ProofError: it is not there; says nothing about an engine.
+        ProofError: it is not there; no verdict on an engine.
     """
     module, _, name = task.entry.partition(":")
     try:
@@ -166,7 +166,7 @@ def function_check(
     """
     try:
         value = float(metric(inputs, wanted, found))
-    except Exception as error:  # a stranger's code
+    except Exception as error:  # user code raises any type
         return failed_task(task, f"it raised {type(error).__name__}: {error}")
     if not math.isfinite(value):
         return failed_task(task, f"it gave {value}, a number is wanted")

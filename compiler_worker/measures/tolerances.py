@@ -27,7 +27,7 @@ def tolerance_for(
 
     Args:
         precision: what the engine computes in.
-        recipe: its own tolerance for the precision wins over everything else.
+        recipe: its own tolerance for the precision replaces everything else.
         eager_error: the distance of eager fp32 to the same reference, when it was measured.
         shaken_error: that of eager fp32 with the master's own roundings to eight bits shifted.
     """

@@ -51,7 +51,7 @@ def check_empty(
 
 
 def _opened(master_path: Path, master: MasterRecord) -> Model:
-    """ONNX's own implementation where ONNX Runtime does not know the master's opset."""
+    """ONNX's own implementation where ONNX Runtime does not have the master's opset."""
     try:
         return OrtModel.open(master_path, master)
     except ProofError:

@@ -1,7 +1,7 @@
-"""The importer's graph, which fallbacks run, beside ONNX Runtime: inside a throw-away process.
+"""The importer's graph, which fallbacks run, beside ONNX Runtime: inside a child process.
 
 Both compute in float32 here, so neither can be blamed for a decision that only float64 changes;
-float64 says how much of a difference is rounding. Where they differ, ONNX's evaluator is asked as
+float64 shows how much of a difference is rounding. Where they differ, ONNX's evaluator runs as
 in a proof: where it sides with the import, it takes ONNX Runtime's place.
 """
 
@@ -107,7 +107,7 @@ class _Judge:
             return FallbackVerdict(unknown=f"{name} answers none of the samples with numbers")
         errors, typical = self._rounding(samples)
         refuted, faulty = self._compared(samples, errors, report)
-        # Asked only where they differ: the evaluator is slow.
+        # Opened only where they differ: the evaluator is slow.
         if refuted and self._has_wrong_witness(samples, errors, typical):
             refuted, faulty = self._compared(samples, errors, report)
         kept = self._kept(samples, faulty)
@@ -212,7 +212,7 @@ class _Judge:
     def _kept(
         self, samples: Sequence[Sample], faulty: Sequence[Mapping[str, int]]
     ) -> list[KeptAnswer]:
-        """Those that showed a fault first, then the largest for which there is room."""
+        """Those that showed a fault first, then the largest that fit into _MAX_KEPT_BYTES."""
         answers = [
             (sample.sizes not in faulty, KeptAnswer(inputs=sample.inputs, outputs=outputs))
             for sample in samples

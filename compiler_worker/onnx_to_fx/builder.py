@@ -1,4 +1,4 @@
-"""Emits fx nodes: the one place that knows how values become graph arguments."""
+"""Emits fx nodes: the one place where values become graph arguments."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class GraphBuilder:
         self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
         # By identity: an array may be read as several types, and is large to compare.
         self._registered: dict[tuple[int, torch.dtype], Tensor] = {}
-        # Keeps registered constants alive, so that an id is never used twice.
+        # Holds registered constants, so that an id is never used twice.
         self._constant_at: dict[torch.fx.Node, Constant] = {}
         self.anchor: torch.fx.Node | None = None
         self._folded: dict[torch.fx.Node, Any] = {}
@@ -119,7 +119,7 @@ class GraphBuilder:
         return self._between(node, interface(dtype), carrier(dtype))
 
     def output(self, value: Value) -> torch.fx.Node:
-        """Return a value as the graph hands it out."""
+        """Return a value as an output of the graph has it."""
         x = self.tensor(value)
         return self._between(x.node, carrier(x.dtype), interface(x.dtype))
 
@@ -178,7 +178,7 @@ class GraphBuilder:
     def shared(self, function: Callable[..., Any], *args: object) -> torch.fx.Node:
         """Emit a pure scalar function once per set of arguments, as far out as they are known."""
         arguments: Any = map_aggregate(args, _argument)  # type: ignore[type-var]
-        # What asks a tensor for its device or type is no number: it cannot cross a graph's edge.
+        # The device or type of a tensor is no number: it cannot cross a graph's edge.
         owner = self if function is getattr else self._innermost(arguments)
         return owner.emit_shared(function, arguments)
 
@@ -201,7 +201,7 @@ class GraphBuilder:
         return map_arg(map_aggregate(args, _argument), self.here)
 
     def here(self, node: torch.fx.Node) -> torch.fx.Node:
-        """Return a node as this graph sees it."""
+        """Return the node that stands for a node in this graph."""
         return node
 
     def add_module(self, name: str, module: torch.nn.Module) -> torch.fx.Node:
@@ -312,7 +312,7 @@ class GraphBuilder:
 
     def float_like(self) -> torch.fx.Node:
         """Return an empty tensor of the type that the master's float32 runs as."""
-        # Holds no data: it exists to be moved with the module and asked for its type.
+        # Holds no data: it exists to be moved with the module, for its type.
         if not hasattr(self.root, "float_like"):
             empty = torch.zeros((), dtype=self.floats.usual)
             self.root.register_buffer("float_like", empty, persistent=False)

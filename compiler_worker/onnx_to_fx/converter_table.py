@@ -25,8 +25,8 @@ class Converter:
     """How one op is translated.
 
     Attributes:
-        versions: schema versions of the op whose meaning `convert` knows. A version
-            that a newer ONNX adds is refused until someone has read what changed.
+        versions: schema versions of the op that `convert` implements. A version
+            that a newer ONNX adds is refused until it is added here.
         attributes: every attribute understood; any other one refuses the node.
         carried: element types without kernels of their own (`dtypes.CARRIED`) that
             `convert` takes as they are carried; any other one refuses the node.

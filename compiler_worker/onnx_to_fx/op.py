@@ -1,4 +1,4 @@
-"""One ONNX node as a converter sees it: typed attributes, inputs in either world."""
+"""One ONNX node as a converter reads it: typed attributes, inputs on host or device."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Op:
         self._attributes = {a.name: a for a in proto.attribute}
         self._subgraphs = subgraphs
 
-    # What the node says of itself
+    # The node itself
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class Op:
     def _attribute(self, name: str, kind: type[T]) -> T | None:
         proto = self._attributes.get(name)
         if proto is None:
-            # The schema of the version in force knows the default: it moved for some ops.
+            # The schema of the version in force has the default: it moved for some ops.
             known = self.schema.attributes.get(name)
             proto = known.default_value if known is not None else None
         if proto is None or proto.type == onnx.AttributeProto.UNDEFINED:

@@ -91,7 +91,7 @@ class Sym:
         return self.apply(operator.neg, self)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same computation; says nothing about values."""
+        """Whether both are the same computation; two others may still be equal in value."""
         return isinstance(other, Sym) and self.node is other.node
 
     def __hash__(self) -> int:
@@ -160,7 +160,7 @@ def left_over(total: list[HostInt], parts: list[HostInt]) -> int | None:
 
 
 def known_equal(left: HostInt, right: HostInt) -> bool | None:
-    """Return whether two values are equal, None when only the call can tell."""
+    """Return whether two values are equal, None when that is dynamic."""
     if not isinstance(left, Sym) and not isinstance(right, Sym):
         return left == right
     if left == right:
@@ -174,7 +174,7 @@ def known_equal(left: HostInt, right: HostInt) -> bool | None:
 def sym_equal(left: HostInt, right: HostInt) -> HostInt:
     """Return whether two values are equal.
 
-    As arithmetic: what asks a size in the call would make an export serve the sizes that
+    As arithmetic: a branch on a size would make an export serve the sizes that
     answer as the example does, and no others.
     """
     known = known_equal(left, right)

@@ -74,10 +74,10 @@ def plan_builds(
 
     Args:
         version: what is served, and by which recipe.
-        wanted: what was asked for.
+        wanted: generations, kinds and precisions.
         devices: what this machine has.
         find_builder: builder of a kind.
-        refusal: why a kind cannot take the master at all; asked where all else is well.
+        refusal: why a kind cannot take the master at all; called where nothing else is against it.
 
     Raises:
         InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has

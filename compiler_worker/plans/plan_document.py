@@ -1,7 +1,7 @@
 """Keeps what a machine found to be buildable as documents, and picks what to build now.
 
-A plan speaks of one model version and one class of nodes, whole: every kind and precision of
-the recipe, whatever this run was asked to build.
+A plan is of one model version and one class of nodes, whole: every kind and precision of
+the recipe, whatever this run is to build.
 """
 
 import logging
@@ -48,7 +48,7 @@ def keep_plans(
         refusals: what is known of the master already.
 
     Raises:
-        InvalidRecipeError: the recipe does not speak of this model.
+        InvalidRecipeError: the recipe does not fit this model.
         InvalidRequestError: kinds or precisions are wanted that the recipe leaves out.
     """
     _check_wanted(version, wanted)
@@ -89,7 +89,7 @@ def plan_for(
     compiler: str = "",
     refusal: Callable[[EngineKind], str] = lambda _: "",
 ) -> BuildPlan:
-    """The whole plan of a model version for one generation, as this machine sees it.
+    """The whole plan of a model version for one generation, made on this machine.
 
     Args:
         version: what is served, and by which recipe.
@@ -136,7 +136,7 @@ def plan_for(
 
 
 def chosen(table: BuildTable, wanted: Wanted, registry: Registry) -> BuildTable:
-    """The keys of a table that were asked for; what is left out for a failure says so.
+    """The keys of a table that are wanted; what is left out for a failure is in `skipped`.
 
     Args:
         table: all that this machine could build.

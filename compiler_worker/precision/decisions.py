@@ -46,7 +46,7 @@ def deciding_outputs(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _blurred(model: ir.Model) -> set[ir.Value]:
-    """Floats that a sum of many terms went into, or that only a round of a loop knows."""
+    """Floats that a sum of many terms went into, or that are known only inside of a loop."""
     found = {
         value
         for graph in model.graphs()

@@ -157,7 +157,7 @@ def _follows(node: Node, known: set[Node], moving: Mapping[Node, Sequence[Dispat
 
 
 class _Fates:
-    """Knows of each node of a graph what became of it."""
+    """Finds for each node of a graph what became of it."""
 
     def __init__(self, graph: Graph, kernels: Sequence[FusedKernel]) -> None:
         self._kernels: dict[str, list[int]] = defaultdict(list)

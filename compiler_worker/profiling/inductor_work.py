@@ -1,8 +1,8 @@
 """A piece of work of Inductor's scheduler: what it computes, and the bytes that it moves.
 
-Inductor says of each piece what it comes from, but that list grows along the graph: what made an
-operand stands in it too, though another kernel computed it. What a piece computes itself is found
-by going back from each node to the tensors that the piece reads.
+Inductor records for each piece what it comes from, but that list grows along the graph: what made
+an operand stands in it too, though another kernel computed it. What a piece computes itself is
+found by going back from each node to the tensors that the piece reads.
 """
 
 import math
@@ -93,7 +93,7 @@ class _Walk:
         return False if False in found else (True if True in found else None)
 
     def _at_end(self, node: Node) -> Any:
-        """What an operand says where one need not go further back; else _GO_ON."""
+        """The answer at an operand where one need not go further back; else _GO_ON."""
         if node in self._read:
             return True
         if node.op == "placeholder":

@@ -1,6 +1,6 @@
 """What this machine reaches: a matrix product and a copy, measured beside what is judged by them.
 
-Peaks of a data sheet say nothing about a machine that others use too, or of how many of its
+Peaks of a data sheet do not hold for a machine that is shared, or of how many of its
 threads are ours.
 """
 

@@ -78,7 +78,7 @@ def profile_model(
     except BuildUnavailableError:
         raise
     except BuildError as error:
-        # Shown to a person at once, and kept in no record.
+        # Shown at once, and kept in no record.
         raise BuildError("\n".join([str(error), *error.log_tail])) from None
 
 

@@ -199,7 +199,7 @@ def file_lines(report: ProfileReport) -> list[str]:
 
 
 def percent(share: float | None) -> str:
-    """A share for people."""
+    """A share as text."""
     return "-" if share is None else f"{share * 100:.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""Seconds of every op and kernel, as torch's profiler sees them; and its Chrome traces."""
+"""Seconds of every op and kernel from torch's profiler; and its Chrome traces."""
 
 import re
 from collections import defaultdict
@@ -109,7 +109,7 @@ def _next(events: Sequence[Any], name: str, start: int) -> int | None:
 def plain_name(name: str) -> str:
     """A kernel's name without what code, wrapper and profiler each put around it."""
     if name.startswith("torch.ops."):
-        # torch.ops.aten.add.Tensor: the profiler knows it without the overload.
+        # torch.ops.aten.add.Tensor: the profiler names it without the overload.
         name = name.removeprefix("torch.ops.").rpartition(".")[0]
     return re.split(r"::|\.", _GRAPH.sub("", name))[-1]
 

@@ -24,7 +24,7 @@ from services.contracts.model.recipe import Bucket, Tolerance
 
 
 class Comparing:
-    """An engine beside its reference: what every sample says, and all of them together.
+    """An engine beside its reference: each sample, and all of them together.
 
     Attributes:
         worst: the sample that is farthest off.
@@ -66,7 +66,7 @@ class Comparing:
         has, follow it.
 
         Raises:
-            EngineError: the engine failed; says at which bucket and sizes.
+            EngineError: the engine failed; has the bucket and the sizes.
         """
         # Before anything is compared: errors are measured by the usual size of all answers. Models
         # of a reference keep what they computed, so the second run in `_meet` is read from disk.
@@ -176,7 +176,7 @@ class _Answer:
 def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """An engine's answer to copies of its own, which are overwritten as soon as it is given.
 
-    So is the memory that requests lie in. The reference never sees what an engine wrote to.
+    So is the memory of the inputs. The reference never reads what an engine wrote to.
 
     Raises:
         EngineError: the engine failed, or wrote to an input.

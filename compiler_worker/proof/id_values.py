@@ -1,7 +1,7 @@
 """Integers that name the largest of some values: ids are compared through those values.
 
 Of two classes that score the same, whichever an engine names is right. Where the graph has the
-values that an output of ids was made of, they say so; elsewhere ids are equal or they are not.
+values that an output of ids was made of, they decide; elsewhere ids are equal or they are not.
 """
 
 from collections.abc import Mapping

@@ -48,8 +48,7 @@ def judge(
         report: called with each step in words.
 
     Raises:
-        ProofError: the reference itself cannot be trusted or run; says nothing about the
-            engine.
+        ProofError: the reference itself cannot be trusted or run; no verdict on the engine.
     """
     reference, samples, notes = _samples(claim, reference)
     reported = announced(samples, "computing the reference", report)

@@ -102,7 +102,7 @@ class OutputJudge:
 
     @classmethod
     def of(cls, bounds: Bounds) -> "OutputJudge":
-        """A judge who has seen nothing yet."""
+        """A judge without samples."""
         return cls(bounds=bounds, eager=bounds.columns(), shaken=bounds.columns())
 
     def expect(self, sample: Sample, wanted: _Arrays) -> None:
@@ -217,7 +217,7 @@ class OutputJudge:
         return here.column > factor * there.column or here.gain > factor * there.gain
 
     def column_check(self) -> ColumnCheck | None:
-        """What all samples together say of an output of floats; None of others."""
+        """The check of all samples of an output of floats together; None of others."""
         allowed = self.bounds.together
         if self.bounds.is_exact or not self.columns.is_begun:
             return None

@@ -40,8 +40,8 @@ def prove_one(request: ProofRequest, events: Events) -> Proof:
     """Prove one engine.
 
     Raises:
-        ProofError: there is no reference to be trusted; says nothing about the engine.
-        EngineIncompatibleError: it is for another device or library; says nothing either.
+        ProofError: there is no reference to be trusted; no verdict on the engine.
+        EngineIncompatibleError: it is for another device or library; no verdict either.
     """
     started = time.monotonic()
     proof = _Proving(request, events).run()

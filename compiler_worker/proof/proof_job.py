@@ -1,4 +1,4 @@
-"""Proofs in throw-away processes: of an engine just built, or of a published one."""
+"""Proofs in child processes: of an engine just built, or of a published one."""
 
 import logging
 from collections.abc import Callable
@@ -121,13 +121,13 @@ def prove_published(
     Args:
         digest: of the engine, or a prefix of it that names only one.
         worker: what all builds of this worker share.
-        version: whose recipe says what is equal; by default the newest of the same master.
+        version: whose recipe defines what is equal; by default the newest of the same master.
         on_outcome: called with how the child ended, whatever it found.
 
     Raises:
         NotFoundError: no such engine, or no model version has its master and its terms.
-        EngineIncompatibleError: this machine has not the device or library that runs it; says
-            which is needed.
+        EngineIncompatibleError: this machine has not the device or library that runs it; the
+            message names it.
         ProofError: there is no verdict, as the reference is not to be trusted or the proof's
             process was ended; the engine keeps its proof.
     """

@@ -1,4 +1,4 @@
-"""The reference with one output spoilt: whether a recipe's tasks would see it."""
+"""The reference with one output spoilt: whether a recipe's tasks would refuse it."""
 
 from collections.abc import Mapping
 

@@ -20,7 +20,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe, Tolerance
 
-# Where only the distance is asked for, and no verdict.
+# Where only the distance is wanted, and no verdict.
 _ANY_DISTANCE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)
 
 
@@ -48,7 +48,7 @@ def eager_errors(
     Args:
         reference: with its eager outputs.
         master: names the outputs.
-        recipe: says which positions of them count.
+        recipe: names the masks of positions that count.
         samples: whose largest distance is taken.
         typical: sizes of elements by output, as `typical_sizes` has them.
     """

@@ -1,4 +1,4 @@
-"""Who is wrong where the importer and ONNX Runtime differ: ONNX's own implementation is asked.
+"""Which is wrong where the importer and ONNX Runtime differ: ONNX's own implementation decides.
 
 Where it sides with ONNX Runtime the importer is wrong: engines that it made are refused, and all
 others are compared without it; so where it fails at inputs that ONNX Runtime computes. Where it

@@ -108,7 +108,7 @@ class FxModel:
         """Compute all outputs; float32 ones come as float64 from a float64 import.
 
         Raises:
-            ProofError: PyTorch failed; its words are in the message.
+            ProofError: PyTorch failed; its message is included.
         """
         import torch
 
@@ -162,8 +162,7 @@ class OrtModel:
             is_double: compute in float64 what is float32 in the master.
 
         Raises:
-            ProofError: ONNX Runtime is not installed or refuses the graph; its words are in
-                the message.
+            ProofError: ONNX Runtime is not installed or refuses the graph.
         """
         if reason := missing_reason("onnxruntime"):
             raise ProofError(reason)
@@ -190,7 +189,7 @@ class OrtModel:
         """Compute all outputs.
 
         Raises:
-            ProofError: ONNX Runtime failed; its words are in the message.
+            ProofError: ONNX Runtime failed; its message is included.
         """
         names = [spec.name for spec in self._master.outputs]
         is_special = has_bfloat16(self._master.inputs, self._master.outputs)
@@ -241,7 +240,7 @@ class EvaluatorModel:
         """Compute all outputs.
 
         Raises:
-            ProofError: the reference implementation failed; its words are in the message.
+            ProofError: the reference implementation failed; its message is included.
         """
         names = [spec.name for spec in self._master.outputs]
         outputs = self._computed(names, inputs)

@@ -2,9 +2,9 @@
 
 The float64 run goes through our own importer, so a fault of the importer would stand in
 the reference and in every engine compiled from the same import. ONNX Runtime, which shares
-no code with it, must therefore agree before the reference is believed; where it refuses the
-master (an opset that it does not know yet), ONNX's own reference implementation must. Who is
-wrong where they differ is asked in `blame`.
+no code with it, must therefore agree before the reference is used; where it refuses the
+master (an opset that it does not have yet), ONNX's own reference implementation must. Which is
+wrong where they differ is found in `blame`.
 
 A master that the importer refuses (trees, for one) is compared with ONNX Runtime, and engines
 of ONNX Runtime itself with ONNX's own reference implementation: never with their own library.

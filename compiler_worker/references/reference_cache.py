@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[str, Array] | None:
 
 
 def _is_worth_keeping(outputs: Mapping[str, Array]) -> bool:
-    # numpy's files do not know extension types such as bfloat16 (kind "V").
+    # numpy's files do not keep extension types such as bfloat16 (kind "V").
     is_plain = all(array.dtype.kind in "fiub" for array in outputs.values())
     return is_plain and sum(array.nbytes for array in outputs.values()) <= _MAX_ENTRY_BYTES
 

@@ -4,7 +4,7 @@ All sides take turns, one measured call each, so that a change of clock or load 
 every round has another order, so that none always runs after the same one. Before it a short
 call is made once unmeasured: the caches are the side's own then, and other sides' threads have
 stopped to spin for work. What the baseline seems to gain on its own call of the round before is
-noise; what threads waited for a CPU is other processes' doing (see `paired`).
+noise; what threads waited for a CPU is caused by other processes (see `paired`).
 
 All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
 whatever the engine's precision, so that speed-ups of all engines of a model can be compared. Where
@@ -62,7 +62,7 @@ class Contender:
     """What is timed.
 
     Attributes:
-        held_bytes: memory that it took to load it.
+        held_bytes: memory that loading it used.
         is_context: it decides nothing, and is called less often.
     """
 

@@ -156,7 +156,7 @@ def _bounded(
 def joint_run(
     entrants: Entrants, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> JointRun:
-    """One run in a throw-away process, signed if this worker has a key; it is not kept yet.
+    """One run in a child process, signed if this worker has a key; it is not kept yet.
 
     Args:
         entrants: from `entrants_of`.
@@ -213,7 +213,7 @@ def _result(
 
 
 def _with_num_engines(event: ChildEvent, num_engines: int) -> ChildEvent:
-    """Says whose stage this is: events go under the key of one engine."""
+    """Names all engines of the stage: events go under the key of one engine."""
     if event.stage is not Stage.BENCHMARK:
         return event
     words = f"{num_engines} engines in turns, eager and the fallback beside them"

@@ -1,6 +1,6 @@
 """Names for the dynamic dimensions that an exporter left unnamed, or numbered (`s31`, `unk__6`).
 
-Recipes, errors and the sizes by default speak of dimensions by name, so names have to mean
+Recipes, errors and the sizes by default name dimensions, so names have to mean
 something, and dimensions that are always equal need one name.
 """
 

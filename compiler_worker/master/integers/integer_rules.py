@@ -1,4 +1,4 @@
-"""What each op asks of an integer operand, given what is asked of its outputs.
+"""What each op requires of an integer operand, given what is required of its outputs.
 
 A rule takes the walk, a node and the place of the operand among its inputs, and gives spans in
 the operand's axes. Semantics: https://onnx.ai/onnx/operators

@@ -19,7 +19,7 @@ Kept: TypeAlias = dict[bytes, AnyValue]
 
 
 class Subgraph:
-    """A graph inside of a node; it sees the names around the node.
+    """A graph inside of a node; the names around the node are in its scope.
 
     Attributes:
         proto: the graph itself.

@@ -110,6 +110,6 @@ def lstm_step(
     taken = form.act(0, for_input + peep_input * c)
     kept = 1 - taken if form.couples else form.act(0, for_forget + peep_forget * c)
     cell = kept * c + taken * form.act(1, for_cell)
-    # The output gate sees the new cell state, the two others saw the old one.
+    # The output gate uses the new cell state, the two others the old one.
     shown = form.act(0, for_output + peep_output * cell)
     return [shown * form.act(2, cell), cell]

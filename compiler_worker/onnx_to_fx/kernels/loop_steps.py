@@ -1,4 +1,4 @@
-"""Steps of a loop whose number of rounds only the call knows."""
+"""Steps of a loop whose number of rounds is dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def runs(
     Args:
         index: number of the round, of no axes.
         count: rounds at most; None for no bound.
-        condition: what the round before says, one element; None for always.
+        condition: of the round before, one element; None for always.
     """
     bound = count.reshape(()) if isinstance(count, torch.Tensor) else count
     go = torch.ge(index, 0) if bound is None else torch.lt(index, bound)

@@ -58,6 +58,7 @@ def scan_of_a_batch(op: Op) -> list[AnyValue]:
     axes = [0] * len(sources)
     reverses = list(map(bool, _per(op, "directions", len(sources))))
     rows = []
+    # Unrolled: in this form each entry of the batch is a scan with states of its own.
     for entry in range(batch):
         given = [[_entry(op.graph, x, 0, entry) for x in xs] for xs in (states, sources)]
         carried, stacks = _scanned(op, given[0], given[1], axes, reverses)

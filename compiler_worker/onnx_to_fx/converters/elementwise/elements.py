@@ -96,7 +96,7 @@ def emit_cast(
 def _integers(
     op: Op, node: torch.fx.Node, source: torch.dtype, target: torch.dtype
 ) -> torch.fx.Node:
-    """Upper bits that the target has no room for are dropped."""
+    """Upper bits beyond the width of the target are dropped."""
     if target == torch.uint64:
         if source.is_floating_point:
             return op.method("view", op.method("to", node, torch.uint64), torch.int64)

@@ -24,7 +24,7 @@ def wrap(op: Op, x: Tensor) -> Tensor:
 
 
 def ordered(op: Op, x: Tensor) -> Node:
-    """Return integers in the order of the elements; `ordered` again gives them back."""
+    """Return integers in the order of the elements; `ordered` again undoes it."""
     if x.dtype != torch.uint64:
         return x.node
     return _flipped(op, x.node)
@@ -98,7 +98,7 @@ def shifted_right(op: Op, x: Tensor, count: Node) -> Node:
     """
     if x.dtype != torch.uint64:
         return op.call(torch.bitwise_right_shift, x, count)
-    # Moving once makes room for the sign bit; the rest is a move of a positive number.
+    # Shifting by one clears the sign bit; the rest is a shift of a positive number.
     rest = op.call(torch.clamp, op.call(torch.sub, count, 1), min=0)
     moved = op.call(torch.bitwise_right_shift, _shifted_once(op, x.node), rest)
     return op.call(torch.where, op.call(torch.eq, count, 0), x, moved)

@@ -24,7 +24,7 @@ class Heads:
     q: Tensor
     k: Tensor
     v: Tensor
-    # Query heads per key/value head, None where only the call knows.
+    # Query heads per key/value head, None where that is dynamic.
     group: int | None
 
 

@@ -134,7 +134,7 @@ def _all_pads(
 
 
 def _in_whole(op: Op, index: torch.fx.Node) -> torch.fx.Node:
-    """Turn places in a feature map into places in the whole input, which lies row by row."""
+    """Turn places in a feature map into places in the whole input, which is in C order."""
     batch, channels, *sizes = op.dims(0)
     if op.version >= 8 and op.attr_int("storage_order"):
         index = _by_column(op, index, sizes)

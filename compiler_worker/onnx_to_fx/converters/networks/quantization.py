@@ -189,7 +189,7 @@ def dynamic_quantize_linear(op: Op) -> tuple[Tensor, Tensor, Tensor]:
     x = op.tensor(0)
     low = op.call(torch.clamp, op.call(torch.amin, x), max=0.0)
     high = op.call(torch.clamp, op.call(torch.amax, x), min=0.0)
-    # Zero lies within, as ONNX asks: pads and ReLUs have to be exact.
+    # Zero is within, as ONNX requires: pads and ReLUs have to be exact.
     span = op.call(torch.sub, high, low)
     # All zeros need any scale but zero.
     span = op.call(torch.where, op.call(torch.eq, span, 0), 1.0, span)

@@ -53,6 +53,7 @@ def emit_antialiased(
     """
     scale = min(scale, 1.0)
     graph = op.graph
+    # Where the input is made smaller the filter is wider: by 1 / scale to either side.
     first = math.floor(-(2 if is_cubic else 1) / scale) + 1
     reach = op.call(torch.arange, first, 2 - first, dtype=torch.float64, device=graph.device())
     floor = op.call(torch.floor, coordinates)
@@ -66,6 +67,7 @@ def emit_antialiased(
             operator.and_, op.call(operator.ge, index, 0), op.call(operator.le, index, last)
         )
         weights = op.call(torch.where, inside, weights, 0.0)
+    # Weights at whole pixels do not sum to 1 by themselves; ONNX divides by their sum too.
     total = op.call(torch.sum, weights, 1, keepdim=True)
     weights = op.method("to", op.call(operator.truediv, weights, total), graph.dtype(x.dtype))
     edge = op.method("to", op.call(torch.clamp, index, 0, last), torch.int64)

@@ -62,7 +62,7 @@ def _slice_on_host(op: Op) -> HostValue | None:
 
 
 def _places(cut: _Cut, size: HostInt | None) -> range | None:
-    """Return the positions that a cut takes, None where only the call can tell.
+    """Return the positions that a cut takes, None where that is dynamic.
 
     ONNX counts negative bounds from the back once, then clamps them: into [0, size], or for
     a negative step into [0, size - 1] and [-1, size - 1].
@@ -118,7 +118,7 @@ def _from_back(size: HostInt, place: HostInt) -> HostInt:
 
 
 def _from_back_in_call(size: int, place: int) -> int:
-    """The same for a number whose sign only the call knows, or the range of an export."""
+    """The same for a dynamic number, whose sign may follow from the range of an export."""
     from_front = place + size if place < 0 else place
     found: int = torch.sym_max(size - 1 - from_front, 0)  # type: ignore[no-untyped-call]
     return found

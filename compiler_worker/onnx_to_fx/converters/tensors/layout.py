@@ -194,6 +194,7 @@ def depth_to_space(op: Op) -> Tensor:
     Raises UnsupportedGraphError for a mode other than DCR and CRD.
     """
     x, (n, c, h, w), b = _blocks(op)
+    # Before version 11 there was one order: blocks are the outer part of the channels.
     mode = op.attr_str("mode") if op.version >= 11 else "DCR"
     if mode not in ("DCR", "CRD"):
         raise op.refuse(f"mode '{mode}' is not translated")
@@ -237,6 +238,7 @@ def reverse_sequence(op: Op) -> Tensor:
     mirrored = op.call(operator.sub, op.call(operator.sub, lengths_B1, 1), steps_BT)
     inside = op.call(operator.lt, steps_BT, lengths_B1)
     index = op.call(torch.where, inside, mirrored, steps_BT)
+    # ONNX allows axes 0 and 1 alone, in either order.
     if batch > time:
         index = op.call(torch.transpose, index, 0, 1)
     for axis in range(2, x.rank):

@@ -202,7 +202,7 @@ def _ones(count: int) -> list[HostInt]:
 
 
 def _expanded(have: HostInt, want: HostInt) -> HostInt | None:
-    """Return the size of one axis after expansion, None where only the call can tell."""
+    """Return the size of one axis after expansion, None where that is dynamic."""
     if not isinstance(want, Sym) and want == 1:
         return have
     if not isinstance(have, Sym) and have == 1:
