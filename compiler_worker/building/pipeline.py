@@ -113,7 +113,7 @@ def build_model(
         if turn.lease is not None:
             with turn.lease as lease:
                 record = attempt_build(version, turn.key, leased(worker, lease))
-            # Its end is that of the lease alone. One that was published before that counts.
+            # What ended here is the lease alone. One that was published before that counts.
             if lease.lost_to() and not record.outcome.is_good:
                 turns.again(turn.key)
             else:

@@ -96,7 +96,7 @@ class _SharedCache:
                     return
 
     def _newest(self) -> tuple[int, CacheRevision | None]:
-        """The newest revision, None when its signature is not valid."""
+        """The newest revision, None when it is damaged or not signed by this worker."""
         number, revision = self._registry.compile_cache(self._scope)
         signer = self._worker.signer
         if revision is None:

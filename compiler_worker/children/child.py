@@ -1,4 +1,4 @@
-"""The inside of a process: one job, then it ends.
+"""The inside of a child process: one job, then it ends.
 
 Compilers crash, hang and leak. Here they can: the parent reads what happened and goes on.
 """

@@ -152,7 +152,7 @@ def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
 def _further_rows(
     samples: Sequence[Sample], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> list[Sample]:
-    """More draws at the usual sizes, for a model whose buckets seldom have more than one row.
+    """More draws at the usual sizes, for a model whose usual sizes have few rows.
 
     And at the fewest rows, where outputs are integers: of one a wrong engine shows no more than a
     rounding does.

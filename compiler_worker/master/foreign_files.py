@@ -1,4 +1,4 @@
-"""Model files that are no ONNX files: recognised by its first bytes, with the way to one.
+"""Model files that are no ONNX files: recognised by their first bytes, with the way to one.
 
 Nothing is loaded: a pickle runs code as it is read, so that only the names in it are looked at.
 """

@@ -47,7 +47,7 @@ def graph_module_from_onnx(
 
     Returns:
         A module whose parameters share memory with the arrays they come from, unless
-        `float_dtype` is another type.
+        `float_dtype` differs from their type.
 
     Raises:
         UnsupportedGraphError: the graph holds an op, version, attribute, element

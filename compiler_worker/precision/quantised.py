@@ -8,7 +8,7 @@ for GPUs and CuPy, which neither run on a worker without a GPU nor beside what i
 NNCF writes is changed in two ways that make it one graph for every kind of engine: TensorRT
 takes no zero point but zero, in INT8, so unsigned scales become signed ones; and
 `output_dtype` is taken out, which repeats the zero point's type and which ONNX Runtime
-does not change when it changes that.
+leaves as it is when it changes the zero point's.
 """
 
 import os
