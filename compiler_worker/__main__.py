@@ -1,13 +1,13 @@
 """The compiler's process: `python -m compiler_worker COMMAND`.
 
 build MODEL         build, prove and publish the engines of a model version
-plan MODEL          say what there is to build for machines like this one, and keep it
+plan MODEL          list what there is to build for machines like this one, and store the list
 prove DIGEST        prove a published engine on this machine's device
 sign [DIGEST]       sign a published engine, or all, with the key in SMELT_SIGNING_KEY
 export-graph MODEL  write the graph that a replica without an engine compiles itself
 replay KEY          run the worst sample of a failed proof once more
-profile MODEL       say what compiling changes: kernels, traffic, time per op
-import-one, build-one, ...  their throw-away children: see `child_jobs`
+profile MODEL       report what compiling changes: kernels, traffic, time per op
+import-one, build-one, ...  their child processes: see `child_jobs`
 """
 
 import logging
@@ -61,7 +61,7 @@ def _run_as_child(arguments: Arguments) -> int:
     from compiler_worker.children.child_jobs import CHILD_JOBS
 
     prepare_to_die()
-    # The parent keeps these lines as they are, for people: no JSON here.
+    # The parent shows these lines unchanged: no JSON here.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     assert arguments.request is not None
     job = CHILD_JOBS[arguments.command]
@@ -107,7 +107,8 @@ def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
 def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import opened_registry, opened_signer
 
-    registry, signer = opened_registry(settings), opened_signer(settings)
+    registry = opened_registry(settings)
+    signer = opened_signer(settings)
     if signer is None:
         raise InvalidRequestError("nothing to sign with: set SMELT_SIGNING_KEY to a PEM file")
     known = [registry.engine(arguments.target)] if arguments.target else registry.engines()

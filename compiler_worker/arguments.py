@@ -14,9 +14,13 @@ from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 
 _SETTINGS = (
-    "store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations",
+    "store_url",
+    "cache_dir",
+    "num_threads",
+    "benchmark_s",
+    "benchmark_iterations",
     "device_generation",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class Arguments:
     Attributes:
         target: model name or engine digest.
         version: number of the model version; None means the newest.
-        settings: settings given on the command line, which win over the environment.
+        settings: settings given on the command line; they replace those of the environment.
         metrics_port: where to serve /metrics while working; None for nowhere.
         request: a child's request file.
         parent_pid: this process ends when that one does; 0 for none.

@@ -13,7 +13,7 @@ def local_devices(override: str = "") -> Devices:
     """Facts of the CPU and of the first CUDA device.
 
     Args:
-        override: a generation that this machine says it is (a simulation); "" detects.
+        override: a generation that this machine reports (a simulation); "" detects.
 
     Raises:
         InvalidRequestError: the override is no generation.

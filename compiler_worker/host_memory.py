@@ -14,7 +14,7 @@ _LEAST_SHARE: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ControlGroup:
-    """The files in which the kernel says what a container has, of either generation.
+    """The files in which the kernel has a container's memory, of cgroup v1 or v2.
 
     Attributes:
         limit, usage: names of files with a number of bytes each.
@@ -50,7 +50,7 @@ class Allowance:
 
     Attributes:
         num_bytes: resident memory with all its children.
-        words: of what it is a part; "" for a limit that somebody set.
+        words: of what it is a part; "" for a configured limit.
         is_temporary: others hold so much that the same build may have more another time.
     """
 
@@ -101,7 +101,7 @@ def host_memory() -> HostMemory:
     host = psutil.virtual_memory()
     total_bytes, available_bytes = int(host.total), int(host.available)
     for group in CONTROL_GROUPS:
-        # "max" where there is no limit; the first generation says a huge number.
+        # "max" where there is no limit; cgroup v1 has a huge number.
         with suppress(OSError, ValueError):
             limit = int((group.folder / group.limit).read_text())
             total_bytes = min(total_bytes, limit)

@@ -67,7 +67,7 @@ def has_room_for(num_bytes: int) -> bool:
 
 
 def _peak_from_now(platform: Platform) -> Callable[[], int]:
-    """Forget the peak so far; returns what reads the one since."""
+    """Reset the peak; returns what reads the one since."""
     read_used_bytes = partial(_used_bytes, platform)
     if platform is Platform.CUDA:
         import torch
@@ -76,7 +76,7 @@ def _peak_from_now(platform: Platform) -> Callable[[], int]:
         return read_used_bytes
     try:
         _FORGET_PEAK.write_text("5")
-    except OSError:  # not every kernel has it; what a block gives back is then not seen
+    except OSError:  # not every kernel has it; what a block frees is then not seen
         return read_used_bytes
     return peak_resident_bytes
 
@@ -88,7 +88,7 @@ def _used_bytes(platform: Platform) -> int:
         return int(psutil.Process().memory_info().rss)
     import torch
 
-    # Other libraries than torch allocate too, so the device is asked, and torch's own peak
+    # Other libraries than torch allocate too, so the device is queried, and torch's own peak
     # is added where it has given memory back since.
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()

@@ -1,4 +1,4 @@
-"""Opens what a compiler process works with: store, devices, metrics, progress."""
+"""Opens what a compiler process uses: store, devices, metrics, progress."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from services.telemetry.logs import configure_logging
 
 
 def opened_registry(settings: CompilerSettings) -> Registry:
-    """The registry on the settings' store; raises UnsafeStoreError when the store lies."""
+    """The registry on the settings' store; raises UnsafeStoreError without conditional create."""
     return Registry(open_store(settings.store_url), settings.cache_dir)
 
 
@@ -31,6 +31,11 @@ def new_worker(
     registry: Registry, settings: CompilerSettings, on_progress: OnProgress
 ) -> WorkerContext:
     """A worker with this machine's devices and the settings' key.
+
+    Args:
+        registry: on the settings' store.
+        settings: name the key's file, and may name the generation.
+        on_progress: called for each event of a child, in the building thread.
 
     Raises:
         InvalidRequestError: the key's file is no key.
@@ -48,7 +53,17 @@ def new_worker(
 def open_worker(
     settings: CompilerSettings, metrics_port: int | None, *, is_quiet: bool
 ) -> Iterator[WorkerContext]:
-    """A worker for one command, with a /metrics endpoint while it works if asked for."""
+    """A worker for one command.
+
+    Args:
+        settings: of the process.
+        metrics_port: of the /metrics endpoint, served until the command ends; None serves none.
+        is_quiet: print no progress.
+
+    Raises:
+        UnsafeStoreError: the store has no conditional create.
+        InvalidRequestError: the key's file is no key.
+    """
     configure_logging("compiler", settings.log_level)
     progress = ignore_progress if is_quiet else _print_progress
     worker = new_worker(opened_registry(settings), settings, progress)

@@ -36,7 +36,7 @@ class CompilerSettings(BaseSettings):
             of a generation; False keeps it on this machine alone.
         signing_key: PEM file with the private key that signs engines and proofs; None signs none.
         log_level: least level that is logged.
-        device_generation: the generation that this machine says it is (simulation in tests and
+        device_generation: the generation that this machine reports (simulation in tests and
             on nodes that are labelled so); "" detects.
     """
 
@@ -67,9 +67,9 @@ class CompilerSettings(BaseSettings):
 
 
 def settings_from_environment(**given: object) -> CompilerSettings:
-    """Read the settings; `given` wins over the environment.
+    """Read the settings; `given` replaces the environment.
 
     Raises:
-        InvalidRequestError: a value is wrong; says key, value and what was expected.
+        InvalidRequestError: a value is wrong; has key, value and what was expected.
     """
     return read_settings(CompilerSettings, **given)

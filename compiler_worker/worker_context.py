@@ -40,8 +40,8 @@ class WorkerContext:
         signer: signs engines and proofs before they are published; None leaves them unsigned.
         recorder: records COMPILER_METRICS.
         on_progress: called for each event and log line of a child, in the building thread.
-        stop_reason: why a child that works now should be ended, "" while it should not; asked
-            again and again.
+        stop_reason: why a child that works now should be ended, "" while it should not;
+            called repeatedly.
     """
 
     registry: Registry
@@ -63,7 +63,13 @@ class WorkerContext:
         return self._limits(self.settings.proof_time_limit_s, "SMELT_PROOF_TIME_LIMIT_S")
 
     def sign(self, manifest: EngineManifest, proof: Proof, master: MasterRecord) -> None:
-        """Keep a signature of an engine with a proof, if this worker has a key."""
+        """Sign an engine with a proof and store the signature; without a key nothing is done.
+
+        Args:
+            manifest: of the engine.
+            proof: signed with it.
+            master: the one that the engine was built from.
+        """
         if self.signer is not None:
             self.registry.sign(manifest, proof, master, self.signer)
 

@@ -43,7 +43,7 @@ def _load(path: Path) -> bool:
     try:
         _, data = _parts(path.read_bytes())
         torch.compiler.load_cache_artifacts(data)
-    except Exception as error:  # torch says in many ways that it cannot read something
+    except Exception as error:  # torch raises many types where it cannot read something
         logger.warning("%s is not used: %s: %s", path.name, type(error).__name__, error)
         return False
     return True

@@ -45,7 +45,7 @@ class BuildOutput:
         files: files to publish by name, all inside the workspace; empty for kinds that run
             the master itself.
         needs_master: whether the run half reads the master.
-        findings: the builder's warnings, word for word.
+        findings: the builder's warnings, unchanged.
     """
 
     files: dict[str, Path]
@@ -85,9 +85,17 @@ class Builder(Protocol):
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Build into an empty folder.
 
+        Args:
+            plan: what to build, and where its inputs are on this host.
+            workspace: an empty folder; everything that is to be published is written into it.
+            progress: called with each step in words.
+
+        Returns:
+            The files to publish, all inside the workspace, and the findings of the library.
+
         Raises:
             BuildUnavailableError: this machine cannot build it.
-            BuildError: the builder refused or failed; its own words are in the message.
+            BuildError: the builder refused or failed; its message is included.
         """
         ...
 

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compile(folder: Path, command: list[str], source: Path) -> int:
-    key, target = _key(command, source), Path(_output(command))
+    key = _key(command, source)
+    target = Path(_output(command))
     with contextlib.suppress(OSError):  # tidied away meanwhile, or not ours to remove
         for known in folder.glob(f"{key}-*.o"):
             data = known.read_bytes()

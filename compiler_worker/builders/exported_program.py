@@ -1,6 +1,6 @@
 """The master as an exported torch program: what a replica's fallback compiles.
 
-Serving never imports the compiler, so the graph crosses over as a file.
+Serving never imports the compiler, so the graph is handed over as a file.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,14 @@ def export_program(master_path: Path, buckets: Sequence[Bucket], target: Path) -
     Dimensions are bounded by the buckets: torch proves that the graph holds for all of that box,
     which no compiled code checks any more.
 
+    Args:
+        master_path: the master's `model.onnx`.
+        buckets: what is served; the union of their ranges bounds the dimensions.
+        target: the `.pt2` file; replaced if it exists.
+
     Raises:
         UnsupportedGraphError: the graph holds something that is not translated.
-        BuildError: torch.export failed; its words are in the message.
+        BuildError: torch.export failed; its message is included.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Keeps a compiler's own words: errors become BuildError, warnings become findings."""
+"""Keeps a compiler's messages: errors become BuildError, warnings become findings."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ def check_available(reason: str, what: str) -> None:
 def recorded_warnings() -> Iterator[list[str]]:
     """Collect Python warnings as findings, each once.
 
-    Deprecations are left out: they speak of a library's own code, not of the engine.
+    Deprecations are left out: they are of a library's own code, not of the engine.
     """
     findings: list[str] = []
     with warnings.catch_warnings(record=True) as caught:

@@ -37,6 +37,11 @@ def export_dynamic(
 
     Those with a range are proven to work over all of it; torch finds the range of the others
     on its own (a table of 512 positions bounds a sequence).
+
+    Args:
+        module: the imported graph, on the CPU.
+        inputs: specs of its arguments, in order.
+        ranges: by name of a dynamic dimension; those without one are left to torch.
     """
     import torch
 
@@ -47,7 +52,7 @@ def export_dynamic(
         {axis: dims[dim] for axis, dim in enumerate(spec.shape) if dim in dims} for spec in inputs
     )
     # strict=False traces the graph as it runs: Dynamo's analysis of Python code is for modules that
-    # people wrote.
+    # were written by hand.
     program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
     _check_empty(program, module, inputs, ranges)
     return program
@@ -60,7 +65,8 @@ def _check_empty(
     ranges: Mapping[str, DimRange],
 ) -> None:
     """A size is positive to torch, which may decide by that what a graph compares them with."""
-    exported, usual = program.module(check_guards=False), traced_sizes(ranges)
+    exported = program.module(check_guards=False)
+    usual = traced_sizes(ranges)
     for name in (name for name, dim in ranges.items() if not dim.min):
         arguments = zero_tensors(inputs, usual | {name: 0})
         try:
@@ -88,7 +94,14 @@ def _exported(dim: DimRange) -> DimRange:
 def export_static(
     module: "torch.fx.GraphModule", inputs: Sequence[TensorSpec], sizes: Sizes, device: str
 ) -> "ExportedProgram":
-    """Export for one set of sizes."""
+    """Export for one set of sizes, with all dimensions static.
+
+    Args:
+        module: the imported graph; moved to the device in place.
+        inputs: specs of its arguments, in order.
+        sizes: one for each dynamic dimension.
+        device: of torch, `cpu` or `cuda`.
+    """
     import torch
 
     arguments = zero_tensors(inputs, sizes, device)
@@ -98,7 +111,13 @@ def export_static(
 def zero_tensors(
     inputs: Sequence[TensorSpec], sizes: Sizes, device: str = "cpu"
 ) -> "tuple[torch.Tensor, ...]":
-    """Example inputs: zero is a valid index everywhere."""
+    """Example inputs: zero is a valid index everywhere.
+
+    Args:
+        inputs: specs of the arguments, in order.
+        sizes: one for each dynamic dimension.
+        device: of torch, `cpu` or `cuda`.
+    """
     from services.engines.torch_runtime.torch_arrays import tensor_from_array
 
     return tuple(tensor_from_array(zeros_at(spec, sizes)).to(device) for spec in inputs)

@@ -1,4 +1,4 @@
-"""What this machine is, as far as builders must know it."""
+"""What this machine is, as far as builders need it."""
 
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.facts import Generation, Platform

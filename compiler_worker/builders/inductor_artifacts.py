@@ -2,7 +2,7 @@
 
 Weights are arguments. Those that are the master's own, up to a cast, or several of them side
 by side, are named in the index and read from the master at load; the others (constants that
-the typed graph made, convolutions with a normalisation folded in) travel with the engine.
+the typed graph made, convolutions with a normalisation folded in) are files of the engine.
 """
 
 import hashlib
@@ -38,7 +38,18 @@ from services.engines.torch_runtime.torch_arrays import array_over
 def build_artifacts(
     plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress, *, device: str
 ) -> BuildOutput:
-    """Compile every bucket and write the index; raises BuildError for outputs it cannot slice."""
+    """Compile every bucket at its largest sizes and write the index.
+
+    Args:
+        plan: what to build.
+        config: Inductor's options by name.
+        workspace: where the artifacts, the index and the engine's own constants are written.
+        progress: called with each step in words.
+        device: of torch, `cpu` or `cuda`.
+
+    Raises:
+        BuildError: an output has a size that the engine cannot cut off padded rows by.
+    """
     _check_outputs(plan.master.inputs, plan.master.outputs)
     progress("importing the master")
     module = fx_graph(plan.master_path, plan.key.precision)
@@ -88,7 +99,13 @@ def _compile_bucket(
 def compile_static(
     program: ExportedProgram, arguments: list[Any], config: Mapping[str, Any]
 ) -> Any:
-    """Inductor's artifact of a program for the sizes of its arguments, weights first."""
+    """Inductor's artifact of a program for the sizes of its arguments, weights first.
+
+    Args:
+        program: whose weights are arguments (`lifted_weights`).
+        arguments: example tensors, weights first; their sizes are compiled in.
+        config: Inductor's options by name.
+    """
     from torch._inductor import standalone_compile
 
     with torch.no_grad():
@@ -112,7 +129,13 @@ class WeightSorter:
         self._own: dict[str, torch.Tensor] = {}
 
     def ref(self, name: str, tensor: torch.Tensor, parts: Sequence[torch.Tensor] = ()) -> WeightRef:
-        """The reference for one weight argument; `parts` make it up along its last axis."""
+        """The reference for one weight argument.
+
+        Args:
+            name: of the argument in the exported program.
+            tensor: its values, on any device.
+            parts: the weights that it joins along its last axis; empty where it is one.
+        """
         values = tensor.detach().cpu()
         datatype = DATATYPE_FROM_NUMPY[array_over(values).dtype]
         joined = tuple(self._in_master(part.detach().cpu()) for part in parts)

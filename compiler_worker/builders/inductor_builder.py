@@ -77,6 +77,11 @@ class InductorBuilder:
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Import, export and compile.
 
+        Args:
+            plan: what to build.
+            workspace: an empty folder.
+            progress: called with each step in words.
+
         Raises:
             BuildUnavailableError: not for this machine.
             BuildError: a bucket lacks a dimension, or Inductor failed.

@@ -26,7 +26,14 @@ CXX = "g++"
 def build_package(
     plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress
 ) -> BuildOutput:
-    """Import, export with dynamic dimensions, compile to a package with its weights inside."""
+    """Import, export with dynamic dimensions, compile to a package with its weights inside.
+
+    Args:
+        plan: what to build.
+        config: Inductor's options by name.
+        workspace: where the package is written.
+        progress: called with each step in words.
+    """
     from compiler_worker.fx_rewrites.rewrite import rewritten
     from compiler_worker.onnx_to_fx import graph_module_from_onnx
 
@@ -44,7 +51,13 @@ def build_package(
 
 
 def compile_package(program: "ExportedProgram", target: Path, config: Mapping[str, Any]) -> None:
-    """Compile to a package, with what runs of ours while Inductor does."""
+    """Compile to a package, with our own passes and headers.
+
+    Args:
+        program: exported with its dynamic dimensions.
+        target: the `.pt2` package to write.
+        config: Inductor's options by name.
+    """
     import torch
     from torch._inductor import aoti_compile_and_package
 
@@ -55,7 +68,7 @@ def compile_package(program: "ExportedProgram", target: Path, config: Mapping[st
     # With gradients, Inductor gives oneDNN no weights to arrange beforehand: products took 1.2 to
     # 2.1 times as long (MiniLM fp32 at 1x16 and 8x128, 2 threads, torch 2.13).
     with torch.no_grad(), warnings.catch_warnings():
-        # It speaks of torch's own lowering of int8 products, not of the engine.
+        # It is of torch's own lowering of int8 products, not of the engine.
         warnings.filterwarnings("ignore", message="To copy construct from a tensor")
         aoti_compile_and_package(program, package_path=str(target), inductor_configs=settings)
 

@@ -50,7 +50,18 @@ class OnnxruntimeBuilder(CompilesAtLoad):
         return {"onnxruntime": installed_version("onnxruntime")}
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
-        """Open one session on the graph; publish the graph when it is not the master's."""
+        """Open one session on the graph; publish the graph when it is not the master's.
+
+        Args:
+            plan: what to build.
+            workspace: an empty folder; stays empty where the engine runs the master itself.
+            progress: called with each step in words.
+
+        Raises:
+            BuildUnavailableError: not for this machine.
+            BuildError: ONNX Runtime refused the graph, or it could not be quantised.
+            UnsupportedGraphError: the graph cannot be had in that precision.
+        """
         generation = Generation.parse(plan.key.generation)
         check_available(
             self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine"

@@ -54,7 +54,18 @@ class OpenvinoBuilder(CompilesAtLoad):
         return {"openvino": installed_version("openvino")}
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
-        """Compile the graph once for this processor; publish the graph if it is quantised."""
+        """Compile the graph once for this processor; publish the graph if it is quantised.
+
+        Args:
+            plan: what to build.
+            workspace: an empty folder; stays empty where the engine runs the master itself.
+            progress: called with each step in words.
+
+        Raises:
+            BuildUnavailableError: not for this machine.
+            BuildError: OpenVINO refused the graph, or it could not be quantised.
+            UnsupportedGraphError: an input has a type that is not served.
+        """
         generation = Generation.parse(plan.key.generation)
         check_available(
             self.unavailable_reason(generation, plan.key.precision), "an openvino engine"

@@ -37,7 +37,8 @@ Arrange = Callable[[fx.Node, torch.Tensor, list[int]], torch.Tensor | None]
 
 
 def _pack(graph: fx.Graph, node: fx.Node, index: int, arrange: Arrange) -> None:
-    weight, sizes = node.args[index], _sizes(node.args[0])
+    weight = node.args[index]
+    sizes = _sizes(node.args[0])
     values = _value(graph, weight)
     arranged = arrange(node, values, sizes) if values is not None and sizes is not None else None
     if arranged is None or graph.owning_module is None:

@@ -82,7 +82,7 @@ def api_for(generation: Generation) -> TensorrtApi:
     """The library that can build for a generation here: TensorRT on the device, else RTX.
 
     Raises:
-        BuildError: none can; says why.
+        BuildError: none can; the message has the reason.
     """
     if reason := unavailable_reason(generation):
         raise BuildError(f"no TensorRT for {generation}: {reason}")

@@ -73,6 +73,16 @@ class TensorrtBuilder:
 
         An op that TensorRT refuses although ONNX defines it by simpler ones is lowered to
         those, and the refusal becomes a finding.
+
+        Args:
+            plan: what to build.
+            workspace: an empty folder.
+            progress: called with each step in words.
+
+        Raises:
+            BuildUnavailableError: not for this machine.
+            BuildError: a bucket lacks a dimension, or TensorRT refused the graph.
+            UnsupportedGraphError: the graph cannot be had in that precision.
         """
         generation = Generation.parse(plan.key.generation)
         check_available(
@@ -101,7 +111,7 @@ def _build_plan(
     """Build one graph file into a plan file; the library's warnings.
 
     Raises:
-        BuildError: with the library's own words.
+        BuildError: with the library's message.
     """
     messages = Messages()
     session = api.session(messages, plan.key.builder_options)

@@ -52,7 +52,13 @@ def has_any(graph: Path, op_types: Collection[str] = _LOWERABLE) -> bool:
 
 
 def lowered_file(graph: Path, workspace: Path, op_types: Collection[str] = _LOWERABLE) -> Path:
-    """A copy of the graph in which each such op is replaced by the ops that define it."""
+    """A copy of the graph in which each such op is replaced by the ops that define it.
+
+    Args:
+        graph: the ONNX file.
+        workspace: where the copy is written.
+        op_types: ops of ai.onnx to replace; their schemas define them as functions.
+    """
     import onnx
     from onnx import inliner
 

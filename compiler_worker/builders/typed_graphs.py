@@ -25,6 +25,11 @@ def typed_graph(
 ) -> "onnx.ModelProto":
     """The master's graph in one precision, weights loaded; inputs and outputs keep their types.
 
+    Args:
+        master_path: the master's `model.onnx`.
+        precision: what the engine computes in.
+        calibration_path: .npz of real inputs; int8 and fp8 need it, others ignore it.
+
     Raises:
         UnsupportedGraphError: the graph cannot be had in that precision.
         BuildError: it could not be calibrated, or there is nothing to calibrate it with.
@@ -117,7 +122,7 @@ def dynamic_names(inputs: Sequence[TensorSpec]) -> list[str]:
 
 
 def check_ranges(inputs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -> None:
-    """Raise BuildError when a bucket says nothing about a dynamic dimension."""
+    """Raise BuildError when a bucket has no range for a dynamic dimension."""
     missing = [name for name in dynamic_names(inputs) if name not in ranges]
     if missing:
         raise BuildError(

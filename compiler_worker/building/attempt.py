@@ -31,7 +31,8 @@ class Attempt:
         self.key = key
         self._worker = worker
         self._started_at = now()
-        self._clock, self._started_s = clock, clock()
+        self._clock = clock
+        self._started_s = clock()
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
@@ -63,7 +64,8 @@ class Attempt:
 
     def follow(self, outcome: ChildOutcome[Any]) -> None:
         """Take over the child's account: stage, seconds, last log lines, whose fault it was."""
-        self._stage, self._is_counted = outcome.stage, outcome.is_counted
+        self._stage = outcome.stage
+        self._is_counted = outcome.is_counted
         for stage, duration_s in outcome.durations_s.items():
             self._durations_s[stage] = self._durations_s.get(stage, 0.0) + duration_s
         self._log_tail = outcome.log_tail
@@ -71,7 +73,13 @@ class Attempt:
     def record(
         self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None
     ) -> BuildRecord:
-        """The record of this attempt; log lines are kept of what went wrong."""
+        """The record of this attempt; log lines are kept of what went wrong.
+
+        Args:
+            outcome: how the attempt ended.
+            reason: the error in words; "" where nothing failed.
+            proof: of the engine; None when it was not reached.
+        """
         return BuildRecord(
             key=self.key,
             outcome=outcome,
@@ -105,7 +113,13 @@ def count_build(worker: WorkerContext, record: BuildRecord) -> None:
 
 
 def count_proof(worker: WorkerContext, key: BuildKey, proof: Proof) -> None:
-    """Record a proof's outcome and seconds as metrics."""
+    """Record a proof's outcome and seconds as metrics.
+
+    Args:
+        worker: has the recorder.
+        key: of the engine; gives the labels.
+        proof: one that was not run counts without seconds.
+    """
     labels = key.metric_labels()
     worker.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
     if proof.outcome is not ProofOutcome.NOT_RUN:

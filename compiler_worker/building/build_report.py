@@ -1,4 +1,4 @@
-"""The outcome of a build, in lines for people and in one document for programs."""
+"""The outcome of a build, as lines of text and as one document for programs."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def engine_document(engine: PublishedEngine) -> dict[str, Any]:
 def engine_line(engine: PublishedEngine) -> str:
     """One line about a published engine."""
     timings = engine.proof.timings
-    # An interval that wide tells nothing, and a number would be read as one that does.
+    # An interval that wide decides nothing, and a number would be read as one that does.
     speedup = 0.0 if is_wild(timings) else mean_speedup(timings)
     words = (
         _proof_words(engine.proof),

@@ -1,6 +1,6 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
-plan keys, keep the plan → for each key, in throw-away processes: build, prove, benchmark → sign →
+plan keys, keep the plan → for each key, in child processes: build, prove, benchmark → sign →
 publish → record; at last time all that is proven together. Announcing is the caller's. A published
 key is up to date: keys name everything that changes an engine, so building it again could give no
 other one. A key that another worker builds now is left to it, and its result is taken (`turns`).
@@ -113,7 +113,7 @@ def build_model(
         if turn.lease is not None:
             with turn.lease as lease:
                 record = attempt_build(version, turn.key, leased(worker, lease))
-            # Its end tells of the lease alone. One that was published before that counts.
+            # What ended here is the lease alone. One that was published before that counts.
             if lease.lost_to() and not record.outcome.is_good:
                 turns.again(turn.key)
             else:
@@ -156,6 +156,11 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
     """Make one attempt to build one key, and keep its record.
 
     A failure of which another worker is the reason, who builds it now, is not kept.
+
+    Args:
+        version: the model version that the key is of.
+        key: what to build.
+        worker: what all builds of this worker share.
 
     Raises:
         StoreError: the record itself could not be stored.
@@ -205,7 +210,21 @@ def _run_steps(
 def build_in_child(
     attempt: Attempt, version: ModelVersion, master_path: Path, worker: WorkerContext, folder: Path
 ) -> tuple[BuildResult, int]:
-    """What the builder made, and the most memory that it and its own children held."""
+    """Build an engine in a child process.
+
+    Args:
+        attempt: follows the child's stages and log lines.
+        version: its master and calibration set are read.
+        master_path: the master's `model.onnx`.
+        worker: what all builds of this worker share.
+        folder: of this attempt, absolute; the engine's files are below it until they are published.
+
+    Returns:
+        The builder's result, and the peak memory in bytes of the child and its own children.
+
+    Raises:
+        BuildError: the builder refused, the child crashed or passed its limits.
+    """
     (folder / "build").mkdir()
     # Apart from request and result: whatever lies in the workspace may be taken for an engine's
     # file.
@@ -274,7 +293,7 @@ def _proven(
     if device is None:
         return engine
     proof, proven_on = engine.proof, engine.proof.device
-    # Proven on a higher CPU class says nothing about this one; selection would pass it over.
+    # A proof on a higher CPU class does not cover this one; selection would pass it over.
     is_proven_here = (
         proof.outcome is ProofOutcome.PASSED
         and proven_on is not None

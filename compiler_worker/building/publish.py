@@ -43,7 +43,14 @@ def write_engine_folder(files: Mapping[str, Path], target: Path) -> Path:
 def engine_manifest(
     key: BuildKey, master: MasterRecord, built: BuildResult, peak_memory_bytes: int
 ) -> EngineManifest:
-    """The manifest of a built engine, with the digests of its files."""
+    """The manifest of a built engine, with the digests of its files.
+
+    Args:
+        key: of the engine.
+        master: its inputs and outputs are the engine's.
+        built: the child's result; its files are read and hashed.
+        peak_memory_bytes: of the child's process tree; the larger of it and the child's own counts.
+    """
     return EngineManifest(
         key=key,
         files={name: _blob_ref(path) for name, path in built.files.items()},

@@ -1,7 +1,7 @@
 """A compiler's cache that all machines of a generation share through the store.
 
 Nothing here may fail a build: what cannot be fetched, read or stored costs time alone. And
-nothing here is believed that this worker would not sign: with a key, only caches that were
+nothing here is used that this worker would not sign: with a key, only caches that were
 signed with that key are used, as objects and pickles of compilers are code.
 """
 
@@ -37,10 +37,14 @@ _MAX_ATTEMPTS = 3
 def shared_cache(
     key: BuildKey, worker: WorkerContext, max_bytes: int = MAX_CACHE_BYTES
 ) -> Iterator[Path | None]:
-    """A folder with what the store has for a key's compiler; what is new goes there afterwards.
+    """A folder with what the store has for a key's compiler; new files are stored on leaving.
 
-    None for kinds without a cache, and where the settings switch it off. Beyond `max_bytes` the
-    oldest files are dropped, in the store's newest revision and on this disk.
+    None for kinds without a cache, and where the settings switch it off.
+
+    Args:
+        key: decides which builds share the folder (`Builder.cache_scope`).
+        worker: has the store, and the key that caches are signed and verified with.
+        max_bytes: beyond it the oldest files are dropped, in the store and on this disk.
     """
     scope = builder_for(key.kind).cache_scope(key)
     if scope is None or not worker.settings.is_compile_cache_shared:
@@ -57,7 +61,9 @@ class _SharedCache:
     """One scope's folder on this disk."""
 
     def __init__(self, scope: CacheScope, worker: WorkerContext, max_bytes: int) -> None:
-        self._scope, self._worker, self._max_bytes = scope, worker, max_bytes
+        self._scope = scope
+        self._worker = worker
+        self._max_bytes = max_bytes
         self._registry = worker.registry
         # Within torch's folder, so that it is kept in bounds with it. Apart for each key: what
         # came without one, or under another, must not be signed as if it were this worker's.
@@ -90,7 +96,7 @@ class _SharedCache:
                     return
 
     def _newest(self) -> tuple[int, CacheRevision | None]:
-        """The newest revision, None when it is not to be believed."""
+        """The newest revision, None when it is damaged or not signed by this worker."""
         number, revision = self._registry.compile_cache(self._scope)
         signer = self._worker.signer
         if revision is None:
@@ -114,7 +120,8 @@ class _SharedCache:
         sizes |= {name: path.stat().st_size for name, path in changed.items()}
         kept = bounded(order, sizes, self._max_bytes)
         # Only now: what is dropped at once need not be uploaded.
-        put, dropped = self._registry.put_cache_file, sorted(sizes.keys() - set(kept))
+        put = self._registry.put_cache_file
+        dropped = sorted(sizes.keys() - set(kept))
         files |= {name: put(changed[name]) for name in kept if name in changed}
         revision = CacheRevision(
             scope=self._scope,
@@ -140,8 +147,10 @@ class _SharedCache:
             logger.info(
                 "the compile cache of %s is at its bound of %.0f MiB; dropped, as the oldest or "
                 "too large: %s",
-                self._scope.compiler, self._max_bytes / 2**20, ", ".join(dropped),
-            )  # fmt: skip
+                self._scope.compiler,
+                self._max_bytes / 2**20,
+                ", ".join(dropped),
+            )
 
 
 def _is_same(path: Path, known: BlobRef | None) -> bool:

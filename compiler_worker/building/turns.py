@@ -18,7 +18,7 @@ from services.contracts.builds.held_lease import HeldLease, take_lease
 from services.contracts.errors import NotFoundError
 from services.contracts.model.manifest import PublishedEngine
 
-# How often waiting workers ask the store, which sends no notifications.
+# How often waiting workers read the store, which sends no notifications.
 _POLL_S = 1.0
 _POLLS_PER_LEASE = 4
 
@@ -59,7 +59,8 @@ def awaited_lease(digest: str, key: BuildKey, worker: WorkerContext) -> Iterator
         worker: whose store it is.
     """
     registry, lease_s = worker.registry, worker.settings.build_lease_s
-    watch, reported = LeaseWatch(lease_s), ""
+    watch = LeaseWatch(lease_s)
+    reported = ""
     while True:
         found = registry.lease(digest)
         lease = take_lease(registry, digest, found, lease_s) if watch.is_takeable(found) else None
@@ -104,7 +105,8 @@ class _Queued:
     """One key, and what was seen of those who build it."""
 
     def __init__(self, key: BuildKey, worker: WorkerContext) -> None:
-        self._key, self._worker = key, worker
+        self._key = key
+        self._worker = worker
         self._digest = key.digest()
         self._watch = LeaseWatch(worker.settings.build_lease_s)
         self._waited_for: BuildLease | None = None
@@ -162,5 +164,5 @@ def _holder_words(lease: BuildLease | None) -> str:
 
 
 def _pause(lease_s: float) -> None:
-    """Before the store is asked again."""
+    """Before the store is read again."""
     time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))  # it has no event for a lease's end

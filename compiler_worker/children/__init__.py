@@ -1,1 +1,1 @@
-"""What a parent and its throw-away children share: jobs, requests, and the process itself."""
+"""What a parent and its children share: jobs, requests, and the process itself."""

@@ -1,4 +1,4 @@
-"""The inside of a throw-away process: one job, then it ends.
+"""The inside of a child process: one job, then it ends.
 
 Compilers crash, hang and leak. Here they can: the parent reads what happened and goes on.
 """
@@ -49,7 +49,7 @@ class Events:
         return cls(os.fdopen(own, "w", buffering=1))
 
     def line(self, text: str) -> None:
-        """Something to show to a person."""
+        """A line to show on a terminal."""
         self._write(ChildEvent(line=text))
 
     @contextmanager
@@ -72,7 +72,7 @@ class Events:
 
 
 def prepare_to_die() -> None:
-    """Make this process the one that ends when something goes wrong, and have it say where.
+    """Make this process the one that ends when something goes wrong, and have it write where.
 
     A crash, and a signal before a hanging process is ended, write the stack of every thread to
     the log. When memory runs out on the machine the kernel ends this process before the worker.
@@ -89,8 +89,13 @@ def prepare_to_die() -> None:
 def run_request(job: ChildJob[Any, Any], request_path: Path, events: Events) -> int:
     """Do a job on a request file and write its result beside it; the exit code.
 
-    0 means a result, EXIT_FAILURE a ChildFailure with the error's own words, whatever raised
+    0 means a result, EXIT_FAILURE a ChildFailure with the error's message, whatever raised
     it; any other code is a crash.
+
+    Args:
+        job: what to do; names the types of request and result.
+        request_path: JSON of the request; the result is written beside it.
+        events: called with each event of the job.
     """
     result_path = request_path.with_name(RESULT_FILE)
     try:
@@ -116,7 +121,7 @@ def _failed(path: Path, error: Exception, message: str, log_tail: tuple[str, ...
 
 
 def limit_threads(num_threads: int) -> None:
-    """Tell the libraries that read it how many threads to use; 0 leaves it to them.
+    """Set the number of threads for the libraries that read it; 0 leaves it to them.
 
     They read it when they are imported, so this comes before.
     """

@@ -1,4 +1,4 @@
-"""The jobs of throw-away children: what each takes and gives, and where its code is.
+"""The jobs of child processes: what each takes and gives, and where its code is.
 
 Parent and child share this table and nothing else: the code of a job is imported in its child
 alone, as the libraries behind it may crash, hang and leak.

@@ -1,6 +1,6 @@
-"""Runs a job in a throw-away process, and always comes back with an outcome.
+"""Runs a job in a child process, and always returns an outcome.
 
-Whatever the child does (finish, refuse, crash, hang, eat all memory), the parent gets a
+Whatever the child does (finish, refuse, crash, hang, use all memory), the parent gets a
 `ChildOutcome` with the stage, the reason and the last log lines.
 """
 
@@ -48,9 +48,9 @@ class ChildLimits:
         time_s: seconds from start to end, without those in which it waits for its turn.
         memory_bytes: resident memory of the child and all its descendants; None leaves it to
             what the host has at each moment.
-        num_builds: asked how many children share this host, this one among them.
+        num_builds: returns how many children share this host, this one among them.
         time_setting, memory_setting: names of the settings that raise them, for messages.
-        stop_reason: asked while the child works; ends it when it says something.
+        stop_reason: called while the child works; ends it when it returns a reason.
     """
 
     time_s: float
@@ -282,7 +282,8 @@ class _Watch(Generic[Result]):
     def _pause_deadline(self, event: ChildEvent) -> None:
         """Move the deadline by what the child waits; whom it waits for has limits too."""
         if event.stage is Stage.WAIT:
-            self._left_s, self._deadline = self._deadline - time.monotonic(), math.inf
+            self._left_s = self._deadline - time.monotonic()
+            self._deadline = math.inf
         elif event.ended_stage is Stage.WAIT:
             self._deadline = time.monotonic() + self._left_s
 
@@ -304,7 +305,8 @@ class _Lines:
         chunk = os.read(self._stream.fileno(), 65536)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if not chunk and self._rest:
-            lines, self._rest = [self._rest], b""
+            lines = [self._rest]
+            self._rest = b""
         for line in lines:
             self._take(line.decode(errors="replace"))
         return bool(chunk)

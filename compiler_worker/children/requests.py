@@ -1,4 +1,4 @@
-"""What the compiler and its throw-away children say to each other, as documents.
+"""What the compiler and its child processes exchange, as documents.
 
 A request is a file that the child reads; while it works it writes one event per line; its
 result is a file too, so that no log line of a library can be taken for a result.
@@ -128,7 +128,7 @@ class JointEntrant(Document):
     """An engine that is timed beside others.
 
     Attributes:
-        proof: all that its proof was asked for with.
+        proof: the request that its proof was made with.
         held_bytes: what it takes once loaded, as its proof found when it was alone.
     """
 
@@ -169,7 +169,7 @@ class ReplayRequest(Document):
     """Run the worst sample of a failed proof once more.
 
     Attributes:
-        proof: the engine, and all that its proof was asked for with.
+        proof: the engine, and the request that its proof was made with.
         failed: the sample.
         arrays_path: its arrays (.npz); None when they were not kept, and are made again.
     """
@@ -224,11 +224,11 @@ class ChildEvent(Document):
 
 
 class ChildFailure(Document):
-    """Why a child gave no result; its exit code says that there is one.
+    """Why a child gave no result; its exit code marks one.
 
     Attributes:
         error: class of the error.
-        message: its words.
+        message: of the error.
         log_tail: last lines of the builder's own log.
     """
 

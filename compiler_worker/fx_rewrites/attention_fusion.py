@@ -60,7 +60,8 @@ _SOFTMAXES = (aten.softmax.int, aten._softmax.default)  # noqa: SLF001 - an op o
 def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
     if softmax.args[1] not in (-1, rank_of(softmax) - 1):
         return False
-    scores, product = _scores(editor, softmax.args[0]), _product(softmax)
+    scores = _scores(editor, softmax.args[0])
+    product = _product(softmax)
     if scores is None or product is None or not _is_fusable(scores, product):
         return False
     mask = scores.mask
@@ -158,7 +159,7 @@ def _product_of(editor: Editor, node: Any) -> Scaled | None:
 
 
 def _uncast(node: Any) -> Any:
-    """What casts that change no number were made of; others decide what the scores are."""
+    """What casts that change no number were made of; others change the scores."""
     while is_call(node, *CASTS) and is_widening(node):
         node = node.args[0]
     return node
@@ -185,6 +186,11 @@ def number(editor: Editor, value: Any, beside: Any) -> float | None:
     """A Python number, or that of a weight with one element; None for everything else.
 
     A weight with more axes than what it stands beside is no number: it adds axes to that.
+
+    Args:
+        editor: reads weights.
+        value: a number, a node, or anything else that an argument may be.
+        beside: the node that it is added to or multiplied with; bounds its rank.
     """
     if isinstance(value, int | float):
         return float(value)

@@ -20,6 +20,7 @@ _BLOCK_K = 64
 _SMALLEST_BLOCK = 16
 
 
+# By tensor, as Triton's own kernels are written: one per line, parameters are a third of a kernel.
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     q_BHQD, k_BHKD, v_BHKD, mask, out_BQHD,
@@ -87,7 +88,14 @@ def _with_rows(operand: torch.Tensor) -> torch.Tensor:
 
 
 def launch_grid(batch: int, heads: int, queries: int, block_q: int) -> tuple[int]:
-    """One program per block of queries, all on the first axis: CUDA's others end at 65,535."""
+    """One program per block of queries, all on the first axis: CUDA's others end at 65,535.
+
+    Args:
+        batch: B.
+        heads: H.
+        queries: Q.
+        block_q: queries of one program.
+    """
     return (triton.cdiv(queries, block_q) * heads * batch,)
 
 
@@ -103,6 +111,13 @@ def attention(
 
     D must be a power of two from 16 on, and each axis of the mask of size 1 or that of
     [B, H, Q, K].
+
+    Args:
+        q_BHQD: float16 or bfloat16.
+        k_BHKD: of the same type.
+        v_BHKD: of the same type.
+        mask: added to the scaled scores, or bool, True where a key is attended; None attends all.
+        scale: of the products, as `1 / sqrt(D)`.
     """
     q_BHQD, k_BHKD, v_BHKD = (_with_rows(each) for each in (q_BHQD, k_BHKD, v_BHKD))
     batch, heads, queries, size = q_BHQD.shape
@@ -116,11 +131,26 @@ def attention(
         # A step of 0 reads the one row again: the mask is never expanded in memory.
         steps = tuple(0 if n == 1 else mask.stride(axis) for axis, n in enumerate(mask.shape))
     wrap_triton(_attend)[launch_grid(batch, heads, queries, block_q)](
-        q_BHQD, k_BHKD, v_BHKD, q_BHQD if mask is None else mask, out_BQHD,
-        *q_BHQD.stride()[:3], *k_BHKD.stride()[:3], *v_BHKD.stride()[:3], *steps,
-        SCALE=scale, NUM_HEADS=heads, NUM_Q=queries, NUM_K=keys,
-        HAS_MASK=mask is not None, HAS_ROWS=mask is not None and mask.shape[2] > 1,
+        q_BHQD,
+        k_BHKD,
+        v_BHKD,
+        q_BHQD if mask is None else mask,
+        out_BQHD,
+        *q_BHQD.stride()[:3],
+        *k_BHKD.stride()[:3],
+        *v_BHKD.stride()[:3],
+        *steps,
+        SCALE=scale,
+        NUM_HEADS=heads,
+        NUM_Q=queries,
+        NUM_K=keys,
+        HAS_MASK=mask is not None,
+        HAS_ROWS=mask is not None and mask.shape[2] > 1,
         IS_BOOL=mask is not None and mask.dtype == torch.bool,
-        D=size, BLOCK_Q=block_q, BLOCK_K=block_k, num_warps=4, num_stages=2,
-    )  # fmt: skip
+        D=size,
+        BLOCK_Q=block_q,
+        BLOCK_K=block_k,
+        num_warps=4,
+        num_stages=2,
+    )
     return out_BQHD.transpose(1, 2)

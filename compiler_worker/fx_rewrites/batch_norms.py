@@ -38,7 +38,8 @@ def _fold(editor: Editor, norm: fx.Node) -> bool:
     conv = norm.args[0]
     if not is_call(conv, *CONVOLUTIONS) or not isinstance(conv, fx.Node) or not only_user(conv):
         return False
-    weight, affine = editor.weight(conv.args[1]), _affine(editor, norm)
+    weight = editor.weight(conv.args[1])
+    affine = _affine(editor, norm)
     bias_node = argument(conv, 2, "bias")
     bias = editor.weight(bias_node)
     if weight is None or affine is None or (bias is None and bias_node is not None):

@@ -127,7 +127,7 @@ def _pair(value: Any) -> list[int]:
 
 @cache
 def _describe_fused() -> None:
-    """Tell torch what the fused kernels return: it has them for CUDA, but not their sizes."""
+    """Declare to torch what the fused kernels return: it has them for CUDA, but not their sizes."""
 
     def add_relu(x: Any, weight: Any, *rest: Any) -> torch.Tensor:
         _z, _alpha, bias, *window = rest

@@ -71,7 +71,14 @@ class Editor:
         return node
 
     def call(self, before: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """Insert a call, its result's type and sizes inferred."""
+        """Insert a call, its result's type and sizes inferred.
+
+        Args:
+            before: the node that the call is inserted before.
+            target: an ATen overload.
+            *args: nodes or constants, by place.
+            **kwargs: nodes or constants, by name.
+        """
         with self.module.graph.inserting_before(before):
             node = self.module.graph.call_function(target, args, kwargs)
         fakes = fx.node.map_arg((args, kwargs), lambda each: each.meta["val"])
@@ -113,7 +120,14 @@ def is_addition(node: Any) -> bool:
 
 
 def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
-    """An argument that may be given by place or by name."""
+    """An argument that may be given by place or by name.
+
+    Args:
+        node: a call.
+        index: its place among the positional arguments.
+        name: of the schema.
+        default: for a call that leaves it out.
+    """
     if index < len(node.args):
         return node.args[index]
     return node.kwargs.get(name, default)

@@ -13,7 +13,7 @@ _CUDA_ONLY = frozenset(
 )
 # What these make is for a graph in int8.
 _INT8_ONLY = frozenset({"int8_products"})
-# In this order: each sees what the ones before it made.
+# In this order: each works on what the ones before it made.
 NAMES = (
     "repeated",
     "casts",

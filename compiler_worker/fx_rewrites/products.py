@@ -6,7 +6,7 @@ CUDA's matrix library adds a bias, and takes ReLU or GELU, while it writes the r
 calls of their own each reads and writes everything once more. The GELU it takes is the one
 by tanh. In float16 that differs from the one by erf about as much as rounding the result
 does (2e-4 of it, root mean square), in bfloat16 an eighth of that; so the one by erf is
-given to it in these two types, and the engine's proof has the last word.
+given to it in these two types, and the engine's proof decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def join_activations(editor: Editor) -> int:
 
 
 def _join(editor: Editor, product: fx.Node) -> bool:
-    weight_KM, total = editor.weight(product.args[1]), only_user(product)
+    weight_KM = editor.weight(product.args[1])
+    total = only_user(product)
     if weight_KM is None or weight_KM.dim() != 2 or not is_addition(total):
         return False
     assert total is not None
@@ -58,7 +59,13 @@ def _join(editor: Editor, product: fx.Node) -> bool:
 
 
 def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
-    """All sizes of a tensor but the last, as numbers or as nodes that know them."""
+    """All sizes of a tensor but the last, as numbers or as nodes that compute them.
+
+    Args:
+        editor: inserts nodes for sizes that are symbols.
+        before: the node that they are inserted before.
+        x: the tensor's node.
+    """
     return [
         size if isinstance(size, int) else editor.call(before, aten.sym_size.int, x, axis)
         for axis, size in enumerate(shape_of(x)[:-1])
@@ -66,7 +73,8 @@ def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
 
 
 def _activate(editor: Editor, node: fx.Node) -> bool:
-    source, is_gelu = node.args[0], is_call(node, aten.gelu.default)
+    source = node.args[0]
+    is_gelu = is_call(node, aten.gelu.default)
     if not isinstance(source, fx.Node) or dtype_of(node) not in NARROW:
         return False
     joined = source.args[0] if is_call(source, aten.reshape.default) else source

@@ -78,7 +78,14 @@ def _merge(editor: Editor, group: list[Projection]) -> None:
 
 
 def split(editor: Editor, before: fx.Node, whole: fx.Node, sizes: Sequence[int]) -> list[fx.Node]:
-    """Parts of these sizes along the last axis; the tensor itself when that is one."""
+    """Parts of these sizes along the last axis; the tensor itself when that is one.
+
+    Args:
+        editor: inserts the slices.
+        before: the node that they are inserted before.
+        whole: the tensor's node.
+        sizes: of the parts, in order; their sum is the last axis's size.
+    """
     if len(sizes) == 1:
         return [whole]
     axis = len(shape_of(whole)) - 1

@@ -69,7 +69,13 @@ class Rewritten:
 
 
 def rewritten(program: ExportedProgram, names: Sequence[str], export: Export) -> Rewritten:
-    """Apply rewrites to a program; it is not changed, but weights are shared with it."""
+    """Apply rewrites to a program; the result shares its weights.
+
+    Args:
+        program: an exported program; not changed.
+        names: which of `NAMES`; applied in that order, whatever theirs is.
+        export: exports the rewritten graph with the sizes of `program`.
+    """
     # Guards compare sizes with those of the export: a size that is allowed was settled there.
     module = program.module(check_guards=False)
     editor = rewrite_graph(module, names)
@@ -77,7 +83,7 @@ def rewritten(program: ExportedProgram, names: Sequence[str], export: Export) ->
 
 
 def rewrite_graph(module: fx.GraphModule, names: Sequence[str]) -> Editor:
-    """Apply rewrites to an exported graph, in place; the editor knows what was done.
+    """Apply rewrites to an exported graph, in place; the editor has what was done.
 
     Args:
         module: `ExportedProgram.module()`, whose nodes carry their fake results.

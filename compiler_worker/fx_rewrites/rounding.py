@@ -58,13 +58,29 @@ def share_rounding(editor: Editor) -> int:
 
 
 def quantise(editor: Editor, before: fx.Node, x: Any, scale: float, zero: int) -> fx.Node:
-    """Insert the rounding of a value to unsigned bytes."""
+    """Insert the rounding of a value to unsigned bytes.
+
+    Args:
+        editor: inserts the call.
+        before: the node that it is inserted before.
+        x: node of a float tensor.
+        scale: s, one for the whole tensor.
+        zero: z, from 0 to 255.
+    """
     call = decomposed.quantize_per_tensor.default
     return editor.call(before, call, x, scale, zero, *UINT8, torch.uint8)
 
 
 def dequantise(editor: Editor, before: fx.Node, q: Any, scale: float, zero: int) -> fx.Node:
-    """Insert the way back from unsigned bytes."""
+    """Insert the way back from unsigned bytes.
+
+    Args:
+        editor: inserts the call.
+        before: the node that it is inserted before.
+        q: node of a uint8 tensor.
+        scale: s, one for the whole tensor.
+        zero: z, from 0 to 255.
+    """
     call = decomposed.dequantize_per_tensor.default
     return editor.call(before, call, q, scale, zero, *UINT8, torch.uint8)
 

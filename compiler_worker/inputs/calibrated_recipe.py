@@ -16,7 +16,12 @@ def calibrated_recipe(
     """The recipe with a range for each floating input that it leaves open.
 
     The range has mean and spread of the calibration set, as even draws from it have: beyond it
-    eight bits end, and say nothing of the engine.
+    eight bits saturate, which is no fault of the engine.
+
+    Args:
+        recipe: of the model version; ranges that it has are kept.
+        master: names the inputs and their types.
+        calibration: real inputs by name; may lack some.
     """
     drawn = dict(recipe.inputs)
     for spec in master.inputs:

@@ -8,7 +8,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 
-# Runs, taken evenly from all: a proof is to see what real inputs look like, not each of them.
+# Runs, taken evenly from all: a proof needs the distribution of real inputs, not each of them.
 MAX_RUNS = 8
 
 
@@ -19,6 +19,15 @@ def given_samples(
     buckets: Sequence[Bucket],
 ) -> list[Sample]:
     """Runs of the largest batch that the samples' bucket holds.
+
+    Args:
+        samples: arrays by input name, one row per sample; None gives no runs.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        buckets: what is served.
+
+    Returns:
+        At most MAX_RUNS runs, taken evenly from all.
 
     Raises:
         InvalidRequestError: they fit no bucket, or the model has no batch dimension.

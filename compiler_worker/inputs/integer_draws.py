@@ -1,4 +1,4 @@
-"""Integers of proof inputs: over all that the graph takes, unless the recipe says otherwise."""
+"""Integers of proof inputs: over all that the graph takes, unless the recipe has a range."""
 
 import math
 
@@ -11,20 +11,26 @@ from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 
-# Where nothing says what integers mean: a table has at least two rows and a mask two values, and
+# Where nothing shows what integers mean: a table has at least two rows and a mask two values, and
 # inputs that are all one value would leave most of a model unproven.
 _WIDTH_BY_DEFAULT = 2
 
 
 def drawn_role(master: MasterRecord, recipe: Recipe, name: str) -> InputRole:
-    """How an input is drawn: as the recipe says, or by default as the graph uses it."""
+    """How an input is drawn: by the recipe, or by default as the graph uses it.
+
+    Args:
+        master: has what the graph shows of its inputs.
+        recipe: a mask or a range in it is used before that.
+        name: of the input.
+    """
     own = recipe.inputs.get(name, InputRecipe())
     known = master.input_values.get(name, InputValues())
     return own.role if own.role is InputRole.MASK or own.has_range else known.role
 
 
 def undescribed(master: MasterRecord, recipe: Recipe) -> list[str]:
-    """A sentence for each integer input of which neither graph nor recipe says what it takes."""
+    """A sentence for each integer input whose range neither graph nor recipe has."""
     return [
         f"neither the graph nor the recipe says which integers '{spec.name}' takes: proofs draw 0 "
         f"and 1 alone; say so in the recipe, inputs: {{{spec.name}: {{low: ..., high: ...}}}}, or "
@@ -50,7 +56,7 @@ def draw_integers(
     Args:
         shape: of the input.
         recipe: its own range counts before the graph's.
-        known: what the graph says.
+        known: what the graph shows.
         generator: that of this input.
     """
     low, high = (np.array(ends) for ends in zip(*map(_closed, _spans(recipe, known)), strict=True))

@@ -48,7 +48,7 @@ def least_but_one(bucket: Bucket) -> dict[str, int]:
 def interior_sizes(bucket: Bucket, generator: np.random.Generator) -> dict[str, int]:
     """Sizes inside of a bucket, no power of two where there is another one.
 
-    Edges are sizes that people choose, and so mostly powers of two: kernels take other ways for
+    Edges are sizes that were chosen, and so mostly powers of two: kernels take other ways for
     what is left over at the end of a row.
     """
     return {name: _interior(r.min, r.max, generator) for name, r in sorted(bucket.dims.items())}

@@ -33,7 +33,6 @@ from services.engines.shapes import shape_at
 
 DEFAULT_SEED = 20_261
 
-
 # So many rows make a column's own spread significant.
 _MIN_ROWS = 8
 # So many rows are padded on either side in one draw.
@@ -57,7 +56,7 @@ class SampleVariant(StrEnum):
 
     @property
     def is_extreme(self) -> bool:
-        """Whether values are none of the usual ones: their answers say nothing about usual ones."""
+        """Whether values are none of the usual ones: outputs differ in size from usual ones."""
         return self in _SCALES
 
 
@@ -86,7 +85,13 @@ class Sample:
 
 
 def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]) -> list[Sample]:
-    """Inputs to time an engine with."""
+    """Inputs to time an engine with.
+
+    Args:
+        master: names the inputs and their shapes.
+        recipe: how each is drawn.
+        buckets: what is served; equal sizes of two are timed once.
+    """
     shapes = _each_once(buckets, timed_sizes)
     return [draw_sample(master, recipe, bucket, sizes) for bucket, sizes in shapes]
 
@@ -102,11 +107,9 @@ def proof_samples(
 
     Args:
         master: names and shapes of the inputs.
-        recipe: says how each is drawn. Masks of several rows are ragged, padded on either side,
-            with a shortest and a full row among them, and all full once at a bucket's usual sizes;
-            a single row is drawn full, and partly valid.
-        buckets: each is drawn at its edges, one inside of its least and largest sizes, and
-            between them.
+        recipe: how each is drawn. Masks of several rows are ragged, and full once at a bucket's
+            usual sizes; that of a single row is drawn full, and partly valid.
+        buckets: each is drawn at its edges, one inside of them, and between.
         seed: the same for all engines of a master, so that a reference is computed once.
         engine_seed: adds sizes and values that no other engine is proven with.
     """
@@ -117,10 +120,16 @@ def proof_samples(
     ]
     if engine_seed is not None:
         samples += [
-            draw_sample(master, recipe, bucket, sizes, variant=_ragged(master, recipe, sizes),
-                        seed=engine_seed)
+            draw_sample(
+                master,
+                recipe,
+                bucket,
+                sizes,
+                variant=_ragged(master, recipe, sizes),
+                seed=engine_seed,
+            )
             for bucket, sizes in _engine_sizes(buckets, engine_seed)
-        ]  # fmt: skip
+        ]
     samples += _further_rows(samples, master, recipe, buckets)
     return _in_turns(samples)
 
@@ -143,7 +152,7 @@ def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
 def _further_rows(
     samples: Sequence[Sample], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> list[Sample]:
-    """More draws at the usual sizes, for a model that is seldom asked for more than one row.
+    """More draws at the usual sizes, for a model whose usual sizes have few rows.
 
     And at the fewest rows, where outputs are integers: of one a wrong engine shows no more than a
     rounding does.
@@ -169,10 +178,7 @@ def _further_rows(
 
 
 def _in_turns(samples: Sequence[Sample]) -> list[Sample]:
-    """The largest first, then the smallest, and so on.
-
-    What an engine leaves in its buffers shows where another size follows.
-    """
+    """Largest, smallest, and so on: what is left in buffers shows where another size follows."""
     ranked = sorted(samples, key=_num_elements, reverse=True)
     half = (len(ranked) + 1) // 2
     pairs = zip_longest(ranked[:half], reversed(ranked[half:]))
@@ -188,7 +194,7 @@ def _each_once(
 ) -> list[tuple[Bucket, dict[str, int]]]:
     """Sizes of all buckets, without those of an earlier bucket.
 
-    An engine sees sizes, never a bucket's name: the same sizes run the same code.
+    An engine is given sizes, never a bucket's name: the same sizes run the same code.
     """
     first: dict[tuple[tuple[str, int], ...], tuple[Bucket, dict[str, int]]] = {}
     for bucket in buckets:
@@ -206,7 +212,16 @@ def draw_sample(
     variant: SampleVariant = SampleVariant.FULL,
     seed: int = DEFAULT_SEED,
 ) -> Sample:
-    """Draw the inputs of one run at the given sizes."""
+    """Draw the inputs of one run at the given sizes.
+
+    Args:
+        master: names the inputs and their shapes.
+        recipe: how each is drawn.
+        bucket: its label goes into the seed of every input.
+        sizes: one for each dynamic dimension.
+        variant: usual, ragged or extreme values.
+        seed: equal arguments give equal bytes on every host.
+    """
     inputs = {
         spec.name: _draw(
             spec,

@@ -31,12 +31,22 @@ def plain_bags() -> Iterator[None]:
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> Any:
+        # max_norm changes the table itself, which no graph of ONNX does.
         if input.dim() == 2 and offsets is None and max_norm is None:
             return _of_one_length(input, weight, mode, per_sample_weights, padding_idx)
         return original(
-            input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse,
-            per_sample_weights, include_last_offset, padding_idx,
-        )  # fmt: skip
+            input,
+            weight,
+            offsets,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            mode,
+            sparse,
+            per_sample_weights,
+            include_last_offset,
+            padding_idx,
+        )
 
     functional.embedding_bag = embedding_bag
     try:
@@ -60,8 +70,10 @@ def _of_one_length(
         if mode == "max":
             return rows_BLD.amax(1)
         return rows_BLD.sum(1) if mode == "sum" else rows_BLD.mean(1)
+    # A negative padding_idx counts from the table's end, as torch has it.
     counts_BL1 = (ids_BL != padding_idx % weight.shape[0]).unsqueeze(-1)
     if mode == "max":
+        # torch gives zeros for a bag of padding alone.
         largest_BD = rows_BLD.masked_fill(~counts_BL1, -torch.inf).amax(1)
         return torch.where(counts_BL1.any(1), largest_BD, torch.zeros_like(largest_BD))
     total_BD = (rows_BLD * counts_BL1).sum(1)

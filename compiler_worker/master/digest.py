@@ -3,7 +3,7 @@
 In the digest: opset, names, types and dimensions of inputs and outputs, every node in order
 with its attributes, and the bytes of every weight. Not in it: names of nodes and inner
 values, documentation, metadata and the file layout. What a dynamic dimension of an input or
-output is called counts: recipes and the buckets of engines speak of it by that name. Dimensions
+output is called counts: recipes and the buckets of engines use that name. Dimensions
 that only branches and loop bodies have are renamed in order of appearance.
 """
 

@@ -1,7 +1,7 @@
 """Whether a stored master computes what the PyTorch module computes, at two shapes.
 
 This finds graphs that mean something else: a shape taken for a constant, an op exported
-wrongly. How precise an engine is, its proof says later.
+wrongly. How precise an engine is, its proof measures later.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,11 @@ def check_equal(model: PyTorchModel, path: Path) -> None:
 
 
 def other_sizes(traced: dict[str, int], limits: dict[str, DimLimits]) -> dict[str, int]:
-    """A second size for every dynamic dimension, none equal to another where limits allow."""
+    """A second size for every dynamic dimension, none equal to another where limits allow.
+
+    Raises:
+        InvalidModelError: the limits of a dimension allow the traced size alone.
+    """
     sizes: dict[str, int] = {}
     for dim, size in traced.items():
         limit = limits[dim]

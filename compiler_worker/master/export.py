@@ -34,6 +34,12 @@ def export_master(
 ) -> StoredMaster:
     """Export, store and check a module; each refused opset is reported with its reason.
 
+    Args:
+        model: the module, its example inputs and its dynamic dimensions.
+        target_dir: an empty folder.
+        progress: called with each step in words.
+        opsets: of ai.onnx, in the order in which they are tried.
+
     Raises:
         InvalidModelError: the example inputs are unfit, or every opset was refused.
     """

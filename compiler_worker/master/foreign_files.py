@@ -1,4 +1,4 @@
-"""What people bring that is no ONNX file: recognised by its first bytes, with the way to one.
+"""Model files that are no ONNX files: recognised by their first bytes, with the way to one.
 
 Nothing is loaded: a pickle runs code as it is read, so that only the names in it are looked at.
 """
@@ -81,7 +81,7 @@ def refusal_of(path: Path, *, is_onnx: bool = True) -> str:
 
     Args:
         path: of something that is there.
-        is_onnx: False where it could not be read as ONNX: only its name says what it is.
+        is_onnx: False where it could not be read as ONNX and has only the name of one.
     """
     found = _of_folder(path) if path.is_dir() else _of_file(path)
     if found is None and not is_onnx and path.suffix == ".pb":
@@ -160,7 +160,9 @@ def _modules_in(data: bytes) -> Iterator[str]:
 
 def _modules_of_one(file: io.BytesIO) -> Iterator[str]:
     """A module and a name are the last two strings pushed; what was there before has a number."""
-    strings, memo, pushed = [""], dict[object, str](), ""
+    strings = [""]
+    memo = dict[object, str]()
+    pushed = ""
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "MEMOIZE" or opcode.name.endswith("PUT"):
             memo[len(memo) if argument is None else argument] = pushed

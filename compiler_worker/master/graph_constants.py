@@ -10,9 +10,18 @@ from numpy.typing import NDArray
 _MAX_ELEMENTS = 65_536
 # What these give does not follow from their inputs alone.
 _NOT_CONSTANT = frozenset(
-    {"Bernoulli", "If", "Loop", "Multinomial", "RandomNormal", "RandomNormalLike",
-     "RandomUniform", "RandomUniformLike", "Scan"}
-)  # fmt: skip
+    {
+        "Bernoulli",
+        "If",
+        "Loop",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Scan",
+    }
+)
 
 
 def constant(value: ir.Value | None) -> NDArray[np.float64] | None:

@@ -9,9 +9,12 @@ from compiler_worker.master.graph_constants import constant
 from compiler_worker.master.spans import Spans
 
 _SWAPPED = {
-    "Less": "Greater", "LessOrEqual": "GreaterOrEqual", "Greater": "Less",
-    "GreaterOrEqual": "LessOrEqual", "Equal": "Equal",
-}  # fmt: skip
+    "Less": "Greater",
+    "LessOrEqual": "GreaterOrEqual",
+    "Greater": "Less",
+    "GreaterOrEqual": "LessOrEqual",
+    "Equal": "Equal",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ class Guard:
         """What a value may be whose branch counts only where this condition holds.
 
         Args:
-            wanted: what the branch itself asks for, one span for all places.
+            wanted: what the branch itself requires, one span for all places.
             is_strict: leave out what lies between the branch's span and that of the others.
         """
         if other := self.as_inside(holds_inside=False):  # one span where it does not hold

@@ -46,7 +46,7 @@ def normalise(model: ir.Model) -> None:
 
 
 def _without_shapes(model: ir.Model) -> list[ir.Shape | None]:
-    """Forget what the file says of shapes of computed values; return that of the outputs.
+    """Remove the declared shapes of computed values; return those of the outputs.
 
     Tools that change a graph leave old ones behind, no checker compares those of dynamic axes
     with anything, and passes fold `Shape` by them. What can be known is inferred again.
@@ -100,7 +100,8 @@ def _strip(model: ir.Model) -> None:
     passes.ClearMetadataAndDocStringPass()(model)
     model.metadata_props.clear()
     model.producer_name = model.producer_version = model.domain = None
-    model.model_version, model.graph.name = None, "master"
+    model.model_version = None
+    model.graph.name = "master"
     for graph in model.graphs():
         for value in graph.inputs:
             _strip_value(value)

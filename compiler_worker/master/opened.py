@@ -17,7 +17,7 @@ from services.contracts.model.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMaster:
-    """A master on disk: what `MasterRecord` says, with paths where that has blobs.
+    """A master on disk: as `MasterRecord`, with paths where that has blobs.
 
     Attributes:
         digest: canonical digest over normalised graph and weights.
@@ -40,7 +40,7 @@ class StoredMaster:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedMaster(StoredMaster):
-    """A master with what its source says of it.
+    """A master with what its source declares.
 
     Attributes:
         recipe: from a factory that brings one.
@@ -56,8 +56,13 @@ class OpenedMaster(StoredMaster):
 def open_master(source: MasterSource, target_dir: Path, progress: Progress) -> OpenedMaster:
     """Turn a source into a normalised, checked master in an empty folder.
 
+    Args:
+        source: an ONNX file, or a factory of a PyTorch module.
+        target_dir: an empty folder; `model.onnx` and its external data are written there.
+        progress: called with each step in words.
+
     Raises:
-        InvalidModelError: the source cannot become a master; the message says why.
+        InvalidModelError: the source cannot become a master; the message has the reason.
         UnsupportedGraphError: it is sound ONNX, but holds something that is not taken.
     """
     # Both branches import heavy libraries; a message first keeps the wait explained.

@@ -82,6 +82,7 @@ def _axes_after(node: onnx.NodeProto, given: dict[str, int], ranks: dict[str, in
     rank, second = (ranks.get(name) for name in node.input[:2])
     if rank is None or second is None:
         raise _refusal(node, "the number of axes of its operands cannot be inferred")
+    # Its slope is per channel, axis 1, whatever the number of axes.
     if node.op_type == "PRelu":
         return max(0, rank - 1 - second)
     if not given.get("broadcast"):

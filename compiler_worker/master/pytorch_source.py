@@ -121,7 +121,7 @@ def load_factory(source: TorchFactory) -> PyTorchModel:
     try:
         model = factory()
     except Exception as error:
-        # A factory is the owner's code: whatever it raises is a fault of the model.
+        # A factory is user code: whatever it raises is a fault of the model.
         raise InvalidModelError(f"factory {source} failed: {error!r}") from error
     if not isinstance(model, PyTorchModel):
         raise InvalidModelError(

@@ -27,7 +27,7 @@ def read_samples(path: Path) -> dict[str, Array]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file, by name; raises ValueError that says what was expected."""
+    """The arrays of an .npz file, by name; raises ValueError with what was expected."""
     try:
         # numpy takes any other file for a pickle, and advises to load it as one.
         if not zipfile.is_zipfile(path):
@@ -51,7 +51,13 @@ def read_arrays(path: Path) -> dict[str, Array]:
 def recipe_with_words(
     recipe: Recipe, samples: Mapping[str, Array] | None, inputs: Sequence[TensorSpec]
 ) -> Recipe:
-    """The recipe; where it names no strings for an input, proofs draw those of the samples."""
+    """The recipe; where it names no strings for an input, proofs draw those of the samples.
+
+    Args:
+        recipe: of the model version.
+        samples: checked arrays by input name; None changes nothing.
+        inputs: the model's specs.
+    """
     if samples is None:
         return recipe
     drawn = dict(recipe.inputs)
@@ -94,6 +100,11 @@ def check_samples(
     limits: Mapping[str, ValueLimits] | None = None,
 ) -> None:
     """Compare samples with a model's inputs, and with the limits of requests where they are known.
+
+    Args:
+        samples: arrays by input name, one row per sample.
+        inputs: the model's specs.
+        limits: by input name, what a request may hold; None or a missing name checks no values.
 
     Raises:
         InvalidModelError: a name, datatype or rank that is not the model's, integers that a

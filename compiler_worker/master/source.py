@@ -11,7 +11,7 @@ _FACTORY = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxFile:
-    """An ONNX file, its external data beside it; what it is, `read_onnx` says."""
+    """An ONNX file, its external data beside it; `read_onnx` checks what it is."""
 
     path: Path
 

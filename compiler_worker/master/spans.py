@@ -30,9 +30,7 @@ class Spans:
 
     def __and__(self, other: Self) -> "Spans":
         """What both hold."""
-        return Spans(
-            low=np.maximum(self.low, other.low), high=np.minimum(self.high, other.high)
-        )  # fmt: skip
+        return Spans(low=np.maximum(self.low, other.low), high=np.minimum(self.high, other.high))
 
     def __or__(self, other: Self) -> "Spans":
         """The least spans around both."""
@@ -89,7 +87,14 @@ class Spans:
         return kept.joined(unknown, is_strict=is_strict)
 
     def placed(self, rank: int, axis: int, size: int, places: Bounds) -> "Spans":
-        """These, of places along one axis, in a tensor of that size there; the others are open."""
+        """These spans at given places of a larger axis; all other places of it are open.
+
+        Args:
+            rank: of the larger tensor.
+            axis: of it.
+            size: of that axis.
+            places: integers from 0 to `size` - 1, one for each place of these spans along the axis.
+        """
         ends = []
         for bounds, nothing in ((self.low, -np.inf), (self.high, np.inf)):
             source = np.broadcast_to(bounds, _with(bounds, rank, axis, len(places)))
@@ -99,7 +104,13 @@ class Spans:
         return Spans(low=ends[0], high=ends[1])
 
     def part(self, axis: int, start: int, size: int) -> "Spans":
-        """Those of some places along one axis."""
+        """The spans of `size` places along one axis, from `start` on.
+
+        Args:
+            axis: from 0 on.
+            start: first place.
+            size: number of places.
+        """
         if self.is_uniform or self.low.shape[axis] == 1:
             return self
         return self.ends(lambda bounds: bounds.take(range(start, start + size), axis))

@@ -57,7 +57,7 @@ def typical_sizes(
     Args:
         model: the reference.
         master: names its outputs.
-        recipe: says which positions of them count.
+        recipe: names the masks of positions that count.
         samples: those of extreme values are left out.
     """
     sizes: dict[str, Sizes] = {}

@@ -1,4 +1,4 @@
-"""Distances that see what one norm over everything hides: each column on its own scale.
+"""Distances that show what one norm over everything hides: each column on its own scale.
 
 A score of 0 to 1 beside coordinates of hundreds, or 1000 give or take 1, is nothing in a norm.
 Here every index of an axis (a feature, a class, a channel) is centred, and its error is measured
@@ -24,7 +24,7 @@ MIN_ROWS = 4
 # (seconds since 1970, for one), and of all others, which float32 holds.
 _ROUNDING_OF_DOUBLES = 1e-12
 _ROUNDING = 1e-6
-# Nor does one count that eager float32 cannot tell from its own error.
+# Nor does one count that is within the error of eager float32.
 _EAGER_FACTOR = 10.0
 
 
@@ -48,7 +48,13 @@ class ColumnSums:
 
     @classmethod
     def of(cls, found_cr: Float64, wanted_cr: Float64, keep_cr: NDArray[np.bool_]) -> "ColumnSums":
-        """Sum up one array, of which only some elements count."""
+        """Sum up one array, of which only some elements count.
+
+        Args:
+            found_cr: the engine's values, float64 [c, r].
+            wanted_cr: the reference's, of the same shape.
+            keep_cr: False where an element is left out; values there may be NaN.
+        """
         weights = keep_cr.astype(np.float64)
         num = weights.sum(axis=1)
         per = np.maximum(num, 1.0)
@@ -132,7 +138,13 @@ class Columns:
         self._sums: dict[int | None, ColumnSums] = {}
 
     def add(self, found: Float64, wanted: Float64, keep: NDArray[np.bool_]) -> None:
-        """Take the values of one sample into account; those that are no numbers do not count."""
+        """Take the values of one sample into account; those that are no numbers do not count.
+
+        Args:
+            found: the engine's output as float64, in the output's own shape.
+            wanted: the reference's, of the same shape.
+            keep: True where an element counts, of the same shape.
+        """
         usable = keep & np.isfinite(wanted) & np.isfinite(found)
         for axis in self._axes or (None,):
             arrays = (_by_column(each, axis) for each in (found, wanted, usable))
@@ -149,11 +161,13 @@ class Columns:
         """The worst column, of those beyond their bounds if there are any.
 
         Args:
-            eager: says which spreads are real.
+            eager: a spread within its error is not compared.
             shaken: the same with the master's own roundings shifted.
             bound_of: bounds by what eager errs: a wide one of one column excuses no other.
         """
-        worst, worst_rank, gains = ColumnDistance(), (False, 0.0), list[Float64]()
+        worst = ColumnDistance()
+        worst_rank = (False, 0.0)
+        gains = list[Float64]()
         for axis, sums in self._sums.items():
             eager_error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
             if shaken:  # no multiple of it is allowed
@@ -198,7 +212,16 @@ class Columns:
 def is_live(
     sums: ColumnSums, eager_error: Float64, rounding: float = _ROUNDING
 ) -> NDArray[np.bool_]:
-    """Which columns vary by more than rounding: the others are left to the norms."""
+    """Which columns vary by more than rounding: the others are left to the norms.
+
+    Args:
+        sums: of all samples.
+        eager_error: root mean square error of eager float32 by column, [c].
+        rounding: spread over size, below which a column is constant.
+
+    Returns:
+        True for each index of the axis that is compared on its own scale, [c].
+    """
     size = np.sqrt(sums.mean**2 + sums.spread**2)
     floor = np.maximum(rounding * size, _EAGER_FACTOR * eager_error)
     live: NDArray[np.bool_] = (sums.num >= MIN_ROWS) & (sums.spread > floor)

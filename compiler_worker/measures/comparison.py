@@ -24,6 +24,15 @@ def compare_output(
 
     Only positions that the recipe calls valid are compared; samples are rows of the batch
     dimension where the output has one.
+
+    Args:
+        spec: of the output.
+        recipe: names the batch dimension, and the mask of valid positions.
+        inputs: of the same run; the mask is among them.
+        found: the engine's outputs by name.
+        wanted: the reference's; float64 stands for every floating type.
+        allowed: bounds for floating outputs; all others must be equal in every element.
+        typical: size of an element, see `compare`.
     """
     array = found.get(spec.name)
     if array is None:
@@ -45,7 +54,14 @@ def compare_output(
 def compared_in(
     spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array], like: Array
 ) -> NDArray[np.bool_]:
-    """Which elements of an output count, in the shape of `like`."""
+    """Which elements of an output count, in the shape of `like`.
+
+    Args:
+        spec: of the output.
+        recipe: names the mask of valid positions.
+        inputs: of the same run.
+        like: the output; only its shape counts.
+    """
     return compared_elements(_valid(spec, recipe, inputs), like)
 
 

@@ -24,9 +24,9 @@ small one, ONNX Runtime's int8 kernels (which take biases in steps of their prod
 fifty otherwise, by up to 2.4e-2 in rel L2. Its fp32 engine may err as eager PyTorch does when
 all that is rounded lies a hundredth of a step higher or lower, up to the bound of int8.
 
-Bounds of eight bits cannot say that a model is still good, only that its graph is not broken:
+Bounds of eight bits cannot show that a model is still good, only that its graph is not broken:
 static rounding by smallest and largest value (1 - cosine 1.2e-1 on the same sentences) fails
-them. Who asks for int8 or fp8 should name a task in the recipe: an overlap of the ten nearest
+them. A recipe with int8 or fp8 should name a task: an overlap of the ten nearest
 of 0.92 and more goes with these distances.
 """
 

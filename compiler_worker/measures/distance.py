@@ -1,4 +1,4 @@
-"""Pure comparison of arrays: how far an output lies from its reference, and what is wrong.
+"""Pure comparison of arrays: the distance of an output to its reference, and what is wrong.
 
 The proof of an engine and the tests of converters and engines use the same functions, so
 "equal" means one thing. Everything is computed in float64.
@@ -89,7 +89,7 @@ def compare(
         valid: mask over the leading axes, 0 where elements are not compared.
         has_batch_axis: whether the first axis counts samples; else all is one sample.
         typical: size of an element. What is smaller than so large elements is measured against
-            them: a logit near zero is known no better than another one.
+            them: a logit near zero is no more exact than another one.
     """
     if found.shape != wanted.shape:
         fault = f"shape {list(found.shape)} found, {list(wanted.shape)} wanted"
@@ -141,7 +141,7 @@ def _compare_exact(found: Array, wanted: Array, keep: NDArray[np.bool_]) -> Comp
         return Comparison(distance=Distance(), fault="")
     fault = f"{num_wrong} of {int(keep.sum())} elements differ, 0 allowed"
     if wanted.dtype.kind == "O":
-        # Of strings a number says little: a space or a point may be all.
+        # Of strings the number means little: a space or a point may be all.
         at = tuple(np.argwhere(np.asarray(found != wanted) & keep)[0])
         fault += f"; the first: {found[at]!r:.{_SHOWN}} found, {wanted[at]!r:.{_SHOWN}} wanted"
     return Comparison(distance=INFINITELY_FAR, fault=fault, num_differing=num_wrong)

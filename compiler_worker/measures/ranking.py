@@ -19,7 +19,13 @@ Float64 = NDArray[np.float64]
 
 
 def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> TaskCheck:
-    """Mean overlap of the engine's top k with the reference's, ties counted as kept."""
+    """Mean overlap of the engine's top k with the reference's, ties counted as kept.
+
+    Args:
+        found_nd: the engine's embeddings, [N, D]; the first `num_queries` rows are queries.
+        wanted_nd: the reference's, of the same shape.
+        task: has number of queries, k and the least overlap.
+    """
     found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
     error = float(np.abs(found_qc - wanted_qc).max())
     margin_q1 = tie_margin(wanted_qc, error)
@@ -42,6 +48,14 @@ def check_ranking(
 ) -> TaskCheck:
     """Run the real samples through engine and reference, and compare the rankings.
 
+    Args:
+        engine: under test.
+        reference: whose rankings are right.
+        samples: arrays by input name, one row per sample.
+        master: names inputs and outputs.
+        recipe: has a ranking task.
+        buckets: samples are run at the largest batch of one of them.
+
     Raises:
         InvalidRequestError: there are no samples, they do not fit the model or its buckets, or
             the recipe names an output that is no embedding.
@@ -57,7 +71,7 @@ def check_ranking(
         for model in (engine, reference)
     )
     if found.shape != wanted.shape:
-        # Said of the values too; without this the scores could not be subtracted.
+        # A fault of the engine: scores of two shapes could not be subtracted.
         words = f"{list(found.shape)} found, {list(wanted.shape)} wanted"
         return failed_task(task, f"embeddings of another shape: {words}")
     return rank_agreement(found, wanted, task)
@@ -71,6 +85,12 @@ def require_samples(
 ) -> None:
     """Refuse samples that the recipe's ranking task cannot be judged by.
 
+    Args:
+        samples: arrays by input name; None where the model version has none.
+        master: names the inputs and their shapes.
+        recipe: one without a ranking task needs no samples.
+        buckets: what is served.
+
     Raises:
         InvalidRequestError: there are none or too few, or they fit no bucket.
     """
@@ -83,7 +103,7 @@ def require_samples(
             "--samples FILE.npz, or remove 'ranking' from its recipe"
         )
     num_samples = sum(rows for _, rows in sample_chunks(samples, master, recipe, buckets))
-    # Of no more candidates than are asked for, any ranking names all.
+    # Of no more candidates than k, any ranking names all.
     if num_samples <= task.num_queries + task.top_k:
         raise InvalidRequestError(
             f"ranking: {num_samples} samples are too few for {task.num_queries} queries and more "
@@ -114,6 +134,12 @@ def sample_chunks(
     samples: Mapping[str, Array], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> list[tuple[dict[str, Array], int]]:
     """Inputs that fit a bucket, and how many rows of each are samples and not filling.
+
+    Args:
+        samples: arrays by input name, one row per sample.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        buckets: what is served.
 
     Raises:
         InvalidRequestError: they do not fit the model or its buckets.

@@ -32,13 +32,25 @@ def tie_margin(values_rc: Float64, error: float, axis: int = -1) -> Float64:
     What an engine's error explains, and never more than a small part of the row's own spread: a
     broken engine must not be excused by the size of its own errors, nor a coarse precision by its
     bounds.
+
+    Args:
+        values_rc: the reference's values, float64 [R, C].
+        error: largest absolute error of the engine.
+        axis: along which the values of one row stand.
     """
     margin: Float64 = np.minimum(2 * error, _TIE_CAP * values_rc.std(axis, keepdims=True))
     return margin
 
 
 def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin_r1: Float64) -> float:
-    """Mean share of the k best found that are among the k best wanted, or within a margin."""
+    """Mean share of the k best found that are among the k best wanted, or within a margin.
+
+    Args:
+        found_rc: the engine's values, float64 [R, C].
+        wanted_rc: the reference's, of the same shape.
+        top_k: k, at most C.
+        margin_r1: how far below the k-th best value still counts, [R, 1].
+    """
     kth_r1 = np.sort(wanted_rc, axis=1)[:, -top_k, np.newaxis]
     best_rk = np.argsort(-found_rc, axis=1, kind="stable")[:, :top_k]
     is_kept_rk = np.take_along_axis(wanted_rc, best_rk, axis=1) >= kth_r1 - margin_r1
@@ -46,7 +58,13 @@ def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin_r1: Flo
 
 
 def task_check(task: Task | RankingTask, value: float, detail: str) -> TaskCheck:
-    """What a task found beside what its recipe wants."""
+    """What a task found beside what its recipe wants.
+
+    Args:
+        task: has name and bound.
+        value: what was found; passes from the bound on.
+        detail: in words, for the record.
+    """
     match task:
         case RankingTask():
             name, bound = f"top{task.top_k}_overlap:{task.output}", task.min_overlap
@@ -68,7 +86,13 @@ def failed_task(task: Task | RankingTask, words: str) -> TaskCheck:
 
 
 def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCheck:
-    """Compare the best classes of each row, ties counted as kept."""
+    """Compare the best classes of each row, ties counted as kept.
+
+    Args:
+        found_rc: the engine's scores, [R, C].
+        wanted_rc: the reference's, of the same shape.
+        task: has k and the least agreement.
+    """
     found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
     error = float(np.abs(found - wanted).max())
     margin_r1 = tie_margin(wanted, error)
@@ -82,7 +106,15 @@ def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCh
 
 
 def box_iou(found_n4: Array, wanted_n4: Array, task: BoxTask) -> TaskCheck:
-    """Compare boxes one by one; where the reference's has no area there is nothing to meet."""
+    """Compare boxes one by one by intersection over union.
+
+    Boxes of the reference without an area do not count.
+
+    Args:
+        found_n4: the engine's boxes, [N, 4] in the task's format.
+        wanted_n4: the reference's, in the same order.
+        task: has format and the least mean.
+    """
     found, wanted = (_corners(boxes, task.format) for boxes in (found_n4, wanted_n4))
     areas_n = _area(wanted)
     has_area = areas_n > 0
@@ -101,7 +133,7 @@ def metric_of(task: FunctionTask) -> Metric:
     """The function that a recipe names.
 
     Raises:
-        ProofError: it is not there; says nothing about an engine.
+        ProofError: it is not there; no verdict on an engine.
     """
     module, _, name = task.entry.partition(":")
     try:
@@ -123,10 +155,18 @@ def function_check(
     wanted: Sequence[Arrays],
     found: Sequence[Arrays],
 ) -> TaskCheck:
-    """Ask the owner's own metric; one that raises, or gives no number, is failed."""
+    """Call the recipe's own metric; one that raises, or returns no finite number, has failed.
+
+    Args:
+        metric: as `metric_of` imports it.
+        task: has the least value.
+        inputs: of each run, by name.
+        wanted: the reference's outputs of each run, by name.
+        found: the engine's.
+    """
     try:
         value = float(metric(inputs, wanted, found))
-    except Exception as error:  # a stranger's code
+    except Exception as error:  # user code raises any type
         return failed_task(task, f"it raised {type(error).__name__}: {error}")
     if not math.isfinite(value):
         return failed_task(task, f"it gave {value}, a number is wanted")

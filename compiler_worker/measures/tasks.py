@@ -72,6 +72,11 @@ def check_tasks(
 ) -> tuple[TaskCheck, ...]:
     """Judge every task of the recipe.
 
+    Args:
+        engine: under test.
+        reference: whose outputs are right.
+        samples: what both are run on, and the recipe.
+
     Raises:
         EngineError: the engine failed.
         ProofError: a function that the recipe names is not there.
@@ -132,7 +137,8 @@ def _rows(
 
 
 def _run_all(engine: Model, reference: Model, samples: TaskSamples) -> _Runs:
-    batch, runs = samples.recipe.batching.batch_dim, _Runs()
+    batch = samples.recipe.batching.batch_dim
+    runs = _Runs()
     master = samples.master
     for inputs, num_rows in samples.runs():
         for outputs, model in ((runs.wanted, reference), (runs.found, engine)):

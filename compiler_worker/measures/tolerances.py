@@ -27,7 +27,7 @@ def tolerance_for(
 
     Args:
         precision: what the engine computes in.
-        recipe: its own tolerance for the precision wins over everything else.
+        recipe: its own tolerance for the precision replaces everything else.
         eager_error: the distance of eager fp32 to the same reference, when it was measured.
         shaken_error: that of eager fp32 with the master's own roundings to eight bits shifted.
     """
@@ -64,6 +64,11 @@ def column_bound(allowed: Together, precision: Precision, eager_error: Float64) 
 
     Only fp32 engines are given what eager errs: a spread that is rounding noise in half precision
     is one that its engine does not show.
+
+    Args:
+        allowed: bounds of all samples together.
+        precision: what the engine computes in.
+        eager_error: of eager float32, in spreads of each column, [c].
     """
     if precision is not Precision.FP32:
         return np.full_like(eager_error, allowed.column)

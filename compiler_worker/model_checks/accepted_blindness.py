@@ -1,7 +1,7 @@
-"""Which faults a proof of eight bits may overlook, written into the recipe for its owner to see.
+"""Which faults a proof of eight bits may overlook, written into the recipe, to be changed there.
 
 Rounding to eight bits is itself as far off as these faults are, so that no bound that a right
-engine keeps would show them. A recipe that names another set for a precision, or none, wins.
+engine keeps would show them. A recipe that names another set for a precision, or none, is kept.
 """
 
 from compiler_worker.inputs.sampling import is_floating
@@ -21,14 +21,20 @@ OF_EIGHT_BITS: dict[Precision, tuple[str, ...]] = {
 def with_accepted_blindness(
     recipe: Recipe, master: MasterRecord, *, has_calibration: bool
 ) -> Recipe:
-    """The recipe with what it accepts of each precision in eight bits that it asks for."""
+    """The recipe with what it accepts of each precision in eight bits that it has.
+
+    Args:
+        recipe: of the model version; not changed.
+        master: its floating outputs are given the sets.
+        has_calibration: whether engines with calibrated scales can be built.
+    """
     asked = admitted_precisions(recipe, has_calibration=has_calibration)
     wanted = {each: OF_EIGHT_BITS[each] for each in asked if each in OF_EIGHT_BITS}
     outputs = dict(recipe.outputs)
     for spec in master.outputs if wanted else ():
         if is_floating(spec):
             known = outputs.get(spec.name, OutputRecipe())
-            # The owner's own sets last: they win, the empty one too.
+            # The recipe's own sets last: they replace these, the empty one too.
             accepted = wanted | known.accept_blind
             outputs[spec.name] = known.model_copy(update={"accept_blind": accepted})
     return recipe.model_copy(update={"outputs": outputs})

@@ -52,7 +52,7 @@ def judge_import(
         report: given what is compared.
 
     Raises:
-        UnsupportedGraphError: it is wrong, and of an opset that ONNX Runtime does not know.
+        UnsupportedGraphError: it is wrong, and of an opset that ONNX Runtime does not have.
     """
     path, master = opened
     if strings := strings_among(master.inputs, master.outputs):

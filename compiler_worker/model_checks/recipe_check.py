@@ -1,4 +1,4 @@
-"""Whether a recipe speaks of the model that it is for: found before anything is built.
+"""Whether a recipe fits the model that it is for: found before anything is built.
 
 A wrong name would not stop a proof, it would hollow it out: an input whose role is lost is
 drawn as plain numbers, an output whose mask is lost is compared where nothing is valid.
@@ -29,7 +29,7 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     Raises:
         InvalidRecipeError: it names an input or output that the master lacks, limits the values
             of an input that holds no integers, draws from an empty range, takes integers that the
-            graph does not, accepts blindness to a fault that no proof knows, names a
+            graph does not, accepts blindness to a fault that no proof has, names a
             `valid_where` that is no mask of the output's leading dimensions, a ranking output that
             is no embedding, or a task's that cannot be what the task compares; says of strings
             what is for numbers, or the other way round; or it asks for a calibrated precision and

@@ -19,7 +19,7 @@ from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 from services.engines.shapes import union_of
 
-# As many requests are asked together.
+# As many requests are run together.
 _FEW = 3
 # Scales that are taken from a whole batch move its rows by so much, and no caller minds.
 _ALLOWED = DEFAULT_TOLERANCES[Precision.INT8]
@@ -28,7 +28,7 @@ _ALLOWED = DEFAULT_TOLERANCES[Precision.INT8]
 def check_rows(
     master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> str:
-    """Ask a few requests together, the first and the last alone: replicas join those of many.
+    """Run a few requests together, the first and the last alone: replicas join those of many.
 
     A recurrence passes on what was before; or what comes after, where it is reversed. What ONNX
     Runtime does not run, or not in the memory of this host, is left to the proof.
@@ -79,7 +79,8 @@ def _fault(
     inputs: Mapping[str, Array],
     num_rows: int,
 ) -> str:
-    rows, together = recipe.batching.batch_dim or "", model.run(inputs)
+    rows = recipe.batching.batch_dim or ""
+    together = model.run(inputs)
     for place in (range(-num_rows, 0), range(num_rows)):
         lone = _taken(inputs, master.inputs, rows, place)
         among = _taken(together, master.outputs, rows, place)

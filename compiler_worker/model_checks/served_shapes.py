@@ -107,7 +107,7 @@ def _sized(
     found, why = computed_sizes(*master, recipe, buckets[0])
     if not found:
         return ServedShapes(recipe=recipe, buckets=buckets)
-    # The recipe's, and no limits of the source: beyond the sizes by default nothing was asked.
+    # The recipe's, and no limits of the source: beyond the sizes by default nothing was run.
     buckets = buckets_of(record, recipe, {**limits, **found})
     remarks = (f"'{name}' {each.min}..{each.max}: {why}" for name, each in found.items())
     return ServedShapes(

@@ -23,6 +23,12 @@ def check_empty(
 ) -> None:
     """Run the master once at each empty size: no engine could be proven where it fails.
 
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names the inputs and their shapes.
+        recipe: how inputs are drawn.
+        buckets: what is to be served.
+
     Raises:
         InvalidRecipeError: it fails, and which bucket has to begin at 1.
     """
@@ -45,7 +51,7 @@ def check_empty(
 
 
 def _opened(master_path: Path, master: MasterRecord) -> Model:
-    """ONNX's own implementation where ONNX Runtime does not know the master's opset."""
+    """ONNX's own implementation where ONNX Runtime does not have the master's opset."""
     try:
         return OrtModel.open(master_path, master)
     except ProofError:
@@ -60,6 +66,12 @@ def check_largest(
     At as few rows as there may be: a model seldom minds their number, and each takes time. What
     ONNX Runtime does not run at the smallest sizes either, or not in the memory of this host, is
     left to the proof.
+
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        buckets: what is to be served.
 
     Raises:
         InvalidRecipeError: it fails, and at which sizes.
@@ -80,9 +92,17 @@ def check_largest(
 def computed_sizes(
     master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
 ) -> tuple[dict[str, DimLimits], str]:
-    """Where in a default bucket the model computes, rows aside; and its words beyond.
+    """Find which sizes of a default bucket the model computes, the batch dimension left out.
 
-    Empty where it computes all of it, or nothing that ONNX Runtime was asked for.
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names the inputs and their shapes.
+        recipe: names the batch dimension.
+        bucket: whose ranges are searched.
+
+    Returns:
+        Limits by dimension, and ONNX Runtime's message beyond them; both empty where it computes
+        the whole bucket, or ONNX Runtime runs none of it.
     """
     sized = _Sized.opened(master_path, master, recipe, [bucket])
     if sized is None:
@@ -125,7 +145,9 @@ class _Sized:
     """A model that is run at sizes, each time with as few rows as there may be."""
 
     def __init__(self, model: OrtModel, master: MasterRecord, rows: str | None) -> None:
-        self._model, self._master, self._rows = model, master, rows
+        self._model = model
+        self._master = master
+        self._rows = rows
 
     @classmethod
     def opened(

@@ -1,7 +1,7 @@
-"""The importer's graph, which fallbacks run, beside ONNX Runtime: inside a throw-away process.
+"""The importer's graph, which fallbacks run, beside ONNX Runtime: inside a child process.
 
 Both compute in float32 here, so neither can be blamed for a decision that only float64 changes;
-float64 says how much of a difference is rounding. Where they differ, ONNX's evaluator is asked as
+float64 shows how much of a difference is rounding. Where they differ, ONNX's evaluator runs as
 in a proof: where it sides with the import, it takes ONNX Runtime's place.
 """
 
@@ -68,7 +68,13 @@ def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
 
 
 def without_torch(reason: str, path: Path, master: MasterRecord) -> FallbackVerdict:
-    """The verdict on a master that torch cannot serve: ONNX Runtime does, if it can."""
+    """The verdict on a master that torch cannot serve: ONNX Runtime does, if it can.
+
+    Args:
+        reason: why torch cannot run it.
+        path: the master's `model.onnx`.
+        master: its record.
+    """
     try:
         OrtModel.open(path, master)
     except ProofError as error:
@@ -86,10 +92,13 @@ class _Judge:
     def __init__(
         self, request: VerdictRequest, reference: Reference, witness: Model, eager: Model
     ) -> None:
-        self._request, self._master = request, request.master
+        self._request = request
+        self._master = request.master
         # Its tolerances are for engines, which may be meant to differ.
         self._recipe = request.recipe.model_copy(update={"tolerances": {}})
-        self._reference, self._witness, self._eager = reference, witness, eager
+        self._reference = reference
+        self._witness = witness
+        self._eager = eager
 
     def verdict(self, report: Progress) -> FallbackVerdict:
         samples = list(self._affordable(report))
@@ -98,7 +107,7 @@ class _Judge:
             return FallbackVerdict(unknown=f"{name} answers none of the samples with numbers")
         errors, typical = self._rounding(samples)
         refuted, faulty = self._compared(samples, errors, report)
-        # Asked only where they differ: the evaluator is slow.
+        # Opened only where they differ: the evaluator is slow.
         if refuted and self._has_wrong_witness(samples, errors, typical):
             refuted, faulty = self._compared(samples, errors, report)
         kept = self._kept(samples, faulty)
@@ -117,7 +126,8 @@ class _Judge:
 
     def _affordable(self, report: Progress) -> Iterator[Sample]:
         """Samples that the witness answers, while there is time."""
-        until, num_samples = math.inf, 0
+        until = math.inf
+        num_samples = 0
         drawn = proof_samples(self._master, self._recipe, self._request.buckets)
         for sample in _middle_early(sorted(drawn, key=lambda s: _num_bytes(s.inputs))):
             if num_samples >= _MIN_SAMPLES and time.monotonic() > until:
@@ -202,13 +212,14 @@ class _Judge:
     def _kept(
         self, samples: Sequence[Sample], faulty: Sequence[Mapping[str, int]]
     ) -> list[KeptAnswer]:
-        """Those that showed a fault first, then the largest for which there is room."""
+        """Those that showed a fault first, then the largest that fit into _MAX_KEPT_BYTES."""
         answers = [
             (sample.sizes not in faulty, KeptAnswer(inputs=sample.inputs, outputs=outputs))
             for sample in samples
             if all(sample.sizes.values()) and (outputs := self._witness.run(sample.inputs))
         ]
-        kept, room = list[KeptAnswer](), _MAX_KEPT_BYTES
+        kept = list[KeptAnswer]()
+        room = _MAX_KEPT_BYTES
         for _, answer in sorted(answers, key=lambda each: (each[0], -each[1].num_bytes)):
             if answer.num_bytes <= room and len(kept) < _MAX_KEPT:
                 kept.append(answer)

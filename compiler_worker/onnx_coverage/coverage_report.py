@@ -18,7 +18,13 @@ Outcomes = Mapping[str, Outcome]
 
 
 def coverage_text(cases: Sequence[SuiteCase], fixed: Outcomes, dynamic: Outcomes) -> str:
-    """Return the file's text from the outcomes by case name, with sizes as declared and open."""
+    """Return the file's text.
+
+    Args:
+        cases: of the suite, in its order.
+        fixed: outcomes by case name, with sizes as declared.
+        dynamic: the same with every size of an input left open.
+    """
     version = f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}"
     passed = sum(outcome.verdict == "pass" for outcome in fixed.values())
     lines = [

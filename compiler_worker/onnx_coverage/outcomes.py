@@ -148,7 +148,16 @@ def _fed(value: Any) -> Any:
 
 
 def mismatch(got: Any, want: Any, case: SuiteCase) -> str:
-    """Return "" or how an output (a tensor, or a list of outputs) differs from what is wanted."""
+    """Compare one output with what the suite wants.
+
+    Args:
+        got: a tensor, or a list of outputs.
+        want: an array, a list of arrays, or None for an optional without an element.
+        case: has the tolerances, absolute and relative.
+
+    Returns:
+        How they differ, "" where they do not.
+    """
     if isinstance(want, list) or want is None:
         if not isinstance(got, list | tuple) or want is None or len(got) != len(want):
             return "" if got is want else f"got {got!r}, wanted {want!r}"

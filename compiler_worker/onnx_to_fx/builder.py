@@ -1,4 +1,4 @@
-"""Emits fx nodes: the one place that knows how values become graph arguments."""
+"""Emits fx nodes: the one place where values become graph arguments."""
 
 from __future__ import annotations
 
@@ -68,10 +68,9 @@ class GraphBuilder:
         self.floats = FloatTypes(float_dtype)
         self.constant_of: dict[str, str] = {}
         self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
-        # By identity: one array of the master may be read as several types, and is large to
-        # compare.
+        # By identity: an array may be read as several types, and is large to compare.
         self._registered: dict[tuple[int, torch.dtype], Tensor] = {}
-        # Keeps registered constants alive, so that an id is never used twice.
+        # Holds registered constants, so that an id is never used twice.
         self._constant_at: dict[torch.fx.Node, Constant] = {}
         self.anchor: torch.fx.Node | None = None
         self._folded: dict[torch.fx.Node, Any] = {}
@@ -120,7 +119,7 @@ class GraphBuilder:
         return self._between(node, interface(dtype), carrier(dtype))
 
     def output(self, value: Value) -> torch.fx.Node:
-        """Return a value as the graph hands it out."""
+        """Return a value as an output of the graph has it."""
         x = self.tensor(value)
         return self._between(x.node, carrier(x.dtype), interface(x.dtype))
 
@@ -157,17 +156,29 @@ class GraphBuilder:
         return Sym(self.shared(torch.ops.aten.sym_size.int, node, axis), self.shared, is_size=True)
 
     def call(self, function: Callable[..., Any], *args: object, **kwargs: object) -> torch.fx.Node:
-        """Emit `function(*args, **kwargs)`; values may stand anywhere in the arguments."""
+        """Emit `function(*args, **kwargs)`.
+
+        Args:
+            function: of torch, of Python's `operator`, or a kernel of this package.
+            *args: values, nodes or constants, at any depth of lists and tuples.
+            **kwargs: the same, by name.
+        """
         return self.graph.call_function(function, self._arguments(args), self._arguments(kwargs))
 
     def method(self, name: str, *args: object, **kwargs: object) -> torch.fx.Node:
-        """Emit `args[0].name(*args[1:], **kwargs)`."""
+        """Emit `args[0].name(*args[1:], **kwargs)`.
+
+        Args:
+            name: of a method of torch.Tensor.
+            *args: the tensor, then the method's own arguments.
+            **kwargs: of the method.
+        """
         return self.graph.call_method(name, self._arguments(args), self._arguments(kwargs))
 
     def shared(self, function: Callable[..., Any], *args: object) -> torch.fx.Node:
         """Emit a pure scalar function once per set of arguments, as far out as they are known."""
         arguments: Any = map_aggregate(args, _argument)  # type: ignore[type-var]
-        # What asks a tensor for its device or type is no number: it cannot cross a graph's edge.
+        # The device or type of a tensor is no number: it cannot cross a graph's edge.
         owner = self if function is getattr else self._innermost(arguments)
         return owner.emit_shared(function, arguments)
 
@@ -190,7 +201,7 @@ class GraphBuilder:
         return map_arg(map_aggregate(args, _argument), self.here)
 
     def here(self, node: torch.fx.Node) -> torch.fx.Node:
-        """Return a node as this graph sees it."""
+        """Return the node that stands for a node in this graph."""
         return node
 
     def add_module(self, name: str, module: torch.nn.Module) -> torch.fx.Node:
@@ -223,8 +234,7 @@ class GraphBuilder:
     def dtype(self, dtype: torch.dtype) -> torch.dtype | torch.fx.Node:
         """Return a dtype argument: the master's float32 follows the module's float type.
 
-        A node rather than a value, so that `.half()` and `.double()` on the finished
-        module also move casts and constants made in the graph.
+        A node, so that `.half()` and `.double()` on the module also move casts and constants.
         """
         if dtype != torch.float32 or self.floats.is_own:
             return carrier(dtype)
@@ -302,7 +312,7 @@ class GraphBuilder:
 
     def float_like(self) -> torch.fx.Node:
         """Return an empty tensor of the type that the master's float32 runs as."""
-        # Holds no data: it exists to be moved with the module and asked for its type.
+        # Holds no data: it exists to be moved with the module, for its type.
         if not hasattr(self.root, "float_like"):
             empty = torch.zeros((), dtype=self.floats.usual)
             self.root.register_buffer("float_like", empty, persistent=False)
@@ -321,8 +331,7 @@ def add_placeholder(graph: torch.fx.Graph, name: str) -> torch.fx.Node:
     base = _identifier(name, "input")
     # fx makes each input an argument of forward(), whose first one is `self`.
     node = graph.placeholder("input_self" if base == "self" else base)
-    # fx gives a node another name where its own is taken. The argument has the same one: as a
-    # second name it could be that of another node, which would be overwritten.
+    # The name that fx gave it: one that was taken would overwrite another node's argument.
     node.target = node.name
     return node
 

@@ -20,6 +20,11 @@ def constant_from_tensor(
 ) -> Constant:
     """Return an initializer's value over `array`, or over the tensor's own bytes.
 
+    Args:
+        name: of the initializer.
+        tensor: declares type and dims.
+        array: its values, kept by reference; None reads them from `tensor`.
+
     Raises:
         UnsupportedGraphError: the type is not translated, the data is missing, or
             `array` is not what the tensor declares.

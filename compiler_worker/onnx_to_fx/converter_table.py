@@ -25,8 +25,8 @@ class Converter:
     """How one op is translated.
 
     Attributes:
-        versions: schema versions of the op whose meaning `convert` knows. A version
-            that a newer ONNX adds is refused until someone has read what changed.
+        versions: schema versions of the op that `convert` implements. A version
+            that a newer ONNX adds is refused until it is added here.
         attributes: every attribute understood; any other one refuses the node.
         carried: element types without kernels of their own (`dtypes.CARRIED`) that
             `convert` takes as they are carried; any other one refuses the node.
@@ -54,7 +54,20 @@ def register(
     carried: Collection[torch.dtype] = (),
     domain: str = "",
 ) -> None:
-    """Add one row to the table; two rows of an op may not share a version."""
+    """Add one row to the table; two rows of an op may not share a version.
+
+    Args:
+        op_type: name of the op.
+        convert: its device half.
+        versions: schema versions that `convert` implements.
+        attributes: every attribute that it reads or may ignore.
+        host: its host half; None where shapes are never computed by it.
+        carried: types of `dtypes.CARRIED` that `convert` takes.
+        domain: of the op; "" is ai.onnx.
+
+    Raises:
+        ValueError: a version of the op is in the table already.
+    """
     rows = CONVERTERS.setdefault((domain, op_type), [])
     taken = {version for row in rows for version in row.versions}
     if taken & set(versions):
@@ -78,7 +91,18 @@ def converter(
     host: ConvertOnHost | None = None,
     carried: Collection[torch.dtype] = (),
 ) -> Callable[[C], C]:
-    """Register the decorated function as the device half of an op of ai.onnx."""
+    """Register the decorated function as the device half of an op of ai.onnx.
+
+    Args:
+        op_type: name of the op.
+        versions: schema versions that the function implements.
+        attributes: every attribute that it reads or may ignore.
+        host: its host half; None where shapes are never computed by it.
+        carried: types of `dtypes.CARRIED` that the function takes.
+
+    Raises:
+        ValueError: a version of the op is in the table already.
+    """
 
     def decorate(convert: C) -> C:
         register(
@@ -95,7 +119,13 @@ def converter(
 
 
 def find(domain: str, op_type: str, version: int) -> Converter | None:
-    """Return the row for one schema version, None when there is none."""
+    """Return the row for one schema version, None when there is none.
+
+    Args:
+        domain: "" is ai.onnx.
+        op_type: name of the op.
+        version: of the op's schema, not of the opset.
+    """
     for row in CONVERTERS.get((domain, op_type), []):
         if version in row.versions:
             return row

@@ -180,7 +180,7 @@ def tensor_sharing_memory(array: NDArray[np.generic]) -> torch.Tensor:
     return torch.from_numpy(source).reshape(array.shape)
 
 
-# Types that numpy knows through ml_dtypes only; torch does not take such arrays.
+# Types that numpy has through ml_dtypes only; torch does not take such arrays.
 _FOREIGN = [
     (dtype, kind)
     for dtype, kind in _NUMPY_FROM_TORCH.items()
@@ -199,7 +199,7 @@ def array_sharing_memory(tensor: torch.Tensor) -> NDArray[np.generic]:
 
 
 class _Writable:
-    """Offers an array's memory to numpy as writable, and keeps the array alive."""
+    """Offers an array's memory to numpy as writable, and holds the array."""
 
     def __init__(self, array: NDArray[np.generic]) -> None:
         self._array = array

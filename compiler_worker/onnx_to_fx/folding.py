@@ -22,9 +22,9 @@ def fold(
     """Return what a node gives, on the CPU and in the master's own types.
 
     Args:
-        node: what is asked for.
+        node: whose value is wanted.
         known: results by node; new ones are added.
-        leaf: the value of a node that takes no other one, None where only the call knows it.
+        leaf: the value of a node that takes no other one, None where that is dynamic.
 
     Returns:
         A tensor or a number; None where it is not the same in every call, or is large.
@@ -38,7 +38,7 @@ def fold(
             continue
         if each not in known and each.op in ("call_function", "call_method"):
             needed.add(each)
-            # Where a tensor is asked for its device alone, its elements need not be known.
+            # Where only the device of a tensor is used, its elements need not be known.
             open_nodes += [] if _is_device(each) else each.all_input_nodes
         elif each in known or not _is_small(known.setdefault(each, leaf(each))):
             known[node] = None

@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceV
 
 def function_of(op: Op) -> onnx.FunctionProto | None:
     """Return the body of an op for this very node, None where ONNX gives none for it."""
-    # onnx's stubs do not know the methods by version.
+    # onnx's stubs lack the methods by version.
     schema: Any = op.schema
     version = _newest(schema.function_opset_versions, op.opset)
     if version is not None:

@@ -47,7 +47,7 @@ def graph_module_from_onnx(
 
     Returns:
         A module whose parameters share memory with the arrays they come from, unless
-        `float_dtype` asks for another type.
+        `float_dtype` differs from their type.
 
     Raises:
         UnsupportedGraphError: the graph holds an op, version, attribute, element
@@ -134,7 +134,7 @@ class _Import:
         return self._returned(self._graph.running(value))
 
     def _returned(self, value: AnyValue) -> _Returned:
-        """Return what the module hands out: a list for a sequence, None for an empty optional."""
+        """Return the module's outputs: a list for a sequence, None for an empty optional."""
         match value:
             case SequenceValue(items):
                 return [self._graph.output(item) for item in items]

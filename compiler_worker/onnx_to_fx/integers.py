@@ -34,7 +34,7 @@ def with_wrapped_symbols(value: AnyValue | None) -> AnyValue | None:
 
 def _wrapped_in_call(value: int, bits: int) -> int:
     half = 1 << (bits - 1)
-    # Asked first, so that an export whose sizes never leave the type computes nothing.
+    # Compared first, so that an export whose sizes never leave the type computes nothing.
     if -half <= value < half:
         return value
     return (value + half) % (2 * half) - half

@@ -42,7 +42,8 @@ class Walk:
             opsets: by domain; "" is ai.onnx.
             own: outputs of nodes that run in the master's own types, whatever the others do.
         """
-        self._opsets, self._own = dict(opsets), own
+        self._opsets = dict(opsets)
+        self._own = own
         self._kept: Kept = {}
 
     def convert(self, proto: onnx.NodeProto, scope: NameScope) -> None:
@@ -75,7 +76,7 @@ class Walk:
         return refusal(proto, self._opsets.get(domain_of(proto.domain), 0), reason)
 
     def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
-        """Convert the nodes of a function, which sees its inputs and no names around it."""
+        """Convert the nodes of a function, whose scope is its inputs and no names around it."""
         scope = NameScope(op.graph)
         # Not strict: optional inputs at the end may be left out without a name.
         for name, value in zip(body.input, op.inputs, strict=False):
@@ -123,11 +124,11 @@ def _results(op: Op, row: converter_table.Converter | None) -> Sequence[AnyValue
 
 
 def _checked(row: converter_table.Converter | None, op: Op) -> converter_table.Converter:
-    """Return the converter of an op, or refuse what it does not know."""
+    """Return the converter of an op; raises UnsupportedGraphError without one."""
     if row is None:
         is_old = not op.schema.domain and op.opset < OLDEST_OPSET
         hint = "; convert the model with onnx.version_converter first" if is_old else ""
-        # onnx's stubs do not know all of a schema.
+        # onnx's stubs lack a part of a schema.
         schema: Any = op.schema
         if schema.has_context_dependent_function:
             hint = ", and ONNX writes it in other ops only where more of its inputs is known"

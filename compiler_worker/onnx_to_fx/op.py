@@ -1,4 +1,4 @@
-"""One ONNX node as a converter sees it: typed attributes, inputs in either world."""
+"""One ONNX node as a converter reads it: typed attributes, inputs on host or device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ T = TypeVar("T")
 
 
 def refusal(proto: onnx.NodeProto, opset: int, reason: str) -> UnsupportedGraphError:
-    """Return the error that refuses a node."""
+    """Return the error that refuses a node; the caller raises it.
+
+    Args:
+        proto: the node.
+        opset: version of its domain that the model imports.
+        reason: in words.
+    """
     domain = domain_of(proto.domain)
     return UnsupportedGraphError(
         reason,
@@ -69,7 +75,7 @@ class Op:
         self._attributes = {a.name: a for a in proto.attribute}
         self._subgraphs = subgraphs
 
-    # What the node says of itself
+    # The node itself
 
     @property
     def name(self) -> str:
@@ -91,15 +97,15 @@ class Op:
         return set(self._attributes)
 
     def attr_int(self, name: str) -> int:
-        """Return an int attribute or its ONNX default; refuse when there is neither."""
+        """Return an int attribute or its ONNX default; raises UnsupportedGraphError."""
         return self._required(name, int)
 
     def attr_float(self, name: str) -> float:
-        """Return a float attribute or its ONNX default; refuse when there is neither."""
+        """Return a float attribute or its ONNX default; raises UnsupportedGraphError."""
         return self._required(name, float)
 
     def attr_str(self, name: str) -> str:
-        """Return a string attribute or its ONNX default; refuse when there is neither."""
+        """Return a string attribute or its ONNX default; raises UnsupportedGraphError."""
         return self._required(name, bytes).decode()
 
     def maybe_int(self, name: str) -> int | None:
@@ -132,7 +138,7 @@ class Op:
         return self._attribute(name, onnx.TensorProto)
 
     def subgraph(self, name: str) -> Subgraph:
-        """Return a graph attribute; refuse when there is none."""
+        """Return a graph attribute; raises UnsupportedGraphError when there is none."""
         if name not in self._subgraphs:
             raise self.refuse(f"attribute '{name}' is required and missing")
         return self._subgraphs[name]
@@ -146,7 +152,7 @@ class Op:
     def _attribute(self, name: str, kind: type[T]) -> T | None:
         proto = self._attributes.get(name)
         if proto is None:
-            # The schema of the version in force knows the default: it moved for some ops.
+            # The schema of the version in force has the default: it moved for some ops.
             known = self.schema.attributes.get(name)
             proto = known.default_value if known is not None else None
         if proto is None or proto.type == onnx.AttributeProto.UNDEFINED:
@@ -169,25 +175,25 @@ class Op:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def any_value(self, index: int) -> AnyValue:
-        """Return a required input as it is, a sequence or an optional too."""
+        """Return a required input of any kind, a sequence too; raises UnsupportedGraphError."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             raise self.refuse(f"input {index} is required and missing")
         return value
 
     def value(self, index: int) -> Value:
-        """Return a required input as it is; refuse what is not a tensor."""
+        """Return a required input; raises UnsupportedGraphError for what is not a tensor."""
         return self.as_tensor(self.any_value(index))
 
     def as_tensor(self, value: AnyValue) -> Value:
-        """Return a value that must be a tensor, in whichever world; refuse any other one."""
+        """Return a value that must be a tensor, on host or device; raises UnsupportedGraphError."""
         if isinstance(value, SequenceValue | OptionalValue):
             kind = "a sequence" if isinstance(value, SequenceValue) else "an optional"
             raise self.refuse(f"found {kind} where it takes a tensor")
         return value
 
     def sequence(self, index: int) -> tuple[Value, ...]:
-        """Return the elements of a required sequence; refuse what is none."""
+        """Return the elements of a required sequence; raises UnsupportedGraphError for others."""
         value = self.any_value(index)
         if isinstance(value, SequenceValue):
             return value.items
@@ -213,7 +219,10 @@ class Op:
         return list(value.dims)
 
     def host(self, index: int) -> NDArray[np.object_]:
-        """Return a required input as host integers; refuse when it is computed on the device."""
+        """Return a required input as host integers.
+
+        Raises UnsupportedGraphError when it is computed on the device.
+        """
         value = self.value(index)
         if isinstance(value, HostValue):
             return value.data
@@ -232,14 +241,17 @@ class Op:
         return list(self.host(index).reshape(-1))
 
     def static_ints(self, index: int) -> list[int]:
-        """Return a host input as a flat list of ints that are the same in every call."""
+        """Return a host input as a flat list of ints that are the same in every call.
+
+        Raises UnsupportedGraphError when one depends on shapes or on values.
+        """
         items = self.ints(index)
         if any(isinstance(item, Sym) for item in items):
             raise self.refuse(f"input {index} ('{self.proto.input[index]}') must be constant")
         return [int(item) for item in items if not isinstance(item, Sym)]
 
     def floats(self, index: int) -> list[float]:
-        """Return a constant float input as a flat list."""
+        """Return a constant float input as a flat list; raises UnsupportedGraphError for others."""
         value = self.value(index)
         if isinstance(value, Constant):
             return [float(item) for item in value.array.reshape(-1)]
@@ -293,15 +305,27 @@ class Op:
     # Emission
 
     def call(self, function: Callable[..., Any], *args: object, **kwargs: object) -> torch.fx.Node:
-        """Emit a call; see `GraphBuilder.call`."""
+        """Emit a call into this node's graph.
+
+        Args:
+            function: see `GraphBuilder.call`.
+            *args: values, nodes or constants.
+            **kwargs: the same, by name.
+        """
         return self.graph.call(function, *args, **kwargs)
 
     def method(self, name: str, *args: object, **kwargs: object) -> torch.fx.Node:
-        """Emit a tensor's own method; see `GraphBuilder.method`."""
+        """Emit a tensor's own method into this node's graph.
+
+        Args:
+            name: of a method of torch.Tensor.
+            *args: the tensor, then the method's own arguments.
+            **kwargs: of the method.
+        """
         return self.graph.method(name, *args, **kwargs)
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return an axis as a non-negative index; refuse one outside the rank."""
+        """Return an axis as a non-negative index; raises UnsupportedGraphError beyond the rank."""
         if not -rank <= axis < max(rank, 1):
             raise self.refuse(f"axis {axis} is outside rank {rank}")
         return axis % rank if rank else 0

@@ -12,7 +12,7 @@ Axes = tuple[int | str, ...]
 
 
 class NameScope:
-    """Values by name; a graph inside of another one also sees the names around it.
+    """Values by name; a graph inside of another one also reads the names around it.
 
     Attributes:
         graph: where the nodes of this graph are emitted.

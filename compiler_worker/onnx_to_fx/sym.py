@@ -33,7 +33,13 @@ class Sym:
         self._emit = emit
 
     def apply(self, function: Callable[..., Any], *args: HostInt, is_size: bool = False) -> Sym:
-        """Emit `function(*args)` beside this value."""
+        """Emit `function(*args)` into the graph that this value is in.
+
+        Args:
+            function: of integers, such as `operator.add`.
+            *args: its arguments; this value only if it is among them.
+            is_size: whether the result cannot be negative.
+        """
         return Sym(self._emit(function, *args), self._emit, is_size=is_size)
 
     def __add__(self, other: HostInt) -> HostInt:
@@ -85,7 +91,7 @@ class Sym:
         return self.apply(operator.neg, self)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same computation; says nothing about values."""
+        """Whether both are the same computation; two others may still be equal in value."""
         return isinstance(other, Sym) and self.node is other.node
 
     def __hash__(self) -> int:
@@ -154,7 +160,7 @@ def left_over(total: list[HostInt], parts: list[HostInt]) -> int | None:
 
 
 def known_equal(left: HostInt, right: HostInt) -> bool | None:
-    """Return whether two values are equal, None when only the call can tell."""
+    """Return whether two values are equal, None when that is dynamic."""
     if not isinstance(left, Sym) and not isinstance(right, Sym):
         return left == right
     if left == right:
@@ -168,7 +174,7 @@ def known_equal(left: HostInt, right: HostInt) -> bool | None:
 def sym_equal(left: HostInt, right: HostInt) -> HostInt:
     """Return whether two values are equal.
 
-    As arithmetic: what asks a size in the call would make an export serve the sizes that
+    As arithmetic: a branch on a size would make an export serve the sizes that
     answer as the example does, and no others.
     """
     known = known_equal(left, right)
@@ -188,7 +194,13 @@ def sym_not(value: HostInt) -> HostInt:
 
 
 def sym_choice(condition: HostInt, left: HostInt, right: HostInt) -> HostInt:
-    """Return the first value where the condition holds, else the second."""
+    """Return one of two values, without a branch in the graph.
+
+    Args:
+        condition: 0 or 1.
+        left: the result where it is 1.
+        right: the result where it is 0.
+    """
     if not isinstance(condition, Sym):
         return left if condition else right
     if left is right or known_equal(left, right):

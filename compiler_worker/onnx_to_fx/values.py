@@ -35,7 +35,7 @@ class Tensor:
 
     Attributes:
         node: the fx node that computes it.
-        dtype: element type in the master; `GraphBuilder.dtype` says what it runs as.
+        dtype: element type in the master; `GraphBuilder.dtype` is what it runs as.
         dims: what is known of the size of each axis.
     """
 
@@ -132,7 +132,13 @@ def host_from_list(items: list[HostInt]) -> HostValue:
 def host_elementwise(
     function: Callable[..., Any], *arrays: NDArray[np.object_], dtype: torch.dtype
 ) -> HostValue:
-    """Return what a function of Python integers gives element by element, with broadcasting."""
+    """Apply a function of Python integers element by element, with broadcasting.
+
+    Args:
+        function: of Python integers or `Sym`, one for each array.
+        *arrays: of objects, with shapes that broadcast.
+        dtype: element type of the result in the master.
+    """
     data = np.frompyfunc(function, len(arrays), 1)(*arrays)
     # numpy gives the element itself where there is no axis.
     return HostValue(np.asarray(data, dtype=object), dtype)
@@ -154,7 +160,7 @@ def _broadcast_axis(sizes: tuple[HostInt | None, ...]) -> HostInt | None:
     others = {size for size in sizes if size != 1}
     if not others:
         return 1
-    # A static size other than 1 wins whatever the dynamic ones turn out to be.
+    # A static size other than 1 is the result whatever the dynamic ones are.
     fixed = [size for size in others if isinstance(size, int)]
     if fixed:
         return fixed[0]

@@ -74,10 +74,10 @@ def plan_builds(
 
     Args:
         version: what is served, and by which recipe.
-        wanted: what was asked for.
+        wanted: generations, kinds and precisions.
         devices: what this machine has.
         find_builder: builder of a kind.
-        refusal: why a kind cannot take the master at all; asked where all else is well.
+        refusal: why a kind cannot take the master at all; called where nothing else is against it.
 
     Raises:
         InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has
@@ -130,11 +130,17 @@ def buckets_of(
 ) -> tuple[Bucket, ...]:
     """The recipe's buckets, checked; without any, those by default.
 
+    Args:
+        master: whose dynamic dimensions are covered.
+        recipe: its buckets; may be none.
+        limits: by dimension, what the source of the master allows; None allows all sizes.
+
     Raises:
         InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, lets
             a request have no rows, or leaves the limits of the source.
     """
-    dims, rows = dynamic_dims(master.inputs), recipe.batching.batch_dim
+    dims = dynamic_dims(master.inputs)
+    rows = recipe.batching.batch_dim
     for bucket in recipe.buckets:
         if rows in bucket.dims and bucket.dims[rows].min == 0:
             raise InvalidRecipeError(

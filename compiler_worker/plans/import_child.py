@@ -1,4 +1,4 @@
-"""Asks the importer whether it takes a master: the inside of a throw-away process."""
+"""Whether the importer takes a master: the inside of a child process."""
 
 import onnx
 
@@ -9,7 +9,7 @@ from services.contracts.errors import UnsupportedGraphError
 
 
 def import_one(request: ImportRequest, _events: Events) -> ImportVerdict:
-    """Import and forget; the verdict is all that is kept."""
+    """Import and drop the graph; only the verdict is kept."""
     try:
         graph_module_from_onnx(onnx.load(request.master_path))
     except UnsupportedGraphError as error:

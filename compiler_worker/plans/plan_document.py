@@ -1,7 +1,7 @@
 """Keeps what a machine found to be buildable as documents, and picks what to build now.
 
-A plan speaks of one model version and one class of nodes, whole: every kind and precision of
-the recipe, whatever this run was asked to build.
+A plan is of one model version and one class of nodes, whole: every kind and precision of
+the recipe, whatever this run is to build.
 """
 
 import logging
@@ -48,7 +48,7 @@ def keep_plans(
         refusals: what is known of the master already.
 
     Raises:
-        InvalidRecipeError: the recipe does not speak of this model.
+        InvalidRecipeError: the recipe does not fit this model.
         InvalidRequestError: kinds or precisions are wanted that the recipe leaves out.
     """
     _check_wanted(version, wanted)
@@ -70,9 +70,12 @@ def keep_plans(
         if worker.registry.write_plan(plan):
             logger.info(
                 "planned %s version %d for %s: %d engines, %d combinations skipped",
-                plan.model, plan.version, plan.node_class.generation, len(plan.planned),
+                plan.model,
+                plan.version,
+                plan.node_class.generation,
+                len(plan.planned),
                 len(plan.skipped),
-            )  # fmt: skip
+            )
     return plans
 
 
@@ -86,7 +89,20 @@ def plan_for(
     compiler: str = "",
     refusal: Callable[[EngineKind], str] = lambda _: "",
 ) -> BuildPlan:
-    """The whole plan of a model version for one generation, as this machine sees it."""
+    """The whole plan of a model version for one generation, made on this machine.
+
+    Args:
+        version: what is served, and by which recipe.
+        generation: the one that is planned for.
+        devices: what this machine has.
+        find_builder: builder of a kind.
+        is_elsewhere: the engines are for other nodes, whatever devices this machine has.
+        compiler: what the launcher of this run calls its compiler; "" when unknown.
+        refusal: why a kind cannot take the master at all, "" where it can.
+
+    Raises:
+        InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has not.
+    """
     wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
     table = plan_builds(version, wanted, devices, find_builder, refusal)
     # A class of nodes is the device and its driver where one is here; for others only its
@@ -120,7 +136,12 @@ def plan_for(
 
 
 def chosen(table: BuildTable, wanted: Wanted, registry: Registry) -> BuildTable:
-    """The keys of a table that were asked for; what is left out for a failure says so.
+    """The keys of a table that are wanted; what is left out for a failure is in `skipped`.
+
+    Args:
+        table: all that this machine could build.
+        wanted: keys, or only what did not fail in its last attempt; by default all.
+        registry: has the records of earlier attempts.
 
     Raises:
         NotFoundError: none of the wanted keys is planned on this machine.

@@ -1,8 +1,8 @@
 """Which kinds of engines cannot take a master, found before anything is built.
 
-Strings are for ONNX Runtime alone, which knows no opset above 26, and TensorRT and OpenVINO know
-the ops of ai.onnx alone. For Inductor the importer is asked itself, once per master, in a
-throw-away process: what a graph of a stranger does to it stays there.
+Strings are for ONNX Runtime alone, which has no opset above 26, and TensorRT and OpenVINO have
+the ops of ai.onnx alone. For Inductor the importer itself runs, once per master, in a child
+process: an untrusted graph that crashes it ends that process alone.
 """
 
 import os
@@ -27,11 +27,12 @@ class Refusals:
     """Why a kind cannot take one master, "" where it can or that is not known yet."""
 
     def __init__(self, master: MasterRecord, worker: WorkerContext) -> None:
-        """Look at nothing yet: a master that no kind is asked about is never fetched."""
-        self._master, self._worker = master, worker
+        """Read nothing yet: a master is fetched for the first kind that needs it."""
+        self._master = master
+        self._worker = worker
 
     def reason(self, kind: EngineKind) -> str:
-        """Say why a kind cannot take the master; "" leaves it to the build."""
+        """Return why a kind cannot take the master; "" leaves it to the build."""
         if kind is EngineKind.ONNXRUNTIME:
             return self._new_opset
         if strings := strings_among(self._master.inputs, self._master.outputs):
@@ -78,9 +79,9 @@ class Refusals:
     @cached_property
     def _import_refusal(self) -> str:
         cache_dir = self._worker.settings.cache_dir.absolute()
-        # A verdict is of one importer: other code is asked anew.
+        # A verdict is of one importer: other code runs again.
         kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
-        # What a full disk or a crash left half written is asked anew.
+        # What a full disk or a crash left half written is made again.
         with suppress(OSError, ValueError):
             return ImportVerdict.from_json(kept.read_bytes()).refusal
         verdict = self._asked(cache_dir)
@@ -95,7 +96,7 @@ class Refusals:
         return verdict.refusal
 
     def _asked(self, cache_dir: Path) -> ImportVerdict | None:
-        """Ask in a child; None where it crashed, hung or took too much."""
+        """Import in a child process; None where it crashed, hung or passed its limits."""
         with work_folder(cache_dir / "work", "import-") as folder:
             request = ImportRequest(master_path=self._path)
             limits = self._worker.build_limits

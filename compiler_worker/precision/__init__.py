@@ -1,4 +1,4 @@
-"""Typed precision, applied to the graph before any builder sees it.
+"""Typed precision, applied to the graph before any builder reads it.
 
 fp16 and bf16: `policy` decides which nodes run in the narrow type, `typed` rewrites the graph.
 int8 and fp8: `quantised` rounds both sides of products, with scales from a `calibration` set;

@@ -29,6 +29,11 @@ def read_calibration(
 ) -> dict[str, Array]:
     """The arrays of a calibration file by input name, checked against a model's inputs.
 
+    Args:
+        path: .npz or .parquet.
+        inputs: the model's specs.
+        limits: by input name, what a request may hold; None checks no values against it.
+
     Raises:
         InvalidRecipeError: no such file, not a file of arrays, an input without a column or
             with another datatype or shape, too few samples, values that a request may not

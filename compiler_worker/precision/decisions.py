@@ -16,7 +16,8 @@ import onnx_ir.passes.common as passes
 
 from compiler_worker.precision.policy import is_sum
 
-_FLOAT32, _FLOATS = ir.DataType.FLOAT, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_FLOAT32 = ir.DataType.FLOAT
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 # These jump as well, and give floats.
 _JUMPS = frozenset({"Ceil", "DequantizeLinear", "Floor", "Mod", "Range", "Round", "Sign"})
 # These give integers, and look at no element.
@@ -45,7 +46,7 @@ def deciding_outputs(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _blurred(model: ir.Model) -> set[ir.Value]:
-    """Floats that a sum of many terms went into, or that only a round of a loop knows."""
+    """Floats that a sum of many terms went into, or that are known only inside of a loop."""
     found = {
         value
         for graph in model.graphs()

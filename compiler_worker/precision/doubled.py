@@ -1,7 +1,7 @@
 """A float32 graph in float64, for libraries that compute what a graph says: no importer's work.
 
 Decisions stay in the master's own types, as in the importer's float64 (see `decisions`), and so
-does what ONNX knows no float64 for.
+does what ONNX has no float64 for.
 """
 
 import onnx

@@ -36,14 +36,15 @@ def read_parquet(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def _array(pyarrow: Any, name: str, column: Any, row: tuple[int, ...]) -> Array:
-    values, lengths = column.combine_chunks(), []
+    values = column.combine_chunks()
+    lengths = []
     while pyarrow.types.is_nested(values.type):
         values, length = _flattened(name, values)
         lengths.append(length)
     if values.null_count:
         raise ValueError(f"column '{name}' has empty cells")
     flat = np.asarray(values.to_numpy(zero_copy_only=False))
-    # Most writers know no nested lists: a row is then flat, in C order.
+    # Most writers have no nested lists: a row is then flat, in C order.
     if len(lengths) == 1 and len(row) > 1 and row.count(-1) <= 1:
         step = abs(int(np.prod(row)))
         lengths = [dim if dim > 0 else lengths[0] // step for dim in row]

@@ -26,22 +26,66 @@ _NARROW_OPS = frozenset(
 # their statistics in float32 (stash_type) whatever the type of their input is.
 _FULL_SUMS = frozenset(
     {
-        "CumProd", "CumSum", "GlobalAveragePool", "GlobalLpPool", "InstanceNormalization",
-        "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "ReduceL1", "ReduceL2",
-        "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum",
-        "ReduceSumSquare", "Softmax",
+        "CumProd",
+        "CumSum",
+        "GlobalAveragePool",
+        "GlobalLpPool",
+        "InstanceNormalization",
+        "LogSoftmax",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMean",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Softmax",
     }
-)  # fmt: skip
+)
 _FULL_OPS = _FULL_SUMS | {
-    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Exp", "HannWindow", "Log",
-    "Pow", "Reciprocal", "Sin", "Sinh", "Softplus", "Sqrt", "Tan",
-}  # fmt: skip
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Cos",
+    "Cosh",
+    "Exp",
+    "HannWindow",
+    "Log",
+    "Pow",
+    "Reciprocal",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Sqrt",
+    "Tan",
+}
 # Sums of terms in no order that ONNX names: kernels differ in the last bits of each.
-_SUMS = _NARROW_OPS | _FULL_SUMS | {
-    "AveragePool", "BatchNormalization", "DFT", "DeformConv", "Det", "GridSample",
-    "GroupNormalization", "LRN", "LayerNormalization", "LpPool", "RMSNormalization", "Resize",
-    "RoiAlign", "STFT",
-}  # fmt: skip
+_SUMS = (
+    _NARROW_OPS
+    | _FULL_SUMS
+    | {
+        "AveragePool",
+        "BatchNormalization",
+        "DFT",
+        "DeformConv",
+        "Det",
+        "GridSample",
+        "GroupNormalization",
+        "LRN",
+        "LayerNormalization",
+        "LpPool",
+        "RMSNormalization",
+        "Resize",
+        "RoiAlign",
+        "STFT",
+    }
+)
 # A row of a table is data, although the table is constant and the index an integer.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 

@@ -8,7 +8,7 @@ for GPUs and CuPy, which neither run on a worker without a GPU nor beside what i
 NNCF writes is changed in two ways that make it one graph for every kind of engine: TensorRT
 takes no zero point but zero, in INT8, so unsigned scales become signed ones; and
 `output_dtype` is taken out, which repeats the zero point's type and which ONNX Runtime
-forgets to change when it changes that.
+leaves as it is when it changes the zero point's.
 """
 
 import os
@@ -27,7 +27,7 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 
 # A fused attention computes its two products in floats on every kind, so rounding what enters
-# it costs accuracy and wins nothing. A table of embeddings is read by rows: ONNX Runtime would
+# it costs accuracy and saves nothing. A table of embeddings is read by rows: ONNX Runtime would
 # bring the whole of it back to floats in every call.
 _LEFT_ALONE = ("Attention", "Gather")
 _TRANSFORMER_OPS = frozenset({"Attention", "LayerNormalization", "RMSNormalization"})
@@ -50,7 +50,7 @@ def quantised_model(
     Raises:
         UnsupportedGraphError: control flow, an old opset, a graph that is quantised already, or
             nothing that can be.
-        BuildError: the model cannot be run on a feed, or NNCF failed; its words are in it.
+        BuildError: the model cannot be run on a feed, or NNCF failed; its message is included.
     """
     check_limits(ir.from_proto(model), precision)
     if owned := sorted({*_QUANTISING} & {node.op_type for node in model.graph.node}):
@@ -131,7 +131,7 @@ def _make_portable(graph: onnx.GraphProto) -> None:
         del node.attribute[:]
         node.attribute.extend(attributes)
     _make_signed(graph, nodes)
-    # They would say uint8 of what is int8 now.
+    # They would declare uint8 where it is int8 now.
     del graph.value_info[:]
 
 

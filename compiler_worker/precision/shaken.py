@@ -3,7 +3,7 @@
 A value near the middle of two steps goes to one in one library and to the other in the next, and
 all that follows differs by a step. Both are right: only sums in another order, or a bias that is
 rounded to a step of the products, lie between them. Who shifts what is rounded, once up and once
-down, sees how much of an answer hangs on that.
+down, measures how much of an output depends on that.
 """
 
 import copy

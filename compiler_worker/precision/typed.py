@@ -61,7 +61,9 @@ class Rewriter:
         """Names of new values end in `suffix`."""
         self.graph = model.graph
         self.opset = model.opset_imports[""]
-        self.suffix, self.narrow, self.policy = suffix, narrow, policy
+        self.suffix = suffix
+        self.narrow = narrow
+        self.policy = policy
         self.casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self.names = FreeNames(model.graph)
 

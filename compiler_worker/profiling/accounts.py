@@ -72,7 +72,8 @@ def eager_ops(run: EagerRun) -> list[EagerOp]:
 
 def graph_ops(found: CompiledRun) -> list[GraphOp]:
     """Every op of the graph that was compiled, with what became of it."""
-    run, fates = found.given, _Fates(found.given.graph, found.kernels)
+    run = found.given
+    fates = _Fates(found.given.graph, found.kernels)
     for node, dispatched in run.by_node():
         if any(op.num_flops for op in dispatched):
             fates.take_along(node)
@@ -156,7 +157,7 @@ def _follows(node: Node, known: set[Node], moving: Mapping[Node, Sequence[Dispat
 
 
 class _Fates:
-    """Knows of each node of a graph what became of it."""
+    """Finds for each node of a graph what became of it."""
 
     def __init__(self, graph: Graph, kernels: Sequence[FusedKernel]) -> None:
         self._kernels: dict[str, list[int]] = defaultdict(list)

@@ -52,7 +52,7 @@ def source_report(source: str) -> SourceReport:
 class _BreakTrace(logging.Handler):
     """Reads torch's structured trace while it is entered, which has every break.
 
-    What `explain` gives back leaves out those before the first op, and functions that it skips.
+    What `explain` returns leaves out those before the first op, and functions that it skips.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class _BreakTrace(logging.Handler):
         self._trace.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take what a record says of a break, and nothing of the others."""
+        """Keep the records of breaks, and nothing of the others."""
         artifact = getattr(record, "metadata", {}).get("artifact", {})
         if artifact.get("name") != "dynamo_graph_break_reason":
             return
         if found := _BREAK.match(getattr(record, "payload", None) or ""):
-            # Where there is a second paragraph, the first only says what was being traced.
+            # Where there is a second paragraph, the first only names what was being traced.
             first, _, second = found["reason"].partition("\n\n")
             reason = next(iter((second or first).strip().splitlines()), "")
             self.breaks.append(

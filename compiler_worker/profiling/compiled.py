@@ -59,7 +59,15 @@ def exported(
     sizes: Sizes,
     device: str,
 ) -> Programs:
-    """What an engine is compiled from: for all sizes on a CPU, for one on a GPU; rewritten."""
+    """What an engine is compiled from: for all sizes on a CPU, for one on a GPU; rewritten.
+
+    Args:
+        module: the imported graph.
+        specs: of its inputs, in order.
+        ranges: by dynamic dimension; used on a CPU.
+        sizes: by dynamic dimension; used on a GPU.
+        device: of torch, `cpu` or `cuda`.
+    """
 
     def export(graph: torch.fx.GraphModule) -> ExportedProgram:
         if device == "cpu":

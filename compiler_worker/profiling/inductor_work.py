@@ -1,8 +1,8 @@
 """A piece of work of Inductor's scheduler: what it computes, and the bytes that it moves.
 
-Inductor says of each piece what it comes from, but that list grows along the graph: what made an
-operand stands in it too, though another kernel computed it. What a piece computes itself is found
-by going back from each node to the tensors that the piece reads.
+Inductor records for each piece what it comes from, but that list grows along the graph: what made
+an operand stands in it too, though another kernel computed it. What a piece computes itself is
+found by going back from each node to the tensors that the piece reads.
 """
 
 import math
@@ -93,7 +93,7 @@ class _Walk:
         return False if False in found else (True if True in found else None)
 
     def _at_end(self, node: Node) -> Any:
-        """What an operand says where one need not go further back; else _GO_ON."""
+        """The answer at an operand where one need not go further back; else _GO_ON."""
         if node in self._read:
             return True
         if node.op == "placeholder":
@@ -140,7 +140,13 @@ def symbol_values(graph: Any, inputs: Sequence[torch.Tensor]) -> dict[Any, int]:
 
 
 def bytes_of(node: Any, graph: Any, known: Mapping[Any, int]) -> int:
-    """Every buffer once, and of each no more elements than the node's loops can touch."""
+    """Every buffer once, and of each no more elements than the node's loops can touch.
+
+    Args:
+        node: of Inductor's scheduler; several that are fused are one.
+        graph: Inductor's `GraphLowering`, which has the buffers.
+        known: by symbol, the size that it has in this run.
+    """
     inside = {leaf.get_name() for leaf in node.get_nodes()}
     touched: dict[str, int] = {}
     for leaf in node.get_nodes():

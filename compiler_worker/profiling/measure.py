@@ -80,7 +80,8 @@ class _Subject:
     """The graph that is run both ways, and what it is run with."""
 
     def __init__(self, request: ProfileRequest, progress: Progress) -> None:
-        self._request, self._progress = request, progress
+        self._request = request
+        self._progress = progress
         self._device = request.device.parsed_generation.platform.value
         self._dtype = _DTYPES.get(request.precision, torch.float32)
         sizes = {name: dim.max for name, dim in request.bucket.dims.items()}

@@ -1,7 +1,6 @@
 """What this machine reaches: a matrix product and a copy, measured beside what is judged by them.
 
-Peaks of a data sheet say nothing about a machine that others use too, or of how many of its
-threads are ours.
+Peaks of a data sheet do not hold for a machine that is shared, nor for a part of its threads.
 """
 
 import time

@@ -70,11 +70,21 @@ def bars(timed: Iterable[tuple[str, float | None]]) -> list[Bar]:
 
 
 def drawn(panels: Mapping[str, Sequence[Bar]], *, title: str, subtitle: str) -> str:
-    """Panels below each other, every row of one height, all on one scale of milliseconds."""
+    """Panels below each other, every row of one height, all on one scale of milliseconds.
+
+    Args:
+        panels: bars by the panel's name, from top to bottom.
+        title: of the picture.
+        subtitle: the line below it.
+
+    Returns:
+        The text of an SVG file.
+    """
     longest_s = max((bar.time_s for rows in panels.values() for bar in rows), default=0.0)
     full_s = _nice(longest_s or 1e-3)
     scale = (_RIGHT - _LEFT) / full_s
-    top, parts = _HEAD, []
+    top = _HEAD
+    parts = []
     colours = [_BEFORE, _AFTER]
     for index, (name, rows) in enumerate(panels.items()):
         total_ms = sum(bar.time_s for bar in rows) * 1e3

@@ -43,7 +43,7 @@ def profile_one(request: ProfileRequest, events: Events) -> ProfileReport:
         BuildError: Inductor failed.
     """
     limit_threads(request.num_threads)
-    # Else the profiler says on standard error, at each start and end, that it starts and ends.
+    # Else the profiler writes a line to standard error at each start and end.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     use_compile_cache(request.cache_dir)
     with events.stage(Stage.PROFILE):

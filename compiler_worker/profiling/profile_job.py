@@ -31,6 +31,12 @@ def profile_model(
 ) -> ProfileReport:
     """Profile one bucket on this machine's main device.
 
+    Args:
+        version: what to profile.
+        options: bucket, precision and the folder for the files.
+        worker: its settings limit the child's time and memory.
+        on_event: called with each event of the child.
+
     Raises:
         NotFoundError: the model has no such bucket.
         InvalidRequestError: the folder for the files cannot be made.
@@ -41,7 +47,8 @@ def profile_model(
     check_recipe(version.master, version.recipe)
     buckets = buckets_of(version.master, version.recipe, version.dim_limits)
     bucket = _chosen(version, buckets, options.bucket)
-    settings, cache_dir = worker.settings, worker.settings.cache_dir.absolute()
+    settings = worker.settings
+    cache_dir = worker.settings.cache_dir.absolute()
     out = (options.out or Path(_folder_name(version, bucket))).absolute()
     # Before the long run: a folder that cannot be made would be met at its end.
     is_ours = _make_folder(out)
@@ -71,7 +78,7 @@ def profile_model(
     except BuildUnavailableError:
         raise
     except BuildError as error:
-        # Shown to a person at once, and kept in no record.
+        # Shown at once, and kept in no record.
         raise BuildError("\n".join([str(error), *error.log_tail])) from None
 
 

@@ -1,4 +1,4 @@
-"""What a profile says, as one document; `report.json` is its JSON.
+"""The result of a profile, as one document; `report.json` is its JSON.
 
 It imports nothing heavy: showing a report needs no torch.
 """
@@ -44,7 +44,13 @@ class Peaks(Document):
         return max(num_flops / self.flops_per_s, num_bytes / self.bytes_per_s)
 
     def share(self, num_flops: float, num_bytes: float, time_s: float) -> float | None:
-        """Share of the roofline that was reached; None for work that took no time."""
+        """Share of the roofline that was reached; None for work that lasted no time.
+
+        Args:
+            num_flops: of the work.
+            num_bytes: that it moves.
+            time_s: that it took.
+        """
         return self.ideal_s(num_flops, num_bytes) / time_s if time_s > 0 else None
 
 
@@ -115,11 +121,11 @@ class KernelCall(Document):
         chain: what those are.
         eager_bytes, eager_time_s: of those ops when they run one by one; one that is computed in
             several kernels counts in one of them.
-        num_bytes: what Inductor's schedule says that it reads and writes; None when unknown.
+        num_bytes: reads and writes of Inductor's schedule; None when unknown.
         num_chain_ops, num_side_inputs: n and c, when it is one chain on tensors of one size.
         predicted_gain: (2n + c) / (2 + c) then.
         measured_gain: eager bytes to its own.
-        time_s: of its quietest run; None when the profiler did not see it.
+        time_s: of its quietest run; None when the profiler did not record it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the child that profiles is asked, and where it leaves what it made."""
+"""The request to the child that profiles, and where it writes its files."""
 
 from pathlib import Path
 

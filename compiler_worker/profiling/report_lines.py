@@ -1,8 +1,9 @@
 """A report in words: rows that the command line shows as tables, the compiler as lines."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 from compiler_worker.profiling.profile_report import (
     Fate,
@@ -17,12 +18,21 @@ from services.contracts.text.words import readable_size
 
 _SUMMARY_COLUMNS = ("", "before: eager", "after: compiled", "ratio")
 _FUSION_COLUMNS = (
-    "calls", "ops", "kernel", "moved before", "after", "less by", "predicted", "time before",
-    "after", "of the roofline",
-)  # fmt: skip
+    "calls",
+    "ops",
+    "kernel",
+    "moved before",
+    "after",
+    "less by",
+    "predicted",
+    "time before",
+    "after",
+    "of the roofline",
+)
 _WIDE = ("calls", "less by", "predicted")
 _GB = 1e9
 _KERNEL_CHARS = 30
+_Number = TypeVar("_Number", int, float)
 
 
 def report_parts(report: ProfileReport) -> list[str | Table]:
@@ -68,28 +78,31 @@ def measured_line(report: ProfileReport) -> str:
 def summary_rows(report: ProfileReport) -> list[tuple[str, ...]]:
     """The whole model before and after."""
     before, after = report.before, report.after
-    rows = [
-        ("ops dispatched, kernels called", _ops_words(before), str(after.num_ops),
-         _ratio(before.num_ops, after.num_ops)),
-    ]  # fmt: skip
+    ops = _ratio(before.num_ops, after.num_ops)
+    rows: list[tuple[str, ...]] = [
+        ("ops dispatched, kernels called", _ops_words(before), str(after.num_ops), ops)
+    ]
     if before.num_gpu_kernels is not None and after.num_gpu_kernels is not None:
-        rows.append(
-            ("kernels on the GPU", str(before.num_gpu_kernels), str(after.num_gpu_kernels),
-             _ratio(before.num_gpu_kernels, after.num_gpu_kernels))
-        )  # fmt: skip
+        rows.append(_row("kernels on the GPU", str, before.num_gpu_kernels, after.num_gpu_kernels))
     return [
         *rows,
-        ("memory traffic", readable_size(before.num_bytes), readable_size(after.num_bytes),
-         _ratio(before.num_bytes, after.num_bytes)),
-        ("FLOPs of products and attention", _flops(before.num_flops), _flops(after.num_flops),
-         _ratio(before.num_flops, after.num_flops)),
-        ("time in ops and kernels", _time(before.time_s), _time(after.time_s),
-         _ratio(before.time_s, after.time_s)),
-        ("latency, not profiled", _time(before.latency_s), _time(after.latency_s),
-         _ratio(before.latency_s, after.latency_s)),
-        ("share of the roofline", percent(before.roofline_share),
-         percent(after.roofline_share), ""),
-    ]  # fmt: skip
+        _row("memory traffic", readable_size, before.num_bytes, after.num_bytes),
+        _row("FLOPs of products and attention", _flops, before.num_flops, after.num_flops),
+        _row("time in ops and kernels", _time, before.time_s, after.time_s),
+        _row("latency, not profiled", _time, before.latency_s, after.latency_s),
+        (
+            "share of the roofline",
+            percent(before.roofline_share),
+            percent(after.roofline_share),
+            "",
+        ),
+    ]
+
+
+def _row(
+    name: str, shown: Callable[[_Number], str], before: _Number, after: _Number
+) -> tuple[str, ...]:
+    return name, shown(before), shown(after), _ratio(before, after)
 
 
 def fusion_rows(report: ProfileReport) -> list[tuple[str, ...]]:
@@ -186,7 +199,7 @@ def file_lines(report: ProfileReport) -> list[str]:
 
 
 def percent(share: float | None) -> str:
-    """A share for people."""
+    """A share as text."""
     return "-" if share is None else f"{share * 100:.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""Seconds of every op and kernel, as torch's profiler sees them; and its Chrome traces."""
+"""Seconds of every op and kernel from torch's profiler; and its Chrome traces."""
 
 import re
 from collections import defaultdict
@@ -80,7 +80,13 @@ def node_times(found: Profiled, device: str) -> dict[str, float]:
 def kernel_times(
     found: Profiled, kernels: Sequence[FusedKernel], device: str
 ) -> list[float | None]:
-    """Seconds by kernel call, each in its quietest run; None for one that was not seen."""
+    """Seconds by kernel call, each in its quietest run; None for one that was not seen.
+
+    Args:
+        found: what the profiler recorded, run by run.
+        kernels: calls of one run, in order.
+        device: of torch, `cpu` or `cuda`.
+    """
     seen: list[list[float]] = [[] for _ in kernels]
     for run in found.runs:
         events = list(_host_events(run))
@@ -103,7 +109,7 @@ def _next(events: Sequence[Any], name: str, start: int) -> int | None:
 def plain_name(name: str) -> str:
     """A kernel's name without what code, wrapper and profiler each put around it."""
     if name.startswith("torch.ops."):
-        # torch.ops.aten.add.Tensor: the profiler knows it without the overload.
+        # torch.ops.aten.add.Tensor: the profiler names it without the overload.
         name = name.removeprefix("torch.ops.").rpartition(".")[0]
     return re.split(r"::|\.", _GRAPH.sub("", name))[-1]
 

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 _ATEN = torch.ops.aten
 # They read as many rows of their table as they write, not all of it.
 _LOOKUPS = {_ATEN.index, _ATEN.embedding, _ATEN.index_select, _ATEN.gather}
-# What torch's own counter does not know, by what it knows: same shapes, same FLOPs.
+# What torch's own counter lacks, by what it has: same shapes, same FLOPs.
 _LIKE_ATTENTION = {_ATEN._scaled_dot_product_flash_attention_for_cpu}  # noqa: SLF001
 _LIKE_PRODUCT = {_ATEN._addmm_activation}  # noqa: SLF001
 _LIKE_CONVOLUTION = {_ATEN.cudnn_convolution_relu, _ATEN.cudnn_convolution_add_relu}
@@ -116,7 +116,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _is_free(func: Any, given: Iterable[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
     """Whether nothing new was written: only views of what was given, or no tensor at all."""
-    # What it gives shares memory with what it took, and is no view for that: it was written.
+    # Its result shares memory with its argument and is still no view: it was written.
     if func._schema.is_mutable:  # noqa: SLF001
         return False
     # By storage: a view has another pointer and the same memory.

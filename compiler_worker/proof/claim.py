@@ -1,4 +1,4 @@
-"""What an engine claims to be, and what its proof says to that."""
+"""What an engine claims to be, and the result of its proof."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from services.contracts.model.manifest import MasterRecord, OutputCheck, TaskChe
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.selection.proof_checks import AgreementCheck, ColumnCheck, PowerCheck
 
-# A broken engine is so at most samples. The record has every check; this is what people read.
+# A broken engine is so at most samples. The record has every check; this is the short text.
 _MAX_FAULTS_SHOWN = 3
 
 
@@ -23,7 +23,7 @@ class Claim:
     Attributes:
         samples: real inputs, compared beside those that are drawn; None when there are none.
         seed: sizes and values that this engine alone is compared at are drawn from it.
-        master_path: the master's file, whose graph says what an output of ids is made of.
+        master_path: the master's file, whose graph has the values that ids are made of.
     """
 
     master: MasterRecord
@@ -65,7 +65,13 @@ def reason_of(
     together: Sequence[ColumnCheck | AgreementCheck],
     tasks: Sequence[TaskCheck],
 ) -> str:
-    """The first faults in words, "" when there are none."""
+    """The first faults in words, "" when there are none.
+
+    Args:
+        checks: of each output at each sample.
+        together: of each output over all samples.
+        tasks: of the recipe.
+    """
     faults = [
         f"output '{c.output}', bucket {c.bucket} at {sizes_text(c.sizes)}: {c.fault}"
         for c in checks

@@ -24,7 +24,7 @@ from services.contracts.model.recipe import Bucket, Tolerance
 
 
 class Comparing:
-    """An engine beside its reference: what every sample says, and all of them together.
+    """An engine beside its reference: each sample, and all of them together.
 
     Attributes:
         worst: the sample that is farthest off.
@@ -35,7 +35,9 @@ class Comparing:
         self, engine: Model, reference: Reference, claim: Claim, allowed: Mapping[str, Tolerance]
     ) -> None:
         """Judge every output by its bounds."""
-        self._engine, self._reference, self._claim = engine, reference, claim
+        self._engine = engine
+        self._reference = reference
+        self._claim = claim
         self._allowed = allowed
         ids = IdValues(claim.master_path, claim.master) if claim.master_path else None
         self.judges = {
@@ -64,7 +66,7 @@ class Comparing:
         has, follow it.
 
         Raises:
-            EngineError: the engine failed; says at which bucket and sizes.
+            EngineError: the engine failed; has the bucket and the sizes.
         """
         # Before anything is compared: errors are measured by the usual size of all answers. Models
         # of a reference keep what they computed, so the second run in `_meet` is read from disk.
@@ -77,7 +79,8 @@ class Comparing:
         usual = timed_sizes(self._claim.buckets[0])[0]
         for sample in announced(samples, "comparing", report):
             found = self._run_engine(sample)
-            is_right, answer = self._meet(sample, found), _Answer(sample, found)
+            is_right = self._meet(sample, found)
+            answer = _Answer(sample, found)
             if before is not None:
                 self._repeat(before)
             is_repeated = is_right and _is_repeated(sample, self._claim.buckets)
@@ -160,7 +163,8 @@ class _Answer:
 
     def __init__(self, sample: Sample, found: Mapping[str, Array]) -> None:
         """Copy what was answered to a sample."""
-        self.sample, self._found = sample, found
+        self.sample = sample
+        self._found = found
         self.copies = {name: array.copy() for name, array in found.items()}
 
     def has_changed(self, name: str) -> bool:
@@ -172,7 +176,7 @@ class _Answer:
 def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """An engine's answer to copies of its own, which are overwritten as soon as it is given.
 
-    So is the memory that requests lie in. The reference never sees what an engine wrote to.
+    So is the memory of the inputs. The reference never reads what an engine wrote to.
 
     Raises:
         EngineError: the engine failed, or wrote to an input.
@@ -188,7 +192,13 @@ def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def announced(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
-    """The samples, each announced: a person sees how far a long proof is."""
+    """The samples, each with a line of progress before it.
+
+    Args:
+        samples: in the order in which they are run.
+        what: is done with them, as the line begins.
+        report: called before each sample.
+    """
     for number, sample in enumerate(samples, 1):
         report(f"{what}, {number} of {len(samples)}: {sample.bucket} at {sizes_text(sample.sizes)}")
         yield sample

@@ -1,7 +1,7 @@
 """Integers that name the largest of some values: ids are compared through those values.
 
 Of two classes that score the same, whichever an engine names is right. Where the graph has the
-values that an output of ids was made of, they say so; elsewhere ids are equal or they are not.
+values that an output of ids was made of, they decide; elsewhere ids are equal or they are not.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,8 @@ class IdValues:
 
     def __init__(self, master_path: Path, master: MasterRecord) -> None:
         """Read the graph at the first question: most masters have no such output."""
-        self._master_path, self._master = master_path, master
+        self._master_path = master_path
+        self._master = master
 
     def ties(
         self,
@@ -53,7 +54,18 @@ class IdValues:
         wanted: Array,
         allowed: Tolerance,
     ) -> NDArray[np.bool_]:
-        """Which elements name values that an engine of this precision cannot tell apart."""
+        """Find ids that name values which an engine of this precision cannot distinguish.
+
+        Args:
+            output: name of the output of ids.
+            inputs: of the run.
+            found: the engine's ids, of the output's shape.
+            wanted: the reference's.
+            allowed: its `rel_l2` times the root mean square of the values is what counts as equal.
+
+        Returns:
+            True where both ids are right, in the shape of `wanted`; all False without the values.
+        """
         none: NDArray[np.bool_] = np.zeros(wanted.shape, dtype=np.bool_)
         source = self._sources.get(output)
         if source is None or self._model is None:

@@ -41,9 +41,14 @@ def judge(
     Values, datatypes, columns, repeatability and the recipe's tasks; then copies of the
     reference's own answers, spoilt in known ways, under the same bounds.
 
+    Args:
+        engine: under test, loaded.
+        reference: whose outputs are right.
+        claim: what the engine is to be equal in: master, recipe, precision, buckets.
+        report: called with each step in words.
+
     Raises:
-        ProofError: the reference itself cannot be trusted or run; says nothing about the
-            engine.
+        ProofError: the reference itself cannot be trusted or run; no verdict on the engine.
     """
     reference, samples, notes = _samples(claim, reference)
     reported = announced(samples, "computing the reference", report)
@@ -95,7 +100,8 @@ def _counted(samples: Sequence[Sample]) -> dict[str, int]:
 def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample], list[str]]:
     """The reference that computes them, drawn and given ones, and what is left out."""
     drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
-    samples, notes = [], undescribed(claim.master, claim.recipe)
+    samples = []
+    notes = undescribed(claim.master, claim.recipe)
     edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
     for sample in drawn:
         # Scales were taken from usual values: beyond those eight bits end.

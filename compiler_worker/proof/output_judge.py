@@ -102,7 +102,7 @@ class OutputJudge:
 
     @classmethod
     def of(cls, bounds: Bounds) -> "OutputJudge":
-        """A judge who has seen nothing yet."""
+        """A judge without samples."""
         return cls(bounds=bounds, eager=bounds.columns(), shaken=bounds.columns())
 
     def expect(self, sample: Sample, wanted: _Arrays) -> None:
@@ -123,7 +123,13 @@ class OutputJudge:
         return _LITTLE * self.sizes.typical if sample.variant.is_extreme else 0.0
 
     def compare(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> Comparison:
-        """Compare one answer with its reference, and keep what is judged at the end."""
+        """Compare one answer with its reference, and collect what all samples are judged by.
+
+        Args:
+            sample: has inputs and sizes.
+            found: the engine's outputs by name.
+            wanted: the reference's.
+        """
         bounds = self.bounds
         result = compare_output(
             bounds.spec,
@@ -141,7 +147,14 @@ class OutputJudge:
         return result
 
     def collect(self, columns: Columns, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
-        """Keep in `columns`, which are `eager` or `shaken`, an answer to the same inputs."""
+        """Add an answer of eager float32 to its columns.
+
+        Args:
+            columns: `eager` or `shaken`.
+            sample: has inputs and sizes.
+            found: outputs of eager float32 by name.
+            wanted: the reference's.
+        """
         if self.bounds.has_columns(sample):
             columns.add(*_values(self.bounds, sample, found, wanted))
 
@@ -204,7 +217,7 @@ class OutputJudge:
         return here.column > factor * there.column or here.gain > factor * there.gain
 
     def column_check(self) -> ColumnCheck | None:
-        """What all samples together say of an output of floats; None of others."""
+        """The check of all samples of an output of floats together; None of others."""
         allowed = self.bounds.together
         if self.bounds.is_exact or not self.columns.is_begun:
             return None
@@ -255,7 +268,14 @@ class OutputJudge:
 def eager_columns(
     judges: Mapping[str, OutputJudge], reference: Reference, sample: Sample, wanted: _Arrays
 ) -> None:
-    """Have eager float32 answer one sample for every output, where it can."""
+    """Run eager float32 on one sample, where there is an import, and collect all outputs.
+
+    Args:
+        judges: by output name; `eager` and `shaken` of each are added to.
+        reference: has the eager graphs.
+        sample: what they are run on.
+        wanted: the reference's outputs by name.
+    """
     if reference.eager_outputs is None:
         return
     found = reference.eager_outputs.run(sample.inputs)

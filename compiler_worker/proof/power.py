@@ -1,6 +1,6 @@
 """The power of a proof: which faults its bounds would have refused, had the engine had them.
 
-A bound says nothing until something is beyond it. Copies of the reference's answers are spoilt in
+A bound proves nothing until something is beyond it. Copies of the reference's answers are spoilt in
 known ways and judged under the same bounds as the engine. Where a copy would pass, the bounds are
 tightened for this engine: it is refused unless the copy is more than twice as far off as it is.
 What passes even then is what the proof is blind to.
@@ -21,7 +21,7 @@ from services.contracts.selection.proof_checks import PowerCheck
 # Elements of one output that spoilt copies are made of: enough of any model's rows and lengths,
 # and seconds at most. What is refused on a part would be refused on the whole.
 MAX_ELEMENTS = 2**20
-# Less than this part of a column's own spread is no fault that a user would notice.
+# Less than this part of a column's own spread is no fault that matters.
 _NOTICED = 0.01
 # A copy that is so many times as far off as the engine is distinguished from it.
 _FARTHER = 2.0
@@ -53,7 +53,7 @@ class Answered:
         self._num_elements = 0
 
     def offer(self, sample: Sample, wanted: Mapping[str, Array]) -> None:
-        """Keep an answer where there is room for it, and the first in any case."""
+        """Keep an answer up to MAX_ELEMENTS in all, and the first in any case."""
         if sample.variant.is_extreme:
             return
         largest = max((array.size for array in wanted.values()), default=0)
@@ -109,7 +109,15 @@ def power_check(
 
 
 def spoilt(sabotage: Sabotage, judge: OutputJudge, kept: Kept, largest: int, seed: int) -> Array:
-    """A copy of one answer as the sabotage leaves it, in the output's own type."""
+    """A copy of one answer as the sabotage leaves it, in the output's own type.
+
+    Args:
+        sabotage: makes the copy.
+        judge: of the output; has the moments of all the reference's answers.
+        kept: the reference's answer to one sample.
+        largest: elements of the largest answer; scales the fault to the size of this one.
+        seed: of the places that are spoilt.
+    """
     spec = judge.bounds.spec
     array = kept.wanted[spec.name]
     axis, sums = judge.moments()

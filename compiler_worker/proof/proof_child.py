@@ -40,8 +40,8 @@ def prove_one(request: ProofRequest, events: Events) -> Proof:
     """Prove one engine.
 
     Raises:
-        ProofError: there is no reference to be trusted; says nothing about the engine.
-        EngineIncompatibleError: it is for another device or library; says nothing either.
+        ProofError: there is no reference to be trusted; no verdict on the engine.
+        EngineIncompatibleError: it is for another device or library; no verdict either.
     """
     started = time.monotonic()
     proof = _Proving(request, events).run()
@@ -175,7 +175,8 @@ class _Proving:
         return ""
 
     def _proof(self, verdict: ProofVerdict) -> Proof:
-        key, hint = self._request.manifest.key, ""
+        key = self._request.manifest.key
+        hint = ""
         # Only these are padded to the bucket's largest sizes.
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)

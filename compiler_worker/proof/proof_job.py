@@ -1,4 +1,4 @@
-"""Proofs in throw-away processes: of an engine just built, or of a published one."""
+"""Proofs in child processes: of an engine just built, or of a published one."""
 
 import logging
 from collections.abc import Callable
@@ -37,7 +37,17 @@ class ProofJob:
 def prove_in_child(
     job: ProofJob, worker: WorkerContext, folder: Path, on_event: OnEvent
 ) -> ChildOutcome[Proof]:
-    """Prove and time an engine."""
+    """Prove and time an engine in a child process, once more where the fallback may have ended it.
+
+    Args:
+        job: the engine and the model version.
+        worker: what all builds of this worker share.
+        folder: of this attempt; `proof` is made in it.
+        on_event: called with each event of the child.
+
+    Returns:
+        How the last child ended; its result is the proof, with the worst sample in the store.
+    """
     place = folder / "proof"
     place.mkdir()
     request = proof_request(job, worker, place)
@@ -66,8 +76,16 @@ def _is_perhaps_the_fallbacks(outcome: ChildOutcome[Proof], request: ProofReques
 
 
 def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofRequest:
-    """What a child that works in the folder `place` is to prove."""
-    registry, settings, version = worker.registry, worker.settings, job.version
+    """The request of a child that proves.
+
+    Args:
+        job: the engine and the model version.
+        worker: its registry fetches master and samples to the local disk.
+        place: folder of the child.
+    """
+    registry = worker.registry
+    settings = worker.settings
+    version = job.version
     samples, verdict = version.samples, version.fallback_verdict
     # No replica serves with a wrong one, so no engine has to be faster than that.
     is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())
@@ -103,13 +121,13 @@ def prove_published(
     Args:
         digest: of the engine, or a prefix of it that names only one.
         worker: what all builds of this worker share.
-        version: whose recipe says what is equal; by default the newest of the same master.
+        version: whose recipe defines what is equal; by default the newest of the same master.
         on_outcome: called with how the child ended, whatever it found.
 
     Raises:
         NotFoundError: no such engine, or no model version has its master and its terms.
-        EngineIncompatibleError: this machine has not the device or library that runs it; says
-            which is needed.
+        EngineIncompatibleError: this machine has not the device or library that runs it; the
+            message names it.
         ProofError: there is no verdict, as the reference is not to be trusted or the proof's
             process was ended; the engine keeps its proof.
     """
@@ -165,7 +183,11 @@ def _prove(
 
 
 def version_of(key: BuildKey, worker: WorkerContext) -> ModelVersion:
-    """The newest model version that has an engine's master and asks what its proof has to say."""
+    """The newest model version with an engine's master, proof terms and calibration set.
+
+    Raises:
+        NotFoundError: no model version has all three.
+    """
     registry = worker.registry
     matches = [
         version

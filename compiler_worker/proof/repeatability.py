@@ -21,7 +21,15 @@ def compare_runs(
     again: Mapping[str, Array],
     found: Mapping[str, Array],
 ) -> Comparison:
-    """Bit-equal runs pass at once; others may differ as fp32 sums in another order do."""
+    """Bit-equal runs pass at once; others may differ as fp32 sums in another order do.
+
+    Args:
+        spec: of the output.
+        recipe: names the mask of valid positions.
+        sample: what both runs were given.
+        again: outputs of the second run by name.
+        found: of the first.
+    """
     # Whatever the engine's precision: its own rounding is the same in both runs.
     allowed = DEFAULT_TOLERANCES[Precision.FP32]
     return compare_output(spec, recipe, sample.inputs, again, found, allowed)
@@ -34,7 +42,15 @@ def change(
     again: Mapping[str, Array],
     found: Mapping[str, Array],
 ) -> str:
-    """The first output that is another one than it was, in words; "" where none is."""
+    """The first output in which two runs differ, in words; "" where none does.
+
+    Args:
+        master: names the outputs.
+        recipe: names the masks of valid positions.
+        sample: what both runs were given.
+        again: outputs of the second run by name.
+        found: of the first.
+    """
     for spec in master.outputs:
         fault = compare_runs(spec, recipe, sample, again, found).fault
         if fault:

@@ -84,6 +84,7 @@ def replay_lines(done: ReplayReport) -> list[str]:
     then = {check.output: check for check in failed.checks}
     for now in done.result.checks:
         lines += _check_lines(now, then.get(now.output), failed)
+    # Output "" is an engine that failed before it had outputs.
     for lost in then.keys() - {check.output for check in done.result.checks}:
         lines.append(f"{lost or 'engine'}: then: {then[lost].fault or 'within bounds'}")
     verdict = "it is within its bounds here now" if done.is_success else "it fails here too"
@@ -113,6 +114,7 @@ def _failed(
         engine = registry.engine(prefix)
     except NotFoundError:
         digest = registry.attempted(prefix)
+        # The newest first: an earlier attempt may have failed for another reason.
         for record in reversed(registry.build_records(digest)):
             if record.proof and record.proof.worst:
                 return record.key, record.proof.worst, None
@@ -137,7 +139,8 @@ def _job(
 ) -> ProofJob:
     registry = worker.registry
     if published is not None:
-        manifest, engine_dir = published.manifest, registry.materialise_engine(published)
+        manifest = published.manifest
+        engine_dir = registry.materialise_engine(published)
     else:
         attempt = Attempt(key, worker)
         master_path = registry.materialise_master(version.master) / MASTER_FILE
@@ -158,7 +161,10 @@ def _run(job: ProofJob, failed: FailedSample, worker: WorkerContext, folder: Pat
     )
     key = job.manifest.key
     outcome = run_child(
-        REPLAY, request, place, worker.proof_limits,
+        REPLAY,
+        request,
+        place,
+        worker.proof_limits,
         lambda event: worker.on_progress(key, event),
-    )  # fmt: skip
+    )
     return outcome.require(ProofError, EngineIncompatibleError)

@@ -103,7 +103,7 @@ def _shifted(answers: Answers) -> Array:
 
 
 def _column_shifted(answers: Answers) -> Array:
-    """One alone, and that which weighs least: norms over all of them do not see it."""
+    """One alone, and that which weighs least: norms over all of them do not show it."""
     return answers.array + answers.weakest * answers.by_column(answers.sums.spread) / 10
 
 

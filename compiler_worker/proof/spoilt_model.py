@@ -1,4 +1,4 @@
-"""The reference with one output spoilt: whether a recipe's tasks would see it."""
+"""The reference with one output spoilt: whether a recipe's tasks would refuse it."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,9 @@ class SpoiltModel:
 
     def __init__(self, reference: Model, judge: OutputJudge, sabotage: Sabotage) -> None:
         """Spoil the output of `judge`, whose moments are known."""
-        self._reference, self._judge, self._sabotage = reference, judge, sabotage
+        self._reference = reference
+        self._judge = judge
+        self._sabotage = sabotage
         self._num_runs = 0
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -98,7 +98,7 @@ def _write(path: Path, run: FailedRun) -> None:
         f"{role} {name}": array for role, arrays in roles.items() for name, array in arrays.items()
     }
     num_bytes = sum(array.nbytes for array in named.values())
-    # numpy's files do not know extension types such as bfloat16 (kind "V").
+    # numpy's files do not keep extension types such as bfloat16 (kind "V").
     if num_bytes > MAX_BYTES or any(array.dtype.kind not in "fiub" for array in named.values()):
         logger.warning("the worst sample is not kept (%d bytes): it is drawn again", num_bytes)
         return

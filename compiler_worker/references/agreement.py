@@ -20,7 +20,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe, Tolerance
 
-# Where only the distance is asked for, and no verdict.
+# Where only the distance is wanted, and no verdict.
 _ANY_DISTANCE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)
 
 
@@ -48,7 +48,7 @@ def eager_errors(
     Args:
         reference: with its eager outputs.
         master: names the outputs.
-        recipe: says which positions of them count.
+        recipe: names the masks of positions that count.
         samples: whose largest distance is taken.
         typical: sizes of elements by output, as `typical_sizes` has them.
     """
@@ -106,7 +106,16 @@ def disagreement(
     errors: Mapping[str, Errors],
     typical: Mapping[str, float],
 ) -> Disagreement | None:
-    """The first output in which a reference's witness contradicts it."""
+    """The first output in which a reference's witness contradicts it.
+
+    Args:
+        reference: one without a witness has no disagreement.
+        master: names the outputs.
+        recipe: names the masks of valid positions; its tolerances are not used.
+        samples: run until the first disagreement.
+        errors: of eager float32 by output, as `eager_errors` measures them.
+        typical: sizes of elements by output, as `typical_sizes` has them.
+    """
     if reference.witness is None:
         return None
     for sample in samples:
@@ -124,7 +133,13 @@ def disagreement(
 
 
 def is_agreement(spec: TensorSpec, result: Comparison, wanted: Mapping[str, Array]) -> bool:
-    """Whether two references answer alike: of many integers a few are ties, as engines' are."""
+    """Whether two references answer alike: of many integers a few are ties, as engines' are.
+
+    Args:
+        spec: of the output.
+        result: of the comparison.
+        wanted: the reference's outputs by name.
+    """
     if not result.fault or not result.num_differing or spec.datatype == BYTES:
         return not result.fault
     most = 1 - DEFAULTS_TOGETHER[Precision.FP32].agreement
@@ -132,7 +147,13 @@ def is_agreement(spec: TensorSpec, result: Comparison, wanted: Mapping[str, Arra
 
 
 def untrusted(reference: Reference, found: Disagreement, why: str = "") -> ProofError:
-    """The error that says where reference and witness disagree."""
+    """The error of a reference and a witness that disagree, to be raised.
+
+    Args:
+        reference: gives its name.
+        found: where the witness differs.
+        why: added to the message; "" adds nothing.
+    """
     return ProofError(
         f"reference check failed, which is not the engine's fault ({reference.name}): the witness "
         f"differs in {found.words}" + (f"; {why}" if why else "")

@@ -1,4 +1,4 @@
-"""Who is wrong where the importer and ONNX Runtime differ: ONNX's own implementation is asked.
+"""Which is wrong where the importer and ONNX Runtime differ: ONNX's own implementation decides.
 
 Where it sides with ONNX Runtime the importer is wrong: engines that it made are refused, and all
 others are compared without it; so where it fails at inputs that ONNX Runtime computes. Where it
@@ -80,6 +80,11 @@ def agreed(
 def without_import(reference: Reference, sample: Sample, failure: ProofError) -> Reference | None:
     """What is left where the import fails at a sample and the witness answers; else None.
 
+    Args:
+        reference: whose import failed.
+        sample: what it failed at.
+        failure: its error.
+
     Raises:
         ProofError: the engine is made by the importer.
     """
@@ -135,7 +140,8 @@ def _fault(
     """How far a third's answer is from that of a model, "" where they agree."""
     assert model is not None
     inputs = found.sample.inputs
-    wanted, size = model.run(inputs), found.typical
+    wanted = model.run(inputs)
+    size = found.typical
     result = compare_output(found.spec, claim.recipe, inputs, answer, wanted, found.allowed, size)
     return "" if is_agreement(found.spec, result, wanted) else result.fault
 

@@ -46,6 +46,12 @@ class FxModel:
     ) -> "FxModel":
         """Import the master in float32, or with everything that is float32 in float64.
 
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names inputs and outputs.
+            device: of torch, `cpu` or `cuda`.
+            is_double: compute in float64 what is float32 in the master.
+
         Raises:
             UnsupportedGraphError: the importer has no exact translation of the graph.
         """
@@ -61,6 +67,11 @@ class FxModel:
     @classmethod
     def of_values(cls, master_path: Path, master: MasterRecord, names: Sequence[str]) -> "FxModel":
         """The master in float64 with values of its graph as outputs, in place of its own.
+
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names the inputs.
+            names: of values in its graph, the outputs of this model in order.
 
         Raises:
             UnsupportedGraphError: the importer has no exact translation of the graph.
@@ -97,7 +108,7 @@ class FxModel:
         """Compute all outputs; float32 ones come as float64 from a float64 import.
 
         Raises:
-            ProofError: PyTorch failed; its words are in the message.
+            ProofError: PyTorch failed; its message is included.
         """
         import torch
 
@@ -144,9 +155,14 @@ class OrtModel:
     ) -> "OrtModel":
         """Load the master, in its own types or in float64.
 
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names inputs and outputs.
+            num_threads: of one run; 0 leaves it to ONNX Runtime.
+            is_double: compute in float64 what is float32 in the master.
+
         Raises:
-            ProofError: ONNX Runtime is not installed or refuses the graph; its words are in
-                the message.
+            ProofError: ONNX Runtime is not installed or refuses the graph.
         """
         if reason := missing_reason("onnxruntime"):
             raise ProofError(reason)
@@ -173,7 +189,7 @@ class OrtModel:
         """Compute all outputs.
 
         Raises:
-            ProofError: ONNX Runtime failed; its words are in the message.
+            ProofError: ONNX Runtime failed; its message is included.
         """
         names = [spec.name for spec in self._master.outputs]
         is_special = has_bfloat16(self._master.inputs, self._master.outputs)
@@ -201,6 +217,11 @@ class EvaluatorModel:
     ) -> "EvaluatorModel":
         """Load the master, in its own types or in float64.
 
+        Args:
+            master_path: the master's `model.onnx`.
+            master: names inputs and outputs.
+            is_double: compute in float64 what is float32 in the master.
+
         Raises:
             ProofError: it holds an op that the reference implementation does not have.
         """
@@ -219,7 +240,7 @@ class EvaluatorModel:
         """Compute all outputs.
 
         Raises:
-            ProofError: the reference implementation failed; its words are in the message.
+            ProofError: the reference implementation failed; its message is included.
         """
         names = [spec.name for spec in self._master.outputs]
         outputs = self._computed(names, inputs)

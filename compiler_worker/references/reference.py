@@ -2,9 +2,9 @@
 
 The float64 run goes through our own importer, so a fault of the importer would stand in
 the reference and in every engine compiled from the same import. ONNX Runtime, which shares
-no code with it, must therefore agree before the reference is believed; where it refuses the
-master (an opset that it does not know yet), ONNX's own reference implementation must. Who is
-wrong where they differ is asked in `blame`.
+no code with it, must therefore agree before the reference is used; where it refuses the
+master (an opset that it does not have yet), ONNX's own reference implementation must. Which is
+wrong where they differ is found in `blame`.
 
 A master that the importer refuses (trees, for one) is compared with ONNX Runtime, and engines
 of ONNX Runtime itself with ONNX's own reference implementation: never with their own library.
@@ -77,7 +77,13 @@ class Reference:
 
 
 def open_eager(master_path: Path, master: MasterRecord, device: str) -> FxModel | str:
-    """The eager float32 graph, or why the importer has none."""
+    """The eager float32 graph, or why the importer has none.
+
+    Args:
+        master_path: the master's `model.onnx`.
+        master: names inputs and outputs.
+        device: of torch, `cpu` or `cuda`.
+    """
     try:
         return FxModel.open(master_path, master, device=device)
     except UnsupportedGraphError as error:
@@ -110,6 +116,11 @@ def open_reference(
     """
     if isinstance(eager, str):
         return _without_import(master_path, master, eager, cache_dir, kind, num_threads)
+
+    def without_import(reason: str) -> Reference:
+        found = _without_import(master_path, master, reason, cache_dir, kind, num_threads)
+        return _doubled(found, master_path, master, cache_dir, kind)
+
     keep = partial(_kept, master, cache_dir)
     witness: Model | None
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
@@ -120,11 +131,8 @@ def open_reference(
             is_imported=kind is EngineKind.INDUCTOR,
             open_third=partial(EvaluatorModel.open, master_path, master),
             open_values=partial(FxModel.of_values, master_path, master),
-            without_import=lambda reason: _doubled(
-                _without_import(master_path, master, reason, cache_dir, kind, num_threads),
-                master_path, master, cache_dir, kind,
-            ),
-        )  # fmt: skip
+            without_import=without_import,
+        )
     else:
         witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
         witness_name, refusal = evaluator_name(), "; ".join(filter(None, (refusal, none)))
@@ -163,7 +171,8 @@ def _without_import(
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
     if witness is None:
         raise ProofError(f"no reference can run this master: {reason}; {refusal}")
-    name, model = ort_name(), keep(ort_name(), lambda: witness)
+    name = ort_name()
+    model = keep(ort_name(), lambda: witness)
     if kind is EngineKind.ONNXRUNTIME:
         name = evaluator_name()
         # Now, although the cache opens its models late: a refusal must come before the first

@@ -71,10 +71,16 @@ def tidy(
 ) -> None:
     """Remove what was not read for long, and the oldest while there is too much.
 
-    Whoever reads an entry meanwhile has it open and reads on; an entry that is gone is
+    A process that reads an entry meanwhile has it open and reads on; an entry that is gone is
     computed again.
+
+    Args:
+        directory: of the entries; may be missing.
+        max_bytes: what they may hold together.
+        max_age_s: since an entry was read last.
     """
-    now_s, num_bytes = time.time(), 0
+    now_s = time.time()
+    num_bytes = 0
     for path, found in _newest_first(directory):
         num_bytes += found.st_size
         limit_s = _MAX_WRITE_S if path.name.startswith(_TEMPORARY) else max_age_s
@@ -114,7 +120,7 @@ def _read(path: Path) -> dict[str, Array] | None:
 
 
 def _is_worth_keeping(outputs: Mapping[str, Array]) -> bool:
-    # numpy's files do not know extension types such as bfloat16 (kind "V").
+    # numpy's files do not keep extension types such as bfloat16 (kind "V").
     is_plain = all(array.dtype.kind in "fiub" for array in outputs.values())
     return is_plain and sum(array.nbytes for array in outputs.values()) <= _MAX_ENTRY_BYTES
 

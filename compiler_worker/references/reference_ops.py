@@ -75,9 +75,16 @@ class QLinearMatMul(OpRun):
     """Rounds, then adds the zero point; onnx 1.23 does so the other way round, and ties differ."""
 
     def _run(
-        self, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array,
-        y_scale: Array, y_zero: Array,
-    ) -> tuple[Array]:  # fmt: skip
+        self,
+        a: Array,
+        a_scale: Array,
+        a_zero: Array,
+        b: Array,
+        b_scale: Array,
+        b_zero: Array,
+        y_scale: Array,
+        y_zero: Array,
+    ) -> tuple[Array]:
         product = (a.astype(np.int32) - a_zero) @ (b.astype(np.int32) - b_zero)
         rounded = np.rint(product.astype(np.float32) * (a_scale * b_scale / y_scale)) + y_zero
         limits = np.iinfo(y_zero.dtype)

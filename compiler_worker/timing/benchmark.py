@@ -4,7 +4,7 @@ All sides take turns, one measured call each, so that a change of clock or load 
 every round has another order, so that none always runs after the same one. Before it a short
 call is made once unmeasured: the caches are the side's own then, and other sides' threads have
 stopped to spin for work. What the baseline seems to gain on its own call of the round before is
-noise; what threads waited for a CPU is other processes' doing (see `paired`).
+noise; what threads waited for a CPU is caused by other processes (see `paired`).
 
 All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
 whatever the engine's precision, so that speed-ups of all engines of a model can be compared. Where
@@ -62,7 +62,7 @@ class Contender:
     """What is timed.
 
     Attributes:
-        held_bytes: memory that it took to load it.
+        held_bytes: memory that loading it used.
         is_context: it decides nothing, and is called less often.
     """
 
@@ -134,7 +134,14 @@ class _Side:
 def benchmark(
     contest: Contest, samples: Sequence[Sample], recipe: Recipe, limits: BenchmarkLimits
 ) -> tuple[Timing, ...]:
-    """Time an engine beside eager and the fallback, at each sample's shape."""
+    """Time an engine beside eager and the fallback, at each sample's shape.
+
+    Args:
+        contest: the engine, eager and perhaps a fallback, loaded.
+        samples: one for each shape.
+        recipe: names the batch dimension.
+        limits: how long to measure.
+    """
     return tuple(_time_at(sample, contest, recipe, limits) for sample in samples)
 
 
@@ -145,7 +152,19 @@ def race(
     recipe: Recipe,
     limits: BenchmarkLimits,
 ) -> list[SideTiming]:
-    """Time any number of sides at one sample's shape; the last one is the baseline."""
+    """Time any number of sides at one sample's shape; the last one is the baseline.
+
+    Args:
+        contenders: loaded; the last one is the baseline.
+        platform: whose memory is measured.
+        sample: the shape and its inputs.
+        recipe: names the batch dimension.
+        limits: how long to measure.
+
+    Returns:
+        Seconds of a call, samples per second, bytes and the ratio to the baseline, one by one as
+        `contenders`.
+    """
     sides = [_Side(contender, platform) for contender in contenders]
     for number in count():
         if _is_enough(sides, limits):

@@ -1,4 +1,4 @@
-"""How long this process's threads waited for a CPU: what other processes took of a measurement."""
+"""How long this process's threads waited for a CPU that other processes used."""
 
 import os
 from contextlib import suppress

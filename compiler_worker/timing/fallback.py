@@ -27,7 +27,7 @@ class OpenedFallback:
 
     Attributes:
         words: how it computes, or why it is not there; a proof records them.
-        held_bytes: what loading it took, the compiler's own memory with it.
+        held_bytes: what loading it used, the compiler's own memory with it.
     """
 
     engine: FallbackEngine | None

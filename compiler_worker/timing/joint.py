@@ -67,8 +67,10 @@ def compare_engines(version: ModelVersion, worker: WorkerContext) -> Iterator[Jo
         except SmeltError as error:
             logger.warning(
                 "engines of %s are compared by their own proofs on %s: %s",
-                version.name, device.generation, error,
-            )  # fmt: skip
+                version.name,
+                device.generation,
+                error,
+            )
             continue
         except Exception:
             # A fault of our own: the engines are built, and their builder gets its report.
@@ -81,7 +83,13 @@ def compare_engines(version: ModelVersion, worker: WorkerContext) -> Iterator[Jo
 def entrants_of(
     version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> Entrants | None:
-    """The engines to be timed on a device; None when there are none."""
+    """The engines to be timed on a device; None when there are none.
+
+    Args:
+        version: its engines and its recipe.
+        device: on which they are timed.
+        worker: its registry has the engines and the earlier runs.
+    """
     registry = worker.registry
     runs = registry.joint_runs(version.master.digest)
     candidates = _candidates(registry.engines(version.master.digest), device, version)
@@ -148,7 +156,13 @@ def _bounded(
 def joint_run(
     entrants: Entrants, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> JointRun:
-    """One run in a throw-away process, signed if this worker has a key; it is not kept yet.
+    """One run in a child process, signed if this worker has a key; it is not kept yet.
+
+    Args:
+        entrants: from `entrants_of`.
+        version: its master, recipe and samples.
+        device: one of this machine.
+        worker: what all builds of this worker share.
 
     Raises:
         ProofError: there is none: the child was ended, or too few engines run in it.
@@ -185,9 +199,12 @@ def _result(
             eager_held_bytes=entrants.engines[0].proof.eager_peak_memory_bytes,
         )
         outcome = run_child(
-            TIME, request, folder, worker.proof_limits,
+            TIME,
+            request,
+            folder,
+            worker.proof_limits,
             lambda event: worker.on_progress(key, _with_num_engines(event, len(entrants.engines))),
-        )  # fmt: skip
+        )
     result = outcome.require(ProofError)
     if fault := result.failed.get(entrants.incumbent):
         # Without it nothing links this run to the earlier ones.
@@ -196,7 +213,7 @@ def _result(
 
 
 def _with_num_engines(event: ChildEvent, num_engines: int) -> ChildEvent:
-    """Says whose stage this is: events go under the key of one engine."""
+    """Names all engines of the stage: events go under the key of one engine."""
     if event.stage is not Stage.BENCHMARK:
         return event
     words = f"{num_engines} engines in turns, eager and the fallback beside them"

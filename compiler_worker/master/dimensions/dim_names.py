@@ -1,6 +1,6 @@
 """Names for the dynamic dimensions that an exporter left unnamed, or numbered (`s31`, `unk__6`).
 
-Recipes, errors and the sizes by default speak of dimensions by name, so names have to mean
+Recipes, errors and the sizes by default name dimensions, so names have to mean
 something, and dimensions that are always equal need one name.
 """
 
@@ -18,7 +18,8 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import dynamic_dims, image_sides
 
 BATCH = "batch"
-_SEQUENCE, _SIDES = "sequence", ("height", "width")
+_SEQUENCE = "sequence"
+_SIDES = ("height", "width")
 # Symbols of torch.export, of ONNX and TensorFlow, of torch's older exporter, and of Paddle.
 _NUMBERED = re.compile(
     r"s\d+|unk__\d+|.+_dynamic_axes_\d+|.+_dim_\d+|(?:p2o\.)?DynamicDimension\.\d+"
@@ -70,7 +71,8 @@ class _Naming:
     def __init__(self, inputs: Sequence[TensorSpec], unnamed: Collection[str]) -> None:
         self.specs = tuple(inputs)
         self.names = {dim: dim for dim in unnamed}
-        self._open, self._basis = set(unnamed), dict[str, str]()
+        self._open = set(unnamed)
+        self._basis = dict[str, str]()
 
     def name_rows(self) -> None:
         """Axis 0 where it is dynamic in all inputs, by the owner's name where one has it."""
@@ -107,7 +109,8 @@ class _Naming:
             usual = self._usual_names(spec)
             for axis, dim in enumerate(spec.shape):
                 if dim in self._open:
-                    label, name = label_of(spec.name, axis), usual.get(axis, "")
+                    label = label_of(spec.name, axis)
+                    name = usual.get(axis, "")
                     is_free = name and name not in dynamic_dims(self.specs)
                     self._settle(str(dim), name if is_free else label, "as the file has it")
 

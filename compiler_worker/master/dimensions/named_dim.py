@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDim:
-    """What is said of it when its model is added.
+    """What is reported of it when its model is added.
 
     Attributes:
         places: `input[axis]` of each.
-        basis: what speaks for it.
+        basis: what it was concluded from.
     """
 
     name: str

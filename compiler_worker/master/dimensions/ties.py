@@ -51,7 +51,8 @@ def _split(inputs: Inputs, groups: Groups, computes: Callable[[Inputs], bool]) -
         todo = [sorted(group, key=places.__getitem__) for group in groups]
         done = list[list[str]]()
         while todo:
-            head, tail = todo.pop(), list[str]()
+            head = todo.pop()
+            tail = list[str]()
             for place in range(1, min(len(head), num_left + 1)):
                 num_left -= 1
                 if computes(_tied(inputs, [*todo, *done, head[:place], head[place:]])):

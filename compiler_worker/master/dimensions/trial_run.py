@@ -31,7 +31,8 @@ class TrialRun:
 
     def __init__(self, path: Path, num_bytes: int) -> None:
         """Open nothing yet, as most files need no run; `num_bytes` of weights must fit."""
-        self._path, self._num_bytes = path, num_bytes
+        self._path = path
+        self._num_bytes = num_bytes
 
     def computes(self, inputs: Inputs, at: tuple[int, int]) -> bool:
         """Whether it does at one of `TRIAL_SIZES`, with a size of its own for each name."""

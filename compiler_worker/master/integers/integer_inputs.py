@@ -1,4 +1,4 @@
-"""What a master's graph says of the integers that its inputs may hold."""
+"""What a master's graph requires of the integers that its inputs hold."""
 
 import onnx_ir as ir
 
@@ -28,7 +28,7 @@ def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
     if value.dtype is None or not (value.dtype.is_integer() or value.dtype is ir.DataType.BOOL):
         return InputValues()
     strict = IntegerUses(model, RULES, is_strict=True)
-    # Looked at twice, as an op may decide for itself what becomes of values that mean nothing.
+    # Walked twice, as an op may itself handle values that mean nothing.
     drawn = _spans(value, strict.spans(value), is_strict=True)
     allowed = _spans(value, IntegerUses(model, RULES, is_strict=False).spans(value))
     if not drawn and not allowed and is_mask(value):

@@ -1,4 +1,4 @@
-"""What each op asks of an integer operand, given what is asked of its outputs.
+"""What each op requires of an integer operand, given what is required of its outputs.
 
 A rule takes the walk, a node and the place of the operand among its inputs, and gives spans in
 the operand's axes. Semantics: https://onnx.ai/onnx/operators
@@ -44,7 +44,8 @@ def _transpose(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
 
 
 def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    found, axis = walk.spans(node.outputs[0]), _int(node, "axis", 0)
+    found = walk.spans(node.outputs[0])
+    axis = _int(node, "axis", 0)
     if found.is_uniform:
         return found
     sizes = [_size(each, axis) for each in node.inputs[: index + 1]]
@@ -89,13 +90,16 @@ def _cuts(node: ir.Node, rank: int) -> dict[int, slice] | None:
 
 
 def _split(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    shape, axis = _shape(node.inputs[0]), _int(node, "axis", 0)
+    shape = _shape(node.inputs[0])
+    axis = _int(node, "axis", 0)
     if index or not shape:
         return Spans.of()
     axis %= len(shape)
     sizes = [_size(output, axis) for output in node.outputs]
-    known, size = [each for each in sizes if each is not None], shape[axis]
-    found, start = Spans.of(), 0
+    known = [each for each in sizes if each is not None]
+    size = shape[axis]
+    found = Spans.of()
+    start = 0
     for output, each in zip(node.outputs, sizes, strict=True):
         spans = walk.spans(output)
         if size is None or each is None or len(known) < len(sizes):
@@ -114,8 +118,10 @@ def _gather(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
 
 def _selected(walk: IntegerUses, node: ir.Node, axis: int) -> Spans:
     """Of what is itself gathered from: columns that a model takes apart."""
-    found, shape = walk.spans(node.outputs[0]), _shape(node.inputs[0])
-    places, size = constant(node.inputs[1]), _size(node.inputs[0], axis)
+    found = walk.spans(node.outputs[0])
+    shape = _shape(node.inputs[0])
+    places = constant(node.inputs[1])
+    size = _size(node.inputs[0], axis)
     if found.is_open or places is None or places.ndim > 1 or not shape or size is None:
         return walk.partly(found)
     axis %= len(shape)
@@ -134,7 +140,8 @@ def _gather_nd(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     """Also ScatterND: the last axis of indices has a column for each axis of the table."""
     if index != 1:
         return _partly(walk, node, index)
-    shape, skipped = _shape(node.inputs[1]), _int(node, "batch_dims", 0)
+    shape = _shape(node.inputs[1])
+    skipped = _int(node, "batch_dims", 0)
     width = shape[-1] if shape else None
     if not shape or width is None:
         return Spans.of()
@@ -171,7 +178,8 @@ def _where(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
 
 def _arithmetic(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     """Add, Sub and Mul of a constant, which may differ from column to column."""
-    operand, shape = node.inputs[index], _shape(node.inputs[index])
+    operand = node.inputs[index]
+    shape = _shape(node.inputs[index])
     other = constant(node.inputs[1 - index]) if len(node.inputs) == 2 else None
     if operand is None or other is None or shape is None or not _is_integer(operand):
         return Spans.of()
@@ -228,7 +236,8 @@ def _clip_ends(node: ir.Node, bounds: list[float]) -> tuple[float, float]:
 
 def _mod(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     """Any integer has a remainder; with `fmod` it has the sign of what was divided."""
-    found, by = walk.moved(walk.spans(node.outputs[0])), constant(node.inputs[1])
+    found = walk.moved(walk.spans(node.outputs[0]))
+    by = constant(node.inputs[1])
     if index or by is None or by.size != 1 or found.is_open or float(by.reshape(-1)[0]) < 1:
         return Spans.of()
     size = float(by.reshape(-1)[0])
@@ -308,4 +317,4 @@ RULES: dict[str, Rule] = {
     "Split": _split,
     "Transpose": _transpose,
     "Where": _where,
-}  # fmt: skip
+}

@@ -1,8 +1,8 @@
 """Which integers a value may hold, from what the graph does with it further on.
 
 From an input the walk follows ops that keep integers and their places, or move both in a known
-way, up to lookups in tables of weights. Each op gives back what its operand may be; of several
-uses all count. Two questions are asked of one graph:
+way, up to lookups in tables of weights. Each op returns what its operand may be; of several
+uses all count. The walk answers two questions:
 
 - strictly, which values surely mean something: proofs draw them;
 - otherwise, which values may mean something: a request with any other is refused. What the graph
@@ -30,12 +30,12 @@ class IntegerUses:
     """The walk from one input; see the module for its two questions.
 
     Attributes:
-        is_strict: which of them is asked.
+        is_strict: which of them is answered.
         tables: names of the tables that were found, in no order that matters.
     """
 
     def __init__(self, model: ir.Model, rules: Mapping[str, Rule], *, is_strict: bool) -> None:
-        """Note which node each sub-graph belongs to; ops without a rule ask for nothing."""
+        """Note which node each sub-graph belongs to; ops without a rule require nothing."""
         self.is_strict = is_strict
         self._rules = rules
         self.tables: dict[str, None] = {}
@@ -82,7 +82,7 @@ class IntegerUses:
             else:
                 choices.setdefault(outer, {}).setdefault(branch, []).append((node, index))
         for outer, by_branch in choices.items():
-            # A branch without a use asks for nothing, and then nothing is asked of both.
+            # A branch without a use requires nothing, and then nothing is required of both.
             first, *others = [self._of_uses(by_branch.get(g, ()), g) for g in _graphs_of(outer)]
             for other in others:
                 first = self.moved(first) | self.moved(other)
@@ -94,7 +94,8 @@ class IntegerUses:
         branch: Any = node.graph
         outer, inner = None, None
         while branch is not graph and branch in self._owners:
-            outer, inner = self._owners[branch], branch
+            outer = self._owners[branch]
+            inner = branch
             branch = outer.graph
         return outer, inner
 

@@ -6,9 +6,19 @@ from compiler_worker.master.graph_constants import constant
 
 # What keeps 0 and 1, in whatever type and wherever they are moved.
 _KEEPS = frozenset(
-    {"Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze",
-     "Transpose", "Unsqueeze"}
-)  # fmt: skip
+    {
+        "Cast",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _TAKES_BOOLS = frozenset({"And", "Not", "Or", "Where", "Xor"})
 

@@ -17,14 +17,15 @@ class NestedBuilder(GraphBuilder):
     """Builds a graph inside of another one; it owns no weights.
 
     A node of an outer graph becomes one more input of this one as soon as it is used, because
-    torch's control flow hands tensors and sizes to its graphs as arguments only.
+    torch's control flow passes tensors and sizes to its graphs as arguments only.
     """
 
     def __init__(self, outer: GraphBuilder) -> None:
         """Start an empty graph below `outer`."""
         super().__init__(outer.float_dtype)
         self.floats = outer.floats
-        self._outer, self.depth = outer, outer.depth + 1
+        self._outer = outer
+        self.depth = outer.depth + 1
         self.owners = outer.owners
         self.owners[self.graph] = self
         self._lifted: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -32,12 +33,18 @@ class NestedBuilder(GraphBuilder):
         self.anchor = outer.anchor
 
     def add_input(self, name: str, dtype: torch.dtype, dims: Dims) -> Tensor:
-        """Add an input of the caller's own."""
+        """Add an input of the caller's own.
+
+        Args:
+            name: of the placeholder.
+            dtype: element type in the master.
+            dims: of the tensor in this graph.
+        """
         self._own.append(self._placeholder(name, self._own))
         return Tensor(self._own[-1], dtype, dims)
 
     def here(self, node: torch.fx.Node) -> torch.fx.Node:
-        """Return a node as this graph sees it: an outer one becomes an input."""
+        """Return the node that stands for a node here: an outer one becomes an input."""
         if node.graph is self.graph:
             return node
         if node not in self._lifted:
@@ -63,7 +70,7 @@ class NestedBuilder(GraphBuilder):
             self.graph.output(self.here(result))
         else:
             self.graph.output(tuple(map(self.here, result)))
-        # Else torch's control flow hands in, and keeps alive, what nothing reads.
+        # Else torch's control flow passes, and holds in memory, what nothing reads.
         self.graph.eliminate_dead_code()
         self.graph.lint()
         return torch.fx.GraphModule(self.root, self.graph, "NestedGraph")

@@ -38,7 +38,7 @@ class Rounds:
     """A loop before it is emitted.
 
     Attributes:
-        op: the node that asks for it.
+        op: the node that is converted.
         body: emits one round.
         num_nodes: nodes of the body.
         count: rounds at most; None for no bound.

@@ -24,7 +24,17 @@ def stacked(op: Op, rows: Sequence[AnyValue]) -> Value:
 
 
 def empty_stack(op: Op, row: Tensor, length: HostInt, inner: NestedBuilder) -> Tensor:
-    """Return a stack with a place for each of `length` rows like `row`, all of them zero."""
+    """Return a stack with a place for each of `length` rows like `row`, all of them zero.
+
+    Args:
+        op: the loop; the stack is made in its graph.
+        row: of the first round; gives type and sizes.
+        length: number of rows.
+        inner: the graph that `row` is in.
+
+    Raises:
+        UnsupportedGraphError: a size of a row is not known outside of the loop.
+    """
     sizes = [length, *(size for size in inner.outer_dims(row) if size is not None)]
     if len(sizes) <= row.rank:
         raise op.refuse("the size of a row that it stacks is known in the round only")

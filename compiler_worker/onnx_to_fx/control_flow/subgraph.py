@@ -19,7 +19,7 @@ Kept: TypeAlias = dict[bytes, AnyValue]
 
 
 class Subgraph:
-    """A graph inside of a node; it sees the names around the node.
+    """A graph inside of a node; the names around the node are in its scope.
 
     Attributes:
         proto: the graph itself.
@@ -32,7 +32,9 @@ class Subgraph:
         """Remember the graph and what is around it; `kept` is shared by all of a model."""
         self.proto = proto
         self.num_nodes = sum(1 for _ in nodes_of(proto))
-        self._scope, self._convert, self._kept = scope, convert, kept
+        self._scope = scope
+        self._convert = convert
+        self._kept = kept
 
     def inline(
         self, inputs: Sequence[AnyValue], graph: GraphBuilder | None = None

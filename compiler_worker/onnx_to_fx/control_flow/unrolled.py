@@ -22,7 +22,8 @@ def unrolled(rounds: Rounds) -> Done | None:
     count, goes_on = rounds.count, rounds.known(rounds.goes_on)
     if isinstance(count, Sym | Tensor):
         return None
-    carried, rows = list(rounds.first), list[Sequence[AnyValue]]()
+    carried = list(rounds.first)
+    rows = list[Sequence[AnyValue]]()
     while goes_on and (count is None or len(rows) < count):
         # By the whole count where it is known: not a thousand rounds first, and a loop after all.
         if max(len(rows) + 1, count or 0) * rounds.num_nodes > MAX_UNROLLED_NODES:

@@ -1,4 +1,4 @@
-"""A loop as one op: torch's while_loop, where only the call knows the number of rounds.
+"""A loop as one op: torch's while_loop, where the number of rounds is dynamic.
 
 It carries tensors that keep their type and sizes. Stacked outputs are carried too, with a place
 for every round, and each round fills its own.
@@ -41,7 +41,9 @@ class _Repeated:
     """One loop while it is emitted; what goes round starts with the round's number and its go."""
 
     def __init__(self, rounds: Rounds) -> None:
-        self._rounds, self._op, self._outer = rounds, rounds.op, rounds.op.graph
+        self._rounds = rounds
+        self._op = rounds.op
+        self._outer = rounds.op.graph
         self._inner = NestedBuilder(self._outer)
         self._start = [self._started(value) for value in rounds.first]
         self._stacks: list[Tensor] = []
@@ -138,7 +140,7 @@ class _Repeated:
     def _check(self, num_carried: int, used: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:
         check = NestedBuilder(self._outer)
         inputs = [check.add_input("carried", torch.bool, ()) for _ in range(num_carried)]
-        # torch hands both graphs the same arguments, whether they use them or not.
+        # torch passes both graphs the same arguments, whether they use them or not.
         check.take(used)
         return check.module(check.call(torch.clone, inputs[1]))
 

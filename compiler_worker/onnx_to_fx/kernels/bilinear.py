@@ -14,7 +14,17 @@ Corners: TypeAlias = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
 def corners_with_zeros(y: torch.Tensor, x: torch.Tensor, height: int, width: int) -> Corners:
-    """Return the four neighbours of each place; those outside of the image weigh nothing."""
+    """Return the four neighbours of each place; those outside of the image weigh nothing.
+
+    Args:
+        y: places in pixels, [N, P].
+        x: the same along the width.
+        height: H.
+        width: W.
+
+    Returns:
+        Row, column and weight of each neighbour, all [N, P].
+    """
     top, left = y.floor(), x.floor()
     down, right = y - top, x - left
     corners = []
@@ -28,7 +38,14 @@ def corners_with_zeros(y: torch.Tensor, x: torch.Tensor, height: int, width: int
 
 
 def corners_at_edges(y: torch.Tensor, x: torch.Tensor, height: int, width: int) -> Corners:
-    """The same, with places up to one pixel outside moved to the edge; others weigh nothing."""
+    """As `corners_with_zeros`, with places up to one pixel outside moved to the edge.
+
+    Args:
+        y: places in pixels, [N, P].
+        x: the same along the width.
+        height: H.
+        width: W.
+    """
     inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
     (top, bottom, down), (left, right, across) = _edge(y, height), _edge(x, width)
     corners = []
@@ -50,7 +67,13 @@ def _index(place: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def pixels(image_NCHW: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-    """Return the pixels [N, C, P] at rows and columns [N, P]."""
+    """Return the pixels at given places, [N, C, P].
+
+    Args:
+        image_NCHW: of any type.
+        row: int64 [N, P], inside of the image.
+        column: int64 [N, P].
+    """
     flat_NCL = image_NCHW.flatten(2)
     index_N1P = (row * image_NCHW.shape[3] + column).unsqueeze(1)
     return flat_NCL.gather(2, index_N1P.expand(-1, flat_NCL.shape[1], -1))

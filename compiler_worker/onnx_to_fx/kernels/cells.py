@@ -57,15 +57,30 @@ class CellWeights:
 def rnn_step(
     form: CellForm, states: list[torch.Tensor], x: torch.Tensor, weights: CellWeights
 ) -> list[torch.Tensor]:
-    """Return the new hidden state [B, H]."""
+    """Return the new hidden state [B, H].
+
+    Args:
+        form: activation and clip.
+        states: the hidden state [B, H].
+        x: [B, H].
+        weights: of one direction.
+    """
     return [form.act(0, x + states[0] @ weights.recurrence + weights.bias)]
 
 
 def gru_step(
     form: CellForm, states: list[torch.Tensor], x: torch.Tensor, weights: CellWeights
 ) -> list[torch.Tensor]:
-    """Return the new hidden state [B, H]; gates are update, reset, hidden."""
-    (h,), size = states, states[0].shape[-1]
+    """Return the new hidden state [B, H]; gates are update, reset, hidden.
+
+    Args:
+        form: activations, clip and place of the reset gate.
+        states: the hidden state [B, H].
+        x: [B, 3 * H].
+        weights: of one direction.
+    """
+    (h,) = states
+    size = states[0].shape[-1]
     recurrence, bias = weights.recurrence, weights.bias
     gates = x[:, : 2 * size] + h @ recurrence[:, : 2 * size] + bias[: 2 * size]
     update, reset = form.act(0, gates).chunk(2, -1)
@@ -80,7 +95,14 @@ def gru_step(
 def lstm_step(
     form: CellForm, states: list[torch.Tensor], x: torch.Tensor, weights: CellWeights
 ) -> list[torch.Tensor]:
-    """Return the new hidden and cell states [B, H]; gates are input, output, forget, cell."""
+    """Return the new hidden and cell states [B, H]; gates are input, output, forget, cell.
+
+    Args:
+        form: activations, clip, and whether the gates are coupled.
+        states: hidden and cell state, [B, H] each.
+        x: [B, 4 * H].
+        weights: of one direction.
+    """
     h, c = states
     gates = x + h @ weights.recurrence + weights.bias
     for_input, for_output, for_forget, for_cell = gates.chunk(4, -1)
@@ -88,6 +110,6 @@ def lstm_step(
     taken = form.act(0, for_input + peep_input * c)
     kept = 1 - taken if form.couples else form.act(0, for_forget + peep_forget * c)
     cell = kept * c + taken * form.act(1, for_cell)
-    # The output gate sees the new cell state, the two others saw the old one.
+    # The output gate uses the new cell state, the two others the old one.
     shown = form.act(0, for_output + peep_output * cell)
     return [shown * form.act(2, cell), cell]

@@ -36,7 +36,8 @@ def deform_conv(
         groups: G and O.
     """
     kernel, output = weight.shape[2:], offset.shape[2:]
-    count, (group, offset_group) = kernel[0] * kernel[1], groups
+    count = kernel[0] * kernel[1]
+    group, offset_group = groups
     batch = x.shape[0]
     offset_NO_K2L = offset.reshape(batch * offset_group, count, 2, -1)
     places = []

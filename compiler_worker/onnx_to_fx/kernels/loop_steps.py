@@ -1,4 +1,4 @@
-"""Steps of a loop whose number of rounds only the call knows."""
+"""Steps of a loop whose number of rounds is dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def runs(
     Args:
         index: number of the round, of no axes.
         count: rounds at most; None for no bound.
-        condition: what the round before says, one element; None for always.
+        condition: of the round before, one element; None for always.
     """
     bound = count.reshape(()) if isinstance(count, torch.Tensor) else count
     go = torch.ge(index, 0) if bound is None else torch.lt(index, bound)
@@ -41,7 +41,13 @@ def of_sizes(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def put(stack: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Return the stack with one row replaced."""
+    """Return the stack with one row replaced.
+
+    Args:
+        stack: one row per round.
+        index: of the row, one element.
+        row: of the stack's type, without its first axis.
+    """
     return stack.index_copy(0, index.reshape(1), row.unsqueeze(0))
 
 

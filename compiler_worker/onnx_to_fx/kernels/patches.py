@@ -16,10 +16,21 @@ def col2im(
     ends: Sequence[int],
     dilations: Sequence[int],
 ) -> torch.Tensor:
-    """Add up windows [N, C * elements, windows] where they overlap: [N, C, *image]."""
+    """Add up windows where they overlap: [N, C, *image].
+
+    Args:
+        columns: [N, C * elements, windows]; elements are those of one window.
+        image: sizes of the result, one per spatial axis, as all that follow.
+        kernel: sizes of a window.
+        strides: between windows.
+        begins: padding before each axis, cut off again.
+        ends: padding after each axis.
+        dilations: between elements of a window.
+    """
     padded = [sum(sizes) for sizes in zip(image, begins, ends, strict=True)]
     place = torch.zeros([], dtype=torch.int64, device=columns.device)
-    rank, elements = len(kernel), 1
+    rank = len(kernel)
+    elements = 1
     for axis in range(rank):
         extent = (kernel[axis] - 1) * dilations[axis] + 1
         windows = (padded[axis] - extent) // strides[axis] + 1

@@ -80,7 +80,8 @@ def recurrent(
     x_TBI = x.transpose(0, 1) if is_batch_first else x
     size = [len(reverses), x_TBI.shape[1], weights[1].shape[-1]]
     first = [_state(state, x, size, is_batch_first) for state in states]
-    layer, cells = LAYERS[kind], [CellForm(*form) for form in forms]
+    layer = LAYERS[kind]
+    cells = [CellForm(*form) for form in forms]
     function = _torch_layer(layer, kind, cells, weights[3], lengths)
     # An export of torch's layer fixes the number of steps.
     if function is not None and (num_steps is not None or not torch.compiler.is_compiling()):

@@ -11,7 +11,15 @@ import torch
 def dft(
     x: torch.Tensor, length: int | None, axis: int, is_inverse: bool, is_onesided: bool
 ) -> torch.Tensor:
-    """Transform x [..., 1 or 2] along an axis, cut or padded with zeros to a length."""
+    """Transform along one axis; the result has the type of x.
+
+    Args:
+        x: [..., 1 or 2].
+        length: what the axis is cut or padded with zeros to; None leaves it.
+        axis: never the last one.
+        is_inverse: divides by the length, as ONNX does.
+        is_onesided: of a real signal, bins from 0 to half the length; or back from these.
+    """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if is_onesided and is_inverse:
         signal: torch.Tensor = torch.fft.irfft(_complex(wide), n=length, dim=axis)
@@ -40,7 +48,15 @@ def stft(
     length: int,
     is_onesided: bool,
 ) -> torch.Tensor:
-    """Transform every frame of a signal [B, L, 1 or 2]; return [B, frames, bins, 2]."""
+    """Transform every frame of a signal: [B, frames, bins, 2].
+
+    Args:
+        signal: [B, L, 1 or 2].
+        step: samples from frame to frame.
+        window: [length], multiplied with each frame; None leaves frames as they are.
+        length: samples of a frame.
+        is_onesided: bins from 0 to half the length.
+    """
     frames = (signal.shape[1] - length) // step + 1
     starts = torch.arange(frames, device=signal.device) * step
     places = starts.unsqueeze(1) + torch.arange(length, device=signal.device)

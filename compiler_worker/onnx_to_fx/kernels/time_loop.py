@@ -36,8 +36,8 @@ def run_steps(
     Args:
         step: makes new tensors; it may not return an input or a view of one.
         states: tensors before the first step; every step keeps their shapes and types.
-        sequences: tensors of which step t sees entry t.
-        constants: tensors that every step sees.
+        sequences: tensors of which step t is given entry t.
+        constants: tensors that every step is given whole.
         output_shape: shape of one step's output, which has the first state's type.
         is_unrolled: whether a traced graph has the steps one by one; the length then
             is the same in every call.

@@ -18,7 +18,7 @@ def while_loop(
     carried: Sequence[torch.Tensor],
     constants: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, ...]:
-    """Run `body` on what is carried while `goes_on` says so; return what is carried then.
+    """Run `body` on what is carried while `goes_on` is true; return what is carried then.
 
     Unlike the function that torch documents, the op itself runs in eager mode without
     compiling anything.
@@ -27,7 +27,7 @@ def while_loop(
         goes_on: boolean of no axes, from what is carried and the constants.
         body: what is carried next, of the same shapes, strides and types; new tensors.
         carried: tensors before the first round.
-        constants: tensors that both functions see after what is carried; they may use no
+        constants: tensors that both functions get after what is carried; they may use no
             other tensor.
     """
     result: tuple[torch.Tensor, ...] = _LOOP(goes_on, body, tuple(carried), tuple(constants))

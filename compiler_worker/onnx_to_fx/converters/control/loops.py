@@ -26,8 +26,12 @@ def emit_rounds(rounds: Rounds) -> Done:
 
 @converter("Loop", versions=(1, 11, 13, *_NEWER), attributes=("body",), carried=CARRIED)
 def loop(op: Op) -> list[AnyValue]:
-    """Runs its body while a condition holds, up to a number of times."""
-    body, first = op.subgraph("body"), [op.any_value(i) for i in range(2, len(op.inputs))]
+    """Runs its body while a condition holds, up to a number of times.
+
+    Raises UnsupportedGraphError for a body with fewer outputs than carried values.
+    """
+    body = op.subgraph("body")
+    first = [op.any_value(i) for i in range(2, len(op.inputs))]
     num_rows = len(body.proto.output) - 1 - len(first)
     if num_rows < 0:
         raise op.refuse(f"its body gives {len(body.proto.output)} outputs for {len(first)} carried")

@@ -45,7 +45,10 @@ def scan(op: Op) -> list[AnyValue]:
 
 @converter("Scan", versions=(8,), attributes=(*_FORM, "directions"), carried=CARRIED)
 def scan_of_a_batch(op: Op) -> list[AnyValue]:
-    """The first form of it: the first axis is a batch, the second one is scanned."""
+    """The first form of it: the first axis is a batch, the second one is scanned.
+
+    Raises UnsupportedGraphError for sequence lengths, and for a batch that is not constant.
+    """
     if op.has(0):
         raise op.refuse("lengths of the sequences are not translated; use opset 9 or newer")
     states, sources = _split(op, [op.tensor(index) for index in range(1, len(op.inputs))])
@@ -55,6 +58,7 @@ def scan_of_a_batch(op: Op) -> list[AnyValue]:
     axes = [0] * len(sources)
     reverses = list(map(bool, _per(op, "directions", len(sources))))
     rows = []
+    # Unrolled: in this form each entry of the batch is a scan with states of its own.
     for entry in range(batch):
         given = [[_entry(op.graph, x, 0, entry) for x in xs] for xs in (states, sources)]
         carried, stacks = _scanned(op, given[0], given[1], axes, reverses)
@@ -85,7 +89,8 @@ def _scanned(
     axes: Sequence[int],
     reverses: Sequence[bool],
 ) -> tuple[list[AnyValue], list[Value]]:
-    body, length = op.subgraph("body"), _length(op, sources, axes)
+    body = op.subgraph("body")
+    length = _length(op, sources, axes)
 
     def run(graph: GraphBuilder, index: Value, carried: Sequence[AnyValue]) -> Round:
         back = _from_the_end(graph, index, length)

@@ -23,6 +23,11 @@ def emit_binary(
     """Emit a Python operator on inputs 0 and 1; one scalar constant goes in as a number.
 
     Python operators, rather than torch functions, take a number on either side.
+
+    Args:
+        op: has the inputs.
+        function: of Python's `operator`.
+        dtype: element type of the result; None is that of input 0.
     """
     left_dims, right_dims = op.value(0).dims, op.value(1).dims
     left: Any = op.operand(0, len(right_dims))
@@ -34,7 +39,13 @@ def emit_binary(
 
 
 def emit_tensor_first(op: Op, function: Callable[..., Any], **options: Any) -> Tensor:
-    """Emit a torch function of inputs 0 and 1 that takes a number only on the right."""
+    """Emit a torch function of inputs 0 and 1 that takes a number only on the right.
+
+    Args:
+        op: has the inputs.
+        function: of torch.
+        **options: keyword arguments of `function`.
+    """
     x = op.tensor(0)
     y = op.operand(1, x.rank)
     node = op.call(function, x, y, **options)
@@ -193,7 +204,8 @@ def bit_shift(op: Op) -> Tensor:
     safe = op.call(torch.where, inside, count, 0)
     if op.attr_str("direction") == "LEFT":
         moved = op.call(torch.bitwise_left_shift, x, safe)
-        shifted, rest = wrapped(op, moved, x.dtype), op.call(torch.zeros_like, x)
+        shifted = wrapped(op, moved, x.dtype)
+        rest = op.call(torch.zeros_like, x)
     else:
         shifted = unsigned.shifted_right(op, x, safe)
         rest = op.call(torch.zeros_like, x)

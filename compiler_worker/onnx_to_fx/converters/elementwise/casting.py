@@ -24,7 +24,7 @@ HOST_TYPES = (torch.int64, torch.int32, torch.bool)
 
 
 def dtype_from_attribute(op: Op, elem_type: int) -> torch.dtype:
-    """Return the torch dtype an attribute names; refuse one that is not translated."""
+    """Return the torch dtype an attribute names; raises UnsupportedGraphError without one."""
     dtype = torch_dtype_from_onnx(elem_type)
     if dtype is None:
         raise op.refuse(f"element type {onnx_type_name(elem_type)} is not translated")
@@ -92,7 +92,10 @@ def _cast(op: Op, dtype: torch.dtype) -> Tensor | Constant:
 
 @converter("BitCast", versions=(26,), attributes=("to",), carried=CARRIED)
 def bit_cast(op: Op) -> Tensor:
-    """The same bits read as another element type."""
+    """The same bits read as another element type.
+
+    Raises UnsupportedGraphError for types of different width, and for BOOL from other types.
+    """
     x, target = op.tensor(0), dtype_from_attribute(op, op.attr_int("to"))
     if num_bits(x.dtype) != num_bits(target):
         names = f"{element_type_name(x.dtype)} and {element_type_name(target)}"

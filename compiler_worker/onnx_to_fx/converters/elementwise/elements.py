@@ -63,7 +63,16 @@ def numbers(op: Op, x: Tensor) -> torch.fx.Node:
 def emit_cast(
     op: Op, x: Tensor, target: torch.dtype, *, saturate: bool = True, round_mode: str = "up"
 ) -> Tensor:
-    """Change the element type as ONNX's Cast does."""
+    """Change the element type as ONNX's Cast does.
+
+    Args:
+        op: the node.
+        x: of any element type that is translated.
+        target: element type of the result.
+        saturate: for 8-bit floats: largest finite number for what is beyond it, else NaN or
+            infinity.
+        round_mode: for FLOAT8E8M0: `up`, `down` or `nearest`.
+    """
     if x.dtype == target:
         return x
     if x.dtype == torch.uint64 and target.is_floating_point:
@@ -87,7 +96,7 @@ def emit_cast(
 def _integers(
     op: Op, node: torch.fx.Node, source: torch.dtype, target: torch.dtype
 ) -> torch.fx.Node:
-    """Upper bits that the target has no room for are dropped."""
+    """Upper bits beyond the width of the target are dropped."""
     if target == torch.uint64:
         if source.is_floating_point:
             return op.method("view", op.method("to", node, torch.uint64), torch.int64)
@@ -99,7 +108,13 @@ def _integers(
 
 
 def wrapped(op: Op, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
-    """Return an integer modulo the range of an unsigned or narrow element type."""
+    """Return an integer modulo the range of an unsigned or narrow element type.
+
+    Args:
+        op: the node.
+        node: integers of a wider type, unchecked.
+        dtype: element type whose range counts; others are returned unchanged.
+    """
     if dtype not in CARRIED or dtype == torch.uint64:
         return node
     bits = num_bits(dtype)

@@ -24,7 +24,7 @@ def wrap(op: Op, x: Tensor) -> Tensor:
 
 
 def ordered(op: Op, x: Tensor) -> Node:
-    """Return integers in the order of the elements; `ordered` again gives them back."""
+    """Return integers in the order of the elements; `ordered` again undoes it."""
     if x.dtype != torch.uint64:
         return x.node
     return _flipped(op, x.node)
@@ -35,14 +35,27 @@ def _flipped(op: Op, node: Node) -> Node:
 
 
 def emit_ordered(op: Op, function: Callable[..., Any], x: Tensor, y: Tensor) -> Tensor:
-    """Emit a function that picks one of two elements by their order."""
+    """Emit a function that picks one of two elements by their order.
+
+    Args:
+        op: the node.
+        function: torch.maximum or torch.minimum.
+        x: integers; broadcast with y.
+        y: of the same type.
+    """
     node = op.call(function, ordered(op, x), ordered(op, y))
     picked = Tensor(node, x.dtype, broadcast_dims(x.dims, y.dims))
     return picked.like(ordered(op, picked))
 
 
 def quotient(op: Op, x: Tensor, y: Tensor) -> Tensor:
-    """Return the quotient, rounded down."""
+    """Return the quotient, rounded down.
+
+    Args:
+        op: the node.
+        x: dividend, unsigned; broadcast with y.
+        y: divisor, of the same type.
+    """
     dims = broadcast_dims(x.dims, y.dims)
     if x.dtype != torch.uint64:
         return Tensor(op.call(torch.div, x, y, rounding_mode="trunc"), x.dtype, dims)
@@ -60,7 +73,13 @@ def quotient(op: Op, x: Tensor, y: Tensor) -> Tensor:
 
 
 def remainder(op: Op, x: Tensor, y: Tensor) -> Tensor:
-    """Return what is left of x after as many y as go into it."""
+    """Return the remainder of x divided by y.
+
+    Args:
+        op: the node.
+        x: dividend, unsigned; broadcast with y.
+        y: divisor, of the same type.
+    """
     whole = quotient(op, x, y)
     return whole.like(op.call(torch.sub, x, op.call(torch.mul, whole, y)))
 
@@ -70,10 +89,16 @@ def _shifted_once(op: Op, node: Node) -> Node:
 
 
 def shifted_right(op: Op, x: Tensor, count: Node) -> Node:
-    """Return bits moved to the right, zeros following; `count` is below the width."""
+    """Return bits moved to the right, filled with zeros.
+
+    Args:
+        op: the node.
+        x: unsigned.
+        count: bits, from 0 to the width less one; broadcasts with x.
+    """
     if x.dtype != torch.uint64:
         return op.call(torch.bitwise_right_shift, x, count)
-    # Moving once makes room for the sign bit; the rest is a move of a positive number.
+    # Shifting by one clears the sign bit; the rest is a shift of a positive number.
     rest = op.call(torch.clamp, op.call(torch.sub, count, 1), min=0)
     moved = op.call(torch.bitwise_right_shift, _shifted_once(op, x.node), rest)
     return op.call(torch.where, op.call(torch.eq, count, 0), x, moved)

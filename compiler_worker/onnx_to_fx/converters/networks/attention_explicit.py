@@ -24,14 +24,23 @@ class Heads:
     q: Tensor
     k: Tensor
     v: Tensor
-    # Query heads per key/value head, None where only the call knows.
+    # Query heads per key/value head, None where that is dynamic.
     group: int | None
 
 
 def explicit_attention(
     op: Op, heads: Heads, mask: Tensor | None
 ) -> tuple[torch.fx.Node, torch.fx.Node]:
-    """Return the result [B, H, Q, E] and the scores [B, H, Q, K] of the stage the node asks for."""
+    """Return the result [B, H, Q, E] and the scores [B, H, Q, K] of the stage the node asks for.
+
+    Args:
+        op: the node.
+        heads: q [B, H, Q, D], k [B, G, K, D] and v [B, G, K, E].
+        mask: bool or added to the scores, broadcasts to [B, H, Q, K]; None attends every key.
+
+    Raises:
+        UnsupportedGraphError: the node asks for a stage that is none of ONNX's four.
+    """
     k, v = _repeated(op, heads)
     raw = op.call(torch.matmul, op.call(operator.mul, heads.q, _scale(op, heads)), k)
     capped = _capped(op, raw)

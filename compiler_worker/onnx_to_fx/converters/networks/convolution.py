@@ -40,7 +40,17 @@ def conv(op: Op) -> Tensor:
 
 
 def emit_conv(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Emit a convolution with the window that the node's attributes describe."""
+    """Emit a convolution with the window that the node's attributes describe.
+
+    Args:
+        op: the node.
+        x: [N, C, *spatial].
+        weight: [M, C / group, *kernel].
+        bias: [M].
+
+    Raises:
+        UnsupportedGraphError: no input channels, or more than 3 spatial axes.
+    """
     box = window(op, x, kernel_sizes(op, weight))
     padding = box.symmetric_padding()
     if padding is None:
@@ -59,7 +69,10 @@ def emit_conv(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     attributes=(*CONV_ATTRIBUTES, "output_padding", "output_shape"),
 )
 def conv_transpose(op: Op) -> Tensor:
-    """Transposed convolution of x [N, C, *spatial] with weight [C, M / group, *kernel]."""
+    """Transposed convolution of x [N, C, *spatial] with weight [C, M / group, *kernel].
+
+    Raises UnsupportedGraphError for more than 3 spatial axes.
+    """
     x, weight, bias = op.tensor(0), op.tensor(1), op.maybe(2)
     rank = x.rank - 2
     if rank not in SPATIAL_RANKS:

@@ -24,7 +24,10 @@ def matmul_dims(a: Dims, b: Dims) -> Dims:
 
 @converter("Gemm", versions=(7, 9, 11, 13), attributes=("alpha", "beta", "transA", "transB"))
 def gemm(op: Op) -> Tensor:
-    """Alpha A' B' + beta C, for matrices; C broadcasts to the product."""
+    """Alpha A' B' + beta C, for matrices; C broadcasts to the product.
+
+    Raises UnsupportedGraphError for integers with alpha or beta.
+    """
     a, b, c = op.tensor(0), op.tensor(1), op.maybe(2)
     alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
     # A product with a float would round integers.
@@ -60,7 +63,8 @@ def einsum(op: Op) -> Tensor:
     """Sum of products in Einstein's notation."""
     equation = op.attr_str("equation").replace(" ", "")
     operands = op.tensors()
-    dtype, rank = operands[0].dtype, _einsum_rank(equation, operands)
+    dtype = operands[0].dtype
+    rank = _einsum_rank(equation, operands)
     node = op.call(torch.einsum, equation, operands)
     if not operands[0].is_float and dtype != torch.int64:
         # torch sums small integers in 64 bits.

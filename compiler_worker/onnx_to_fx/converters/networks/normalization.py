@@ -17,7 +17,11 @@ from compiler_worker.onnx_to_fx.values import Tensor
     attributes=("epsilon", "momentum", "spatial", "training_mode"),
 )
 def batch_normalization(op: Op) -> list[Tensor]:
-    """Normalise each channel with the recorded statistics, or in training with its own."""
+    """Normalise each channel with the recorded statistics, or in training with its own.
+
+    Raises UnsupportedGraphError for statistics per element or of another type than the input's,
+    and for outputs of training without training.
+    """
     x, scale, bias, mean, variance = (op.tensor(index) for index in range(5))
     if op.version < 9 and op.attr_int("spatial") != 1:
         raise op.refuse("statistics per element (spatial 0) are not translated")
@@ -137,7 +141,10 @@ def instance_normalization(op: Op) -> Tensor:
 # Not version 18, whose scale and bias are per group.
 @converter("GroupNormalization", versions=(21,), attributes=("epsilon", "num_groups", "stash_type"))
 def group_normalization(op: Op) -> Tensor:
-    """Normalise groups of channels; scale and bias are per channel."""
+    """Normalise groups of channels; scale and bias are per channel.
+
+    Raises UnsupportedGraphError for statistics in another type than float32.
+    """
     x, scale, bias = op.tensor(0), op.tensor(1), op.tensor(2)
     if op.attr_int("stash_type") != 1:
         raise op.refuse("only stash_type 1 (float32 statistics) is translated")

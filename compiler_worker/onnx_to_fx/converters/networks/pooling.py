@@ -39,7 +39,11 @@ def _fits_torch(box: Window, padding: list[int]) -> bool:
 
 @converter("MaxPool", versions=(1, 8, 10, 11, 12, 22), attributes=(*_ATTRIBUTES, "storage_order"))
 def max_pool(op: Op) -> tuple[Tensor, Tensor | None]:
-    """Largest element of each window, and where it is in the whole input."""
+    """Largest element of each window, and where it is in the whole input.
+
+    Raises UnsupportedGraphError for integers of more than 8 bits, and for indices with padding
+    that torch's pool does not take.
+    """
     x = op.tensor(0)
     if not x.is_float and x.dtype not in (torch.int8, torch.uint8):
         raise op.refuse(f"element type {x.dtype} is not translated")
@@ -75,7 +79,10 @@ def max_pool(op: Op) -> tuple[Tensor, Tensor | None]:
     "AveragePool", versions=(7, 10, 11, 19, 22), attributes=(*_ATTRIBUTES, "count_include_pad")
 )
 def average_pool(op: Op) -> Tensor:
-    """Mean of each window, with or without the padding in the count."""
+    """Mean of each window, with or without the padding in the count.
+
+    Raises UnsupportedGraphError for integers.
+    """
     x = op.tensor(0)
     if not x.is_float:
         raise op.refuse(f"element type {x.dtype} is not translated")
@@ -127,7 +134,7 @@ def _all_pads(
 
 
 def _in_whole(op: Op, index: torch.fx.Node) -> torch.fx.Node:
-    """Turn places in a feature map into places in the whole input, which lies row by row."""
+    """Turn places in a feature map into places in the whole input, which is in C order."""
     batch, channels, *sizes = op.dims(0)
     if op.version >= 8 and op.attr_int("storage_order"):
         index = _by_column(op, index, sizes)

@@ -51,7 +51,14 @@ def quantize_linear(op: Op) -> Tensor:
 def emit_rounded(
     op: Op, divided: torch.fx.Node, offset: torch.fx.Node | None, target: torch.dtype
 ) -> torch.fx.Node:
-    """Round to even, add a zero point and saturate, all exactly."""
+    """Round to even, add a zero point and saturate, all exactly.
+
+    Args:
+        op: the node.
+        divided: values over their scale, of a float type.
+        offset: the zero point, an integer; None is 0.
+        target: integer type of up to 16 bits.
+    """
     # 16-bit floats cannot hold every sum, so the integers are added as integers.
     rounded = op.method("to", op.call(torch.round, divided), torch.float32)
     whole = op.method("to", op.call(torch.clamp, rounded, -_FAR, _FAR), torch.int32)
@@ -107,6 +114,14 @@ def spread(op: Op, parameter: Tensor, x: Tensor) -> torch.fx.Node:
 
     One element is for all of x, a vector runs along the axis, and a tensor of x's rank
     holds one element per block of the axis.
+
+    Args:
+        op: the node; has axis and block size.
+        parameter: scale or zero point.
+        x: what it is applied to.
+
+    Raises:
+        UnsupportedGraphError: a shape that ONNX does not have in this version.
     """
     block = op.attr_int("block_size") if op.version >= 21 else 0
     if parameter.rank == 0:
@@ -174,7 +189,7 @@ def dynamic_quantize_linear(op: Op) -> tuple[Tensor, Tensor, Tensor]:
     x = op.tensor(0)
     low = op.call(torch.clamp, op.call(torch.amin, x), max=0.0)
     high = op.call(torch.clamp, op.call(torch.amax, x), min=0.0)
-    # Zero lies within, as ONNX asks: pads and ReLUs have to be exact.
+    # Zero is within, as ONNX requires: pads and ReLUs have to be exact.
     span = op.call(torch.sub, high, low)
     # All zeros need any scale but zero.
     span = op.call(torch.where, op.call(torch.eq, span, 0), 1.0, span)

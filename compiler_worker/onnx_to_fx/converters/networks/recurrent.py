@@ -53,7 +53,8 @@ def _recurrent(
     direction = op.attr_str("direction")
     if direction not in _DIRECTIONS:
         raise op.refuse(f"direction '{direction}' is not translated")
-    reverses, kind = _DIRECTIONS[direction], op.proto.op_type
+    reverses = _DIRECTIONS[direction]
+    kind = op.proto.op_type
     is_batch_first = op.version >= 14 and bool(op.attr_int("layout"))
     x = op.tensor(0)
     time = x.dims[1 if is_batch_first else 0]
@@ -95,7 +96,8 @@ def _activations(op: Op, usual: tuple[str, ...], directions: int) -> list[tuple[
 def _outputs(
     op: Op, node: Any, num_states: int, directions: int, is_batch_first: bool
 ) -> list[Tensor]:
-    x, hidden = op.tensor(0), op.value(2).dims[-1]
+    x = op.tensor(0)
+    hidden = op.value(2).dims[-1]
     outer, inner = x.dims[:2]
     y_dims: Dims = (outer, directions, inner, hidden)
     dims: Dims = (directions, inner, hidden)

@@ -15,7 +15,13 @@ Reduce = Callable[[Op, Tensor, list[int], bool], torch.fx.Node]
 
 
 def reduced_dims(dims: Dims, axes: list[int], keepdims: bool) -> Dims:
-    """Return the dims after reducing `axes` (non-negative)."""
+    """Return the dims of a reduction's result.
+
+    Args:
+        dims: of the input.
+        axes: non-negative.
+        keepdims: reduced axes stay, with size 1.
+    """
     if keepdims:
         return tuple(1 if axis in axes else size for axis, size in enumerate(dims))
     return tuple(size for axis, size in enumerate(dims) if axis not in axes)

@@ -43,7 +43,16 @@ class Window:
 
 
 def window(op: Op, x: Tensor, kernel: Sequence[HostInt]) -> Window:
-    """Read strides, dilations and padding of a node whose input is x [N, C, *spatial]."""
+    """Read strides, dilations and padding of a node.
+
+    Args:
+        op: the node; has the attributes.
+        x: [N, C, *spatial].
+        kernel: sizes of the window, one per spatial axis.
+
+    Raises:
+        UnsupportedGraphError: more than 3 spatial axes, or a kernel of another rank.
+    """
     rank = x.rank - 2
     if rank not in SPATIAL_RANKS:
         raise op.refuse(f"{rank} spatial axes are not translated, wanted 1 to 3")

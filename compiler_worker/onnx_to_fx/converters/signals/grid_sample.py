@@ -20,7 +20,10 @@ _MODES = {
     "GridSample", versions=(16, 20, 22), attributes=("align_corners", "mode", "padding_mode")
 )
 def grid_sample(op: Op) -> Tensor:
-    """Interpolate x [N, C, *spatial] at grid [N, *out, axes] of normalised positions."""
+    """Interpolate x [N, C, *spatial] at grid [N, *out, axes] of normalised positions.
+
+    Raises UnsupportedGraphError for a rank or mode that torch's `grid_sample` does not have.
+    """
     x, grid = op.tensor(0), op.tensor(1)
     mode, padding = op.attr_str("mode"), op.attr_str("padding_mode")
     if x.rank not in (4, 5):

@@ -29,7 +29,10 @@ from compiler_worker.onnx_to_fx.values import Constant, Tensor
     ),
 )
 def tf_idf_vectorizer(op: Op) -> Tensor:
-    """Counts of the pool's n-grams in each row of x [B, T] or [T], weighted by the mode."""
+    """Counts of the pool's n-grams in each row of x [B, T] or [T], weighted by the mode.
+
+    Raises UnsupportedGraphError for another rank, and for weights in another order than outputs.
+    """
     x, mode = op.tensor(0), op.attr_str("mode")
     if mode not in ("TF", "IDF", "TFIDF"):
         raise op.refuse(f"mode '{mode}' is not one of TF, IDF, TFIDF")
@@ -64,7 +67,10 @@ def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[in
     if pool is None:
         raise op.refuse("a pool of strings is not translated")
     low, high = op.attr_int("min_gram_length"), op.attr_int("max_gram_length")
-    lengths, pools, kept, first = [], [], [], 0
+    lengths = []
+    pools = []
+    kept = []
+    first = 0
     for length, start in enumerate(starts, start=1):
         end = starts[length] if length < len(starts) else len(pool)
         grams = np.asarray(pool[start:end], np.int64)

@@ -14,7 +14,10 @@ from compiler_worker.onnx_to_fx.values import Tensor
 
 @converter("Col2Im", versions=(18,), attributes=("dilations", "pads", "strides"))
 def convert_col2im(op: Op) -> Tensor:
-    """Add up windows [N, C * elements, windows] where they overlap."""
+    """Add up windows [N, C * elements, windows] where they overlap.
+
+    Raises UnsupportedGraphError where window and image differ in rank.
+    """
     x, image, kernel = op.tensor(0), op.ints(1), op.static_ints(2)
     rank = len(kernel)
     if len(image) != rank:
@@ -36,10 +39,14 @@ def convert_col2im(op: Op) -> Tensor:
 
 @converter("MaxUnpool", versions=(9, 11, 22), attributes=("kernel_shape", "pads", "strides"))
 def max_unpool(op: Op) -> Tensor:
-    """Put each maximum where MaxPool took it from, zeros elsewhere."""
+    """Put each maximum at the place that MaxPool found it at, zeros elsewhere.
+
+    Raises UnsupportedGraphError where window and input differ in rank.
+    """
     x, index = op.tensor(0), op.tensor(1)
     kernel = op.maybe_ints("kernel_shape") or []
-    rank, dims = len(kernel), op.dims(0)
+    rank = len(kernel)
+    dims = op.dims(0)
     if x.rank != rank + 2:
         raise op.refuse(f"a window of {rank} axes for an input of rank {x.rank}")
     strides = op.maybe_ints("strides") or [1] * rank

@@ -15,7 +15,10 @@ from compiler_worker.onnx_to_fx.values import Tensor
 # Not ONNX's own body: that makes shapes of values, which fixes the sizes.
 @converter("AffineGrid", versions=(20,), attributes=("align_corners",))
 def convert_affine_grid(op: Op) -> Tensor:
-    """Sampling places [N, *spatial, axes] of the affine maps theta [N, axes, axes + 1]."""
+    """Sampling places [N, *spatial, axes] of the affine maps theta [N, axes, axes + 1].
+
+    Raises UnsupportedGraphError for other than 2 or 3 axes, and for corners of an axis of size 1.
+    """
     theta, size = op.tensor(0), op.ints(1)
     align_corners = bool(op.attr_int("align_corners"))
     if len(size) not in (4, 5):
@@ -39,7 +42,10 @@ def convert_affine_grid(op: Op) -> Tensor:
     ),
 )
 def convert_roi_align(op: Op) -> Tensor:
-    """Pool each region [x1, y1, x2, y2] of x [N, C, H, W] to one size."""
+    """Pool each region [x1, y1, x2, y2] of x [N, C, H, W] to one size.
+
+    Raises UnsupportedGraphError for another mode or transformation of coordinates.
+    """
     x, rois, batch_indices = op.tensor(0), op.tensor(1), op.tensor(2)
     # Before version 16 pixels lay at whole numbers.
     shift = op.attr_str("coordinate_transformation_mode") if op.version >= 16 else ""
@@ -69,7 +75,10 @@ def convert_roi_align(op: Op) -> Tensor:
     attributes=("dilations", "group", "kernel_shape", "offset_group", "pads", "strides"),
 )
 def convert_deform_conv(op: Op) -> Tensor:
-    """Convolve x [N, C, H, W] at places moved by the offsets; two spatial axes."""
+    """Convolve x [N, C, H, W] at places moved by the offsets.
+
+    Raises UnsupportedGraphError for other than 2 spatial axes, and for 16-bit floats.
+    """
     x, weight, offset = op.tensor(0), op.tensor(1), op.tensor(2)
     if x.rank != 4:
         raise op.refuse(f"{x.rank - 2} spatial axes are not translated, wanted 2")

@@ -62,7 +62,7 @@ def resize(op: Op) -> Tensor:
 
 @converter("Upsample", versions=(7, 9), attributes=("mode", "scales"))
 def upsample(op: Op) -> Tensor:
-    """The older name of Resize by scales; nearest only."""
+    """The older name of Resize by scales; raises UnsupportedGraphError for modes but nearest."""
     x = op.tensor(0)
     if op.attr_str("mode") != "nearest":
         raise op.refuse(f"mode '{op.attr_str('mode')}' is not translated")
@@ -231,7 +231,8 @@ def _cropped(op: Op, target: _Axis) -> torch.fx.Node:
     start, end = target.region or (0.0, 1.0)
     if isinstance(target.target, Sym):
         raise op.refuse("tf_crop_and_resize needs a static size to resize to")
-    last, steps = target.size - 1, _steps(op, target)
+    last = target.size - 1
+    steps = _steps(op, target)
     if target.target == 1:
         place = op.call(operator.add, steps, 0.5 * (start + end))
         return op.call(operator.mul, place, last)

@@ -16,7 +16,17 @@ from compiler_worker.onnx_to_fx.values import Tensor
 def kept_aspect_ratio(
     op: Op, sizes: Sequence[HostInt], wanted: Sequence[HostInt], policy: str
 ) -> tuple[float, list[int]]:
-    """Return the one scale for all axes, and the sizes it gives, halves rounded up."""
+    """Return the one scale for all axes, and the sizes it gives, halves rounded up.
+
+    Args:
+        op: the node.
+        sizes: of the input, one per resized axis.
+        wanted: sizes that the node asks for, in the same order.
+        policy: `not_larger` or `not_smaller`.
+
+    Raises:
+        UnsupportedGraphError: a size is dynamic or 0, or another policy.
+    """
     known = [size for size in (*sizes, *wanted) if not isinstance(size, Sym)]
     if len(known) < len(sizes) + len(wanted) or 0 in known[: len(sizes)]:
         raise op.refuse(f"keep_aspect_ratio_policy '{policy}' needs static sizes")
@@ -33,10 +43,17 @@ def emit_antialiased(
 ) -> torch.fx.Node:
     """Emit a filter that reaches as far as one output element does in the input.
 
-    `coordinates` holds a place of the input per output element; `scale` is the number of
-    output elements per input element.
+    Args:
+        op: the node.
+        x: of any rank.
+        axis: the one that is resized.
+        coordinates: float64 [output size], a place of the input for each output element.
+        scale: output elements per input element.
+        is_cubic: cubic, else linear.
     """
-    scale, graph = min(scale, 1.0), op.graph
+    scale = min(scale, 1.0)
+    graph = op.graph
+    # Where the input is made smaller the filter is wider: by 1 / scale to either side.
     first = math.floor(-(2 if is_cubic else 1) / scale) + 1
     reach = op.call(torch.arange, first, 2 - first, dtype=torch.float64, device=graph.device())
     floor = op.call(torch.floor, coordinates)
@@ -50,6 +67,7 @@ def emit_antialiased(
             operator.and_, op.call(operator.ge, index, 0), op.call(operator.le, index, last)
         )
         weights = op.call(torch.where, inside, weights, 0.0)
+    # Weights at whole pixels do not sum to 1 by themselves; ONNX divides by their sum too.
     total = op.call(torch.sum, weights, 1, keepdim=True)
     weights = op.method("to", op.call(operator.truediv, weights, total), graph.dtype(x.dtype))
     edge = op.method("to", op.call(torch.clamp, index, 0, last), torch.int64)
@@ -72,12 +90,24 @@ def _cubic(op: Op, x: torch.fx.Node) -> torch.fx.Node:
 
 
 def cubic_near(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
-    """The kernel at distances up to 1."""
+    """The kernel at distances up to 1.
+
+    Args:
+        op: the node.
+        x: distances in pixels.
+        a: ONNX's `cubic_coeff_a`.
+    """
     return _polynomial(op, x, (a + 2, -(a + 3), 0.0, 1.0))
 
 
 def cubic_far(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
-    """The kernel at distances from 1 to 2."""
+    """The kernel at distances from 1 to 2.
+
+    Args:
+        op: the node.
+        x: distances in pixels.
+        a: ONNX's `cubic_coeff_a`.
+    """
     return _polynomial(op, x, (a, -5 * a, 8 * a, -4 * a))
 
 

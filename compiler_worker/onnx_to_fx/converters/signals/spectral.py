@@ -19,7 +19,10 @@ from compiler_worker.onnx_to_fx.values import Constant, Tensor
 
 @converter("DFT", versions=(17, 20), attributes=("axis", "inverse", "onesided"))
 def convert_dft(op: Op) -> Tensor:
-    """Discrete Fourier transform along one axis of x [..., 1 or 2]."""
+    """Discrete Fourier transform along one axis of x [..., 1 or 2].
+
+    Raises UnsupportedGraphError for the last axis, and for one side of a complex signal.
+    """
     x = op.tensor(0)
     axis = op.axis(_dft_axis(op), x.rank)
     if axis == x.rank - 1:
@@ -42,7 +45,10 @@ def _dft_axis(op: Op) -> int:
 
 @converter("STFT", versions=(17,), attributes=("onesided",))
 def convert_stft(op: Op) -> Tensor:
-    """Fourier transform of each frame of a signal [B, L, 1 or 2]."""
+    """Fourier transform of each frame of a signal [B, L, 1 or 2].
+
+    Raises UnsupportedGraphError for another rank, and for one side of a complex signal.
+    """
     signal, window, is_onesided = op.tensor(0), op.maybe(2), bool(op.attr_int("onesided"))
     if signal.rank != 3:
         raise op.refuse(f"the signal has rank {signal.rank}, wanted 3")
@@ -69,7 +75,10 @@ def _output_dtype(op: Op) -> torch.dtype:
 
 @converter("MelWeightMatrix", versions=(17,), attributes=("output_datatype",))
 def mel_weight_matrix(op: Op) -> Constant:
-    """Triangular filters on the mel scale [spectrum bins, mel bins], computed while importing."""
+    """Triangular filters on the mel scale [spectrum bins, mel bins], computed while importing.
+
+    Raises UnsupportedGraphError where the filters reach beyond the spectrum.
+    """
     dtype = _output_dtype(op)
     bins, length, rate = (op.static_ints(index)[0] for index in range(3))
     # In the bounds' own type, as ONNX's reference does: edges are rounded down to bins.

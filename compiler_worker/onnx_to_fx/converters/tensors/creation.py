@@ -62,7 +62,14 @@ def constant_of_shape(op: Op) -> Tensor | HostValue:
 
 
 def emit_full(op: Op, sizes: list[HostInt], value: float, dtype: torch.dtype) -> Tensor:
-    """Emit a tensor of one value on the graph's device."""
+    """Emit a tensor of one value on the graph's device.
+
+    Args:
+        op: the node.
+        sizes: of the tensor.
+        value: of every element.
+        dtype: element type in the master.
+    """
     graph = op.graph
     number = graph.number(value, dtype)
     node = graph.call(torch.full, sizes, number, dtype=graph.dtype(dtype), device=graph.device())
@@ -81,7 +88,10 @@ def _range_on_host(op: Op) -> HostValue | None:
 
 @converter("Range", versions=(11, 27), attributes=("stash_type",), host=_range_on_host)
 def range_(op: Op) -> Tensor:
-    """start, start + delta, ... below limit; bounds are on the host."""
+    """start, start + delta, ... below limit.
+
+    Raises UnsupportedGraphError for bounds that are not on the host.
+    """
     dtype = op.value(0).dtype
     bounds = [_bound(op, index) for index in range(3)]
     if any(bound is None for bound in bounds):
@@ -129,8 +139,13 @@ def _range_length(start: HostInt, limit: HostInt, delta: HostInt) -> HostInt | N
 
 @converter("EyeLike", versions=(9, 22), attributes=("dtype", "k"), carried=WIDE_UNSIGNED)
 def eye_like(op: Op) -> Tensor:
-    """Ones on diagonal k of a matrix of the input's sizes."""
-    x, (rows, columns), graph = op.tensor(0), op.dims(0), op.graph
+    """Ones on diagonal k of a matrix of the input's sizes.
+
+    Raises UnsupportedGraphError for small elements (`CARRIED` less `WIDE_UNSIGNED`).
+    """
+    x = op.tensor(0)
+    rows, columns = op.dims(0)
+    graph = op.graph
     elem_type = op.maybe_int("dtype")
     dtype = x.dtype if elem_type is None else dtype_from_attribute(op, elem_type)
     if dtype in CARRIED - WIDE_UNSIGNED:

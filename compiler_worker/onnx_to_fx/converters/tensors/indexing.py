@@ -62,7 +62,7 @@ def _slice_on_host(op: Op) -> HostValue | None:
 
 
 def _places(cut: _Cut, size: HostInt | None) -> range | None:
-    """Return the positions that a cut takes, None where only the call can tell.
+    """Return the positions that a cut takes, None where that is dynamic.
 
     ONNX counts negative bounds from the back once, then clamps them: into [0, size], or for
     a negative step into [0, size - 1] and [-1, size - 1].
@@ -118,7 +118,7 @@ def _from_back(size: HostInt, place: HostInt) -> HostInt:
 
 
 def _from_back_in_call(size: int, place: int) -> int:
-    """The same for a number whose sign only the call knows, or the range of an export."""
+    """The same for a dynamic number, whose sign may follow from the range of an export."""
     from_front = place + size if place < 0 else place
     found: int = torch.sym_max(size - 1 - from_front, 0)  # type: ignore[no-untyped-call]
     return found
@@ -190,7 +190,10 @@ def _from_front(op: Op, x: Tensor, axis: int, index: Tensor) -> torch.fx.Node:
 
 @converter("GatherND", versions=(11, 12, 13), attributes=("batch_dims",), carried=CARRIED)
 def gather_nd(op: Op) -> Tensor:
-    """Pick slices addressed by the last axis of the indices."""
+    """Pick slices addressed by the last axis of the indices.
+
+    Raises UnsupportedGraphError where that axis is dynamic.
+    """
     x, index = op.tensor(0), op.tensor(1)
     batch = op.attr_int("batch_dims") if op.version >= 12 else 0
     depth = index.static[-1]
@@ -249,7 +252,10 @@ register("Scatter", scatter_elements, versions=(9,), attributes=("axis",))
 
 @converter("ScatterND", versions=(11, 13, 16, 18), attributes=("reduction",))
 def scatter_nd(op: Op) -> Tensor:
-    """Write slices addressed by the last axis of the indices into a copy."""
+    """Write slices addressed by the last axis of the indices into a copy.
+
+    Raises UnsupportedGraphError where the rank of the updates does not fit that axis.
+    """
     x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
     # What is written has the axes of the indices but their last, then those not addressed.
     depth = index.rank - 1 + x.rank - updates.rank
@@ -267,7 +273,8 @@ def _scatter_slices(
     op: Op, x: Tensor, columns: list[torch.fx.Node], updates: Tensor, reduction: str
 ) -> torch.fx.Node:
     """Scatter with a product or extreme: slices become rows of one matrix [places, slice]."""
-    depth, sizes = len(columns), op.dims(0)
+    depth = len(columns)
+    sizes = op.dims(0)
     row: torch.fx.Node | None = None
     for axis, column in enumerate(columns):
         position = op.call(torch.remainder, column, sizes[axis])
@@ -286,7 +293,10 @@ def _scatter_slices(
 
 @converter("TensorScatter", versions=(24,), attributes=("axis", "mode"), carried=CARRIED)
 def tensor_scatter(op: Op) -> Tensor:
-    """Write new steps of a cache from each entry's own position on, into a copy."""
+    """Write new steps of a cache from each entry's own position on, into a copy.
+
+    Raises UnsupportedGraphError for another mode than `linear` and `circular`.
+    """
     past, update = op.tensor(0), op.tensor(1)
     axis = op.axis(op.attr_int("axis"), past.rank)
     length = op.graph.dim(update, axis)

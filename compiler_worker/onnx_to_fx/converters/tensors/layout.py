@@ -16,7 +16,10 @@ from compiler_worker.onnx_to_fx.values import HostValue, Tensor, unknown
 
 @converter("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes=("perm",), carried=CARRIED)
 def transpose(op: Op) -> Tensor:
-    """Permute axes; reversed without `perm`."""
+    """Permute axes; reversed without `perm`.
+
+    Raises UnsupportedGraphError for a `perm` that is no permutation.
+    """
     x = op.tensor(0)
     order = op.maybe_ints("perm") or list(reversed(range(x.rank)))
     if sorted(order) != list(range(x.rank)):
@@ -84,7 +87,7 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate",
     attributes=("mode", "pads", "value"),
 )
 def pad(op: Op) -> Tensor:
-    """Grow (or, with negative pads, shrink) axes."""
+    """Grow (or, with negative pads, shrink) axes; raises UnsupportedGraphError for other modes."""
     x = op.tensor(0)
     begins, ends = _pads(op, x.rank)
     mode = op.attr_str("mode")
@@ -124,7 +127,15 @@ def _pad_value(op: Op) -> float:
 def emit_constant_pad(
     op: Op, x: Tensor, begins: list[HostInt], ends: list[HostInt], value: float
 ) -> Tensor:
-    """Emit padding with one value; pads are per axis of x."""
+    """Emit padding with one value.
+
+    Args:
+        op: the node.
+        x: of any rank.
+        begins: elements before each axis of x; negative ones are cut off.
+        ends: elements after each axis.
+        value: of the new elements.
+    """
     flat: list[HostInt] = []
     # torch counts pads from the last axis.
     for begin, end in zip(reversed(begins), reversed(ends), strict=True):
@@ -146,7 +157,8 @@ def _is_zero(size: HostInt) -> bool:
 
 def _pad_axis(op: Op, x: Tensor, axis: int, pads: tuple[HostInt, HostInt], mode: str) -> Tensor:
     """Pad one axis by picking source positions; exact for any rank and element type."""
-    size, (begin, end) = op.graph.dim(x, axis), pads
+    size = op.graph.dim(x, axis)
+    begin, end = pads
     if isinstance(begin, Sym) or isinstance(end, Sym):
         raise op.refuse(f"pads of mode '{mode}' must be constant")
     graph = op.graph
@@ -177,8 +189,12 @@ def _blocks(op: Op) -> tuple[Tensor, list[HostInt], int]:
     "DepthToSpace", versions=(1, 11, 13, 28), attributes=("blocksize", "mode"), carried=CARRIED
 )
 def depth_to_space(op: Op) -> Tensor:
-    """Move blocks of channels into height and width."""
+    """Move blocks of channels into height and width.
+
+    Raises UnsupportedGraphError for a mode other than DCR and CRD.
+    """
     x, (n, c, h, w), b = _blocks(op)
+    # Before version 11 there was one order: blocks are the outer part of the channels.
     mode = op.attr_str("mode") if op.version >= 11 else "DCR"
     if mode not in ("DCR", "CRD"):
         raise op.refuse(f"mode '{mode}' is not translated")
@@ -194,7 +210,10 @@ def depth_to_space(op: Op) -> Tensor:
 
 @converter("SpaceToDepth", versions=(1, 13, 28), attributes=("blocksize", "mode"), carried=CARRIED)
 def space_to_depth(op: Op) -> Tensor:
-    """Move blocks of height and width into channels."""
+    """Move blocks of height and width into channels.
+
+    Raises UnsupportedGraphError for a mode other than DCR and CRD.
+    """
     x, (n, c, h, w), b = _blocks(op)
     mode = op.attr_str("mode") if op.version >= 28 else "DCR"
     if mode not in ("DCR", "CRD"):
@@ -219,6 +238,7 @@ def reverse_sequence(op: Op) -> Tensor:
     mirrored = op.call(operator.sub, op.call(operator.sub, lengths_B1, 1), steps_BT)
     inside = op.call(operator.lt, steps_BT, lengths_B1)
     index = op.call(torch.where, inside, mirrored, steps_BT)
+    # ONNX allows axes 0 and 1 alone, in either order.
     if batch > time:
         index = op.call(torch.transpose, index, 0, 1)
     for axis in range(2, x.rank):

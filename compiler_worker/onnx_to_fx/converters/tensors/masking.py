@@ -60,7 +60,10 @@ def top_k(op: Op) -> tuple[Tensor, Tensor]:
 
 @converter("OneHot", versions=(9, 11, 28), attributes=("axis",))
 def one_hot(op: Op) -> Tensor:
-    """A new axis that is `on` at the index and `off` elsewhere."""
+    """A new axis that is `on` at the index and `off` elsewhere.
+
+    Raises UnsupportedGraphError for a depth that is computed on the device.
+    """
     index, values = op.tensor(0), op.tensor(2)
     depth = op.number(1)
     if depth is None:
@@ -86,7 +89,7 @@ def _in_range(op: Op, index: torch.fx.Node, depth: HostInt) -> torch.fx.Node:
 
 @converter("Trilu", versions=(14,), attributes=("upper",), carried=WIDE_UNSIGNED)
 def trilu(op: Op) -> Tensor:
-    """Keep one triangle of the last two axes."""
+    """Keep one triangle of the last two axes; raises UnsupportedGraphError if k is dynamic."""
     x = op.tensor(0)
     diagonal = op.number(1) if op.has(1) else 0
     if diagonal is None or isinstance(diagonal, Sym):
@@ -107,7 +110,10 @@ def hardmax(op: Op) -> Tensor:
 
 @converter("Dropout", versions=(7, 10, 12, 13, 22), attributes=("ratio", "seed"))
 def dropout(op: Op) -> tuple[Tensor, Tensor | None]:
-    """The identity: every element is kept, so the mask is all true."""
+    """The identity: every element is kept, so the mask is all true.
+
+    Raises UnsupportedGraphError for training with a ratio over 0, whose result is random.
+    """
     x = op.tensor(0)
     # What drops nothing is the same in training.
     if op.has(2) and op.number(2) is not False and op.number(1) != 0:

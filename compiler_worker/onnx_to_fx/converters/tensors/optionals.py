@@ -20,7 +20,7 @@ def optional(op: Op) -> OptionalValue:
 
 @converter("OptionalGetElement", versions=(15, 18, 28), carried=CARRIED)
 def get_element(op: Op) -> AnyValue:
-    """The element; a tensor or a sequence is its own."""
+    """The element, or a tensor or sequence itself; raises UnsupportedGraphError without one."""
     value = op.any_value(0)
     if not isinstance(value, OptionalValue):
         return value

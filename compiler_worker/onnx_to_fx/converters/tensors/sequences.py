@@ -112,11 +112,15 @@ def _part_sizes(op: Op, x: Tensor, axis: int) -> list[int]:
 
 @converter("ConcatFromSequence", versions=(11,), attributes=("axis", "new_axis"), carried=CARRIED)
 def concat(op: Op) -> Tensor:
-    """The elements along one axis, or along a new one."""
+    """The elements along one axis, or along a new one.
+
+    Raises UnsupportedGraphError for an empty sequence, and for elements of different rank.
+    """
     tensors = [op.graph.tensor(item) for item in op.sequence(0)]
     if not tensors:
         raise op.refuse("a sequence without elements has nothing to concatenate")
-    first, is_new = tensors[0], bool(op.attr_int("new_axis"))
+    first = tensors[0]
+    is_new = bool(op.attr_int("new_axis"))
     if any(x.rank != first.rank for x in tensors):
         raise op.refuse(f"elements have ranks {[x.rank for x in tensors]}, wanted one rank")
     axis = op.axis(op.attr_int("axis"), first.rank + is_new)
@@ -132,7 +136,8 @@ def concat(op: Op) -> Tensor:
 @converter("SequenceMap", versions=(17,), attributes=("body",), carried=CARRIED)
 def mapped(op: Op) -> list[AnyValue]:
     """The body for every element; tensors beside sequences are the same for each."""
-    body, count = op.subgraph("body"), len(op.sequence(0))
+    body = op.subgraph("body")
+    count = len(op.sequence(0))
     columns = [_column(op, index, count) for index in range(len(op.inputs))]
     rows = [body.inline(list(given)) for given in zip(*columns, strict=True)]
     results = [[row[k] for row in rows] for k in range(len(body.proto.output))]

@@ -103,7 +103,7 @@ def _own_if_zero(size: int, own: int) -> int:
 
 @converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), attributes=("axis",), carried=CARRIED)
 def flatten(op: Op) -> Tensor:
-    """Two axes: all before `axis`, and all from it on."""
+    """Two axes: all before `axis`, and all from it on; raises UnsupportedGraphError."""
     x, sizes, axis = op.tensor(0), op.dims(0), op.attr_int("axis")
     if not -x.rank <= axis <= x.rank:
         raise op.refuse(f"axis {axis} is outside rank {x.rank}")
@@ -202,7 +202,7 @@ def _ones(count: int) -> list[HostInt]:
 
 
 def _expanded(have: HostInt, want: HostInt) -> HostInt | None:
-    """Return the size of one axis after expansion, None where only the call can tell."""
+    """Return the size of one axis after expansion, None where that is dynamic."""
     if not isinstance(want, Sym) and want == 1:
         return have
     if not isinstance(have, Sym) and have == 1:
