@@ -19,7 +19,8 @@ from services.contracts.hardware.node_class import NodeClass
 from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from services.controller.interfaces import BuildTask, TaskState
 config = {"memory_usage_threshold": 0.0, "memory_monitor_refresh_ms": 50}
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _system_config=config)
+# Never the cluster that another test has on this host.
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, _system_config=config)
 launcher = RayBuildLauncher(store_url=sys.argv[1], cache_dir=sys.argv[2])
 node_class = NodeClass(generation="cpu-x86_64-v3", device="any", memory_gib=1)
 task = BuildTask(name="large", model="tiny", version=1, node_class=node_class, is_anywhere=True)

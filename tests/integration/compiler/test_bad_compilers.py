@@ -96,7 +96,7 @@ def test_a_build_that_is_ended_beside_another_one_is_not_at_fault(
     (tmp_path / "memory.stat").write_text("inactive_file 0")
     group = replace(host_memory.CONTROL_GROUPS[0], folder=tmp_path)
     monkeypatch.setattr(host_memory, "CONTROL_GROUPS", (group,))
-    with work_folder(worker.settings.cache_dir.absolute() / "work", f"{"0" * 12}-"):
+    with work_folder(worker.settings.cache_dir.absolute() / "work", "0" * 12 + "-"):
         record = attempt(worker, version)
     assert "allowed to one of 2 builds" in record.reason
     assert not record.is_counted
