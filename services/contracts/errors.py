@@ -56,7 +56,10 @@ class UnsupportedGraphError(InvalidModelError):
     def __init__(self, reason: str, *, op_type: str = "", node: str = "", opset: int = 0) -> None:
         """Keep the parts; a copy from another process is made of the same ones."""
         super().__init__(reason)
-        self.node, self.op_type, self.opset, self.reason = node, op_type, opset, reason
+        self.node = node
+        self.op_type = op_type
+        self.opset = opset
+        self.reason = reason
 
     def __str__(self) -> str:
         """The message, composed from the parts that are known."""

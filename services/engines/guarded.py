@@ -107,7 +107,8 @@ def library_errors(what: str) -> Iterator[None]:
 
 
 def _run_error(engine: str, error: Exception) -> EngineError:
-    name, words = type(error).__name__, str(error)
+    name = type(error).__name__
+    words = str(error)
     is_of_values = name in _OF_VALUES or any(each in words for each in _WORDS_OF_VALUES)
     kind = InputRefusedError if is_of_values else EngineError
     return kind(f"{engine} failed to run: {name}: {words}")

@@ -74,7 +74,9 @@ def _stop_event() -> asyncio.Event:
 
 async def _run_workers(settings: GatewaySettings) -> None:
     trace_share = read_settings(TracingSettings).share
-    stop, workers, registry = _stop_event(), Workers(settings, trace_share), CollectorRegistry()
+    stop = _stop_event()
+    workers = Workers(settings, trace_share)
+    registry = CollectorRegistry()
     registry.register(WorkerMetrics(workers.each))
     metrics = _serve_metrics(settings, registry)
     facts = {

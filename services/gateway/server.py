@@ -221,7 +221,8 @@ class GatewayServer:
             task.cancel()
 
     async def _listen(self) -> int:
-        host, port = self._settings.grpc_host, self._settings.grpc_port
+        host = self._settings.grpc_host
+        port = self._settings.grpc_port
         is_shared = self._settings.is_port_shared
         try:
             # Shared only when asked for: two gateways on one port by mistake would share clients.

@@ -92,7 +92,8 @@ class ReplicaServer:
         self.token = NO_TOKEN if is_alone else secrets.token_bytes(TOKEN_BYTES)
         self.drained = asyncio.Event()
         self._has_news = asyncio.Event()
-        self._settings, self._recorder = settings, recorder
+        self._settings = settings
+        self._recorder = recorder
         self._spans = RequestSpans(tracing) if tracing else None
         self._dialer = FleetDialer.of(settings)
         self._replica: Replica | None = None
@@ -243,7 +244,8 @@ class ReplicaServer:
         host, _, port = address.rpartition(":")
         if not is_wildcard(host):
             return address
-        controller, named = self._settings.controller_address, self._settings.announced_host
+        controller = self._settings.controller_address
+        named = self._settings.announced_host
         if controller and not named:
             named = await asyncio.to_thread(address_towards, controller)
         return f"{named or host}:{port}"

@@ -89,7 +89,9 @@ class PrometheusRecorder:
 
 
 def _bound(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | HistogramCollector:
-    name, text, labels = metric.name, metric.help, metric.labels
+    name = metric.name
+    text = metric.help
+    labels = metric.labels
     match metric.kind:
         case MetricKind.COUNTER:
             return Counter(name, text, labels, registry=registry)

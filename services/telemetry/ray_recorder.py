@@ -73,7 +73,9 @@ class _RayHistogram:
     def __init__(self, metric: Metric) -> None:
         from ray.serve.metrics import Gauge
 
-        name, text, labels = metric.name, metric.help, metric.labels
+        name = metric.name
+        text = metric.help
+        labels = metric.labels
         self._bounds = metric.buckets
         self._les = (*map(str, metric.buckets), "+Inf")
         self._bucket = Gauge(f"{name}_bucket", text, (*labels, "le"))

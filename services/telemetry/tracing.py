@@ -149,10 +149,12 @@ class Tracing:
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._sampler, self._ids = sampler, RandomIdGenerator()
+        self._sampler = sampler
+        self._ids = RandomIdGenerator()
         self.share = share
         self._propagator = TraceContextTextMapPropagator()
-        self._nobody, self._span_in = Context(), get_current_span
+        self._nobody = Context()
+        self._span_in = get_current_span
         self._sampled = Decision.RECORD_AND_SAMPLE
         self._tracer: Tracer = self._provider.get_tracer("smelt")
 

@@ -75,7 +75,8 @@ async def run_load(
         # Opens the connections, and meets a shape for the first time: some engines compile then.
         await asyncio.gather(*(found.ask(each, requests[0], metadata) for each in callers))
         found.latencies_s.clear()
-        began_s, began_busy_s = time.perf_counter(), _busy_s()
+        began_s = time.perf_counter()
+        began_busy_s = _busy_s()
 
         async def call(number: int, infer: _Infer) -> None:
             while time.perf_counter() - began_s < seconds:

@@ -154,7 +154,8 @@ def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timi
 
 
 def _row(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[str, ...]:
-    key, timings = engine.manifest.key, _timings(engine, runs)
+    key = engine.manifest.key
+    timings = _timings(engine, runs)
     num_bytes = engine.manifest.num_bytes
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (

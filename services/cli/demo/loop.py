@@ -52,8 +52,13 @@ class DemoLoop:
             traffic: asks the model meanwhile.
             clock: in seconds.
         """
-        self._settings, self._registry, self._version = settings, registry, version
-        self._look, self._lines, self._traffic, self._clock = look, lines, traffic, clock
+        self._settings = settings
+        self._registry = registry
+        self._version = version
+        self._look = look
+        self._lines = lines
+        self._traffic = traffic
+        self._clock = clock
         self._engines: dict[str, str] = {}
         self._settled_at: float | None = None
         self.first_answer_s: float | None = None

@@ -49,7 +49,8 @@ class Embedder:
 
     def __init__(self, settings: CliSettings, client: "InferenceServerClient") -> None:
         """Nothing is asked yet."""
-        self._client, self._headers = client, bearer_metadata(settings)
+        self._client = client
+        self._headers = bearer_metadata(settings)
 
     def embed(self, arrays: dict[str, Array]) -> Array:
         """Embeddings of sentences, float32 [N, D], of what `tokenise` made of them.

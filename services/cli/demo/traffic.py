@@ -63,7 +63,9 @@ class DemoTraffic:
             ask: sends one request, and raises when it fails.
             period_s: pause between two requests.
         """
-        self._wait_served, self._ask, self._period_s = wait_served, ask, period_s
+        self._wait_served = wait_served
+        self._ask = ask
+        self._period_s = period_s
         self._lock = threading.Lock()
         self._num_requests = self._num_failed = 0
         self._last_fault = ""

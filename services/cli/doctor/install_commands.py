@@ -10,7 +10,8 @@ _PACKAGE = "smelt"
 _EXTRA = re.compile(r"""extra == ["']([\w-]+)["']""")
 _NAME = re.compile(r"[\w.-]+")
 _MISSING_PACKAGE = re.compile(r"\bpackages? ([\w-]+)")
-_COMPILER, _CUDA_PROVIDER = "g++", "CUDAExecutionProvider"
+_COMPILER = "g++"
+_CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 def fix_of(reason: str) -> str:

@@ -15,7 +15,8 @@ from pydantic import Field, ValidationError
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.document import Document
 
-_FILE, _LOCK = "fleet.json", "fleet.lock"
+_FILE = "fleet.json"
+_LOCK = "fleet.lock"
 
 
 class Restarts(Document):

@@ -80,7 +80,8 @@ def run_models_add(
 
 
 def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
-    master, buckets = version.master, version.buckets
+    master = version.master
+    buckets = version.buckets
     yield (
         f"{version.name} version {version.version}: master {master.digest[:12]}, opset "
         f"{master.opset}, {master.num_parameters:,} parameters"

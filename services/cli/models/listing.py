@@ -108,5 +108,6 @@ def _serving(model: dict[str, Any]) -> str:
 
 
 def _master(version: dict[str, Any]) -> tuple[str, str, str, str]:
-    digest, size = version["master_digest"][:12], readable_size(version["num_bytes"])
+    digest = version["master_digest"][:12]
+    size = readable_size(version["num_bytes"])
     return size, digest, str(version["opset"]), version["source"]

@@ -17,7 +17,8 @@ def run_models_remove(
     """
     registry = open_registry_to_publish(settings, must_exist=True)
     found = registry.remove_model(name, version, who=who_asks())
-    removed, left = list(found), registry.version_numbers(name)
+    removed = list(found)
+    left = registry.version_numbers(name)
     unread = {str(number): fault for number, fault in found.items() if fault}
     if not left:
         # A version that is added later is to serve, whatever was unloaded before.

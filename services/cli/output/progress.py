@@ -54,8 +54,10 @@ class StepLine:
     ) -> None:
         self._progress = progress
         self._title = title
-        self._clock, self._started = clock, clock()
-        self._is_quiet, self._is_plain = is_quiet, progress.disable and not is_quiet
+        self._clock = clock
+        self._started = clock()
+        self._is_quiet = is_quiet
+        self._is_plain = progress.disable and not is_quiet
         self._logged = self._started
         self._place = ""
         self._task = progress.add_task(title, total=None, detail="")

@@ -49,7 +49,8 @@ class SizeCounts:
             for bound, count in sorted(self.counts.items())
             if bound > above and (up_to is None or bound <= up_to)
         }
-        wanted, seen = share * sum(chosen.values()), 0.0
+        wanted = share * sum(chosen.values())
+        seen = 0.0
         for bound, count in chosen.items():
             seen += count
             if count and seen >= wanted:
@@ -81,7 +82,8 @@ def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
     best = [[0.0] + [float("inf")] * len(bounds)]
     cuts: list[list[int]] = [[0] * (len(bounds) + 1)]
     for k in range(1, min(num, len(bounds)) + 1):
-        row, cut = [0.0] + [float("inf")] * len(bounds), [0] * (len(bounds) + 1)
+        row = [0.0] + [float("inf")] * len(bounds)
+        cut = [0] * (len(bounds) + 1)
         for end in range(1, len(bounds) + 1):
             ran = 0.0
             for begin in range(end - 1, -1, -1):
@@ -90,7 +92,8 @@ def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
                     row[end], cut[end] = best[k - 1][begin] + ran, begin
         best.append(row)
         cuts.append(cut)
-    edges, end = [], len(bounds)
+    edges = []
+    end = len(bounds)
     for k in range(len(best) - 1, 0, -1):
         if end:
             edges.append(bounds[end - 1])

@@ -62,7 +62,8 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
     Raises:
         NotFoundError: no request of the model was seen.
     """
-    batch_dim, buckets = model.recipe.batching.batch_dim, model.buckets
+    batch_dim = model.recipe.batching.batch_dim
+    buckets = model.buckets
     dims = {dim: each for dim, each in sorted(seen.dims.items()) if each.counts}
     if not dims:
         raise NotFoundError(

@@ -57,7 +57,8 @@ def sizes_from_pages(pages: Iterable[str], model: str, version: int) -> Observed
     """The sums of pages for a model version; ValueError for one not in Prometheus' text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    found, wanted = ObservedSizes(), {"model": model, "version": str(version)}
+    found = ObservedSizes()
+    wanted = {"model": model, "version": str(version)}
     below: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for page in pages:
         for family in text_string_to_metric_families(page):
@@ -93,7 +94,8 @@ def _names(metric: Metric, suffix: str = "") -> tuple[str, str]:
 
 
 def _by_bound(cumulative: dict[float, float]) -> dict[int, float]:
-    counts, before = dict[int, float](), 0.0
+    counts = dict[int, float]()
+    before = 0.0
     for bound in sorted(cumulative):
         # Sizes beyond the last bound are not known more exactly.
         size = 2 * _LARGEST if math.isinf(bound) else round(bound)

@@ -54,12 +54,15 @@ class Case:
             build: its place in the fleet's queue; None when nothing is due.
             trust: whose signatures count.
         """
-        self.version, self.replicas, self.build = version, replicas, build
+        self.version = version
+        self.replicas = replicas
+        self.build = build
         # Of a device and not of its generation: selection goes by name, memory and driver as well.
         facts = _facts(plans, replicas or ())
         self.plan = _plan(plans, facts)
         digest = version.master.digest
-        self.engines, self._runs = registry.engines(digest), registry.joint_runs(digest, trust)
+        self.engines = registry.engines(digest)
+        self._runs = registry.joint_runs(digest, trust)
         planned = [each.digest for each in self.plan.planned] if self.plan else []
         self._records = {digest: registry.build_records(digest) for digest in planned}
         self.selection: Selection | None = None

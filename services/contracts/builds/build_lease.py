@@ -114,14 +114,17 @@ class LeaseWatch:
             lease_s: how long a lease is waited for that cannot be read.
             clock: seconds that never go back.
         """
-        self._lease_s, self._clock = lease_s, clock
-        self._number, self._seen_at = 0, clock()
+        self._lease_s = lease_s
+        self._clock = clock
+        self._number = 0
+        self._seen_at = clock()
 
     def is_takeable(self, revision: LeaseRevision) -> bool:
         """Whether this revision is free, or was not renewed for as long as it holds."""
         if revision.is_free:
             return True
-        now_s, lease = self._clock(), revision.lease
+        now_s = self._clock()
+        lease = revision.lease
         if revision.number != self._number:
             self._number, self._seen_at = revision.number, now_s
         lease_s = lease.lease_s if lease else self._lease_s

@@ -65,7 +65,8 @@ def bounded(
     order: Sequence[str], sizes_bytes: Mapping[str, int], max_bytes: int = MAX_CACHE_BYTES
 ) -> tuple[str, ...]:
     """The newest names whose files fit; one that is too large alone keeps no other out."""
-    kept, num_bytes = [], 0
+    kept = []
+    num_bytes = 0
     for name in order:
         if sizes_bytes[name] > max_bytes:
             continue

@@ -37,9 +37,12 @@ class HeldLease:
         kept_lease_s: float | None = None,
     ) -> None:
         """The lease is ours already; see `take_lease` for the arguments."""
-        self._lease_s, self._kept_lease_s = lease.lease_s, kept_lease_s or lease.lease_s
-        self._registry, self._digest = registry, key_digest
-        self._number, self._lease = number, lease
+        self._lease_s = lease.lease_s
+        self._kept_lease_s = kept_lease_s or lease.lease_s
+        self._registry = registry
+        self._digest = key_digest
+        self._number = number
+        self._lease = lease
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._is_over = False

@@ -44,7 +44,8 @@ def strings_from_bytes(data: bytes | memoryview, shape: Sequence[int]) -> _Strin
             it, or are not UTF-8; says at which element.
     """
     # One copy; to slice a view costs three times as much, for each string.
-    raw, num = bytes(data), math.prod(shape)
+    raw = bytes(data)
+    num = math.prod(shape)
     # Before anything is made of them: a shape can promise more than any message brings.
     if len(raw) < num * _LENGTH.size:
         raise InvalidRequestError(
@@ -61,7 +62,9 @@ def strings_from_bytes(data: bytes | memoryview, shape: Sequence[int]) -> _Strin
 
 def _elements(raw: bytes, num: int, what: str) -> tuple[list[bytes], int]:
     """The first elements, and where they end."""
-    elements, at, length_at = [], 0, _LENGTH.unpack_from
+    elements = []
+    at = 0
+    length_at = _LENGTH.unpack_from
     for element in range(num):
         begin = at + _LENGTH.size
         if begin > len(raw):

@@ -44,7 +44,9 @@ def split_message(payload: Payload, raw_tag: int) -> tuple[bytes, bytes, list[me
             than MAX_FIELDS fields.
     """
     view = memoryview(payload).toreadonly()
-    head, request_id, raw_contents = [], b"", []
+    head = []
+    request_id = b""
+    raw_contents = []
     head_from = 0
     for tag, start, begin, end in fields_of(view):
         if tag == raw_tag:

@@ -19,7 +19,8 @@ class Backoff:
 
     def __init__(self, first_s: float, most_s: float) -> None:
         """The first pause is at most `first_s`, the longest at most `most_s`."""
-        self._first_s, self._most_s = first_s, most_s
+        self._first_s = first_s
+        self._most_s = most_s
         self._num_failures = 0
 
     def reset(self) -> None:

@@ -43,7 +43,8 @@ class EngineRegistry(RecordKeeper):
             AlreadyPublishedError: the build key has an engine; nothing was overwritten.
             CorruptBlobError: the manifest names other digests than the files have.
         """
-        digest, folder = manifest.key.digest(), engine_folder(manifest.key)
+        digest = manifest.key.digest()
+        folder = engine_folder(manifest.key)
         if f"{folder}manifest.json" in self._records.keys(folder):
             raise AlreadyPublishedError(f"engine {digest} is published already")
         refs = put_files(self._store, files)

@@ -159,7 +159,8 @@ class ModelRegistry(RecordKeeper):
 
     def readable_versions(self, name: str) -> tuple[list[ModelVersion], dict[int, str]]:
         """Those of `versions` whose document can be read, and of the others why not, by number."""
-        found, unread = [], {}
+        found = []
+        unread = {}
         for number in self.version_numbers(name):
             try:
                 found.append(self._version(name, number))

@@ -76,7 +76,8 @@ class Records:
         listing: Listing | None = None,
     ) -> None:
         """Take the parts; without a listing the store is listed for each question."""
-        self._store, self._listing = store, listing
+        self._store = store
+        self._listing = listing
         self._cache = DocumentCache() if cache is None else cache
 
     def listed(self, listing: Listing) -> "Records":
@@ -100,7 +101,8 @@ class Records:
         document, digest = self._cache.get(key) or (None, "")
         if not isinstance(document, document_type):
             data = self._store.read(key)
-            document, digest = parsed(key, data, document_type), hashlib.sha256(data).hexdigest()
+            document = parsed(key, data, document_type)
+            digest = hashlib.sha256(data).hexdigest()
             self._cache.keep(key, document, digest)
         return document, digest
 

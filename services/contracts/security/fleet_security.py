@@ -89,11 +89,9 @@ class FleetTls:
     @classmethod
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
         """That of a process's settings; None where the fleet talks in the clear."""
-        cert, key, ca = (
-            settings.fleet_cert_file,
-            settings.fleet_key_file,
-            settings.fleet_ca_file,
-        )
+        cert = settings.fleet_cert_file
+        key = settings.fleet_key_file
+        ca = settings.fleet_ca_file
         return cls(cert, key, ca) if cert and key and ca else None
 
     def server_context(self) -> ssl.SSLContext:
@@ -154,7 +152,8 @@ class FleetTokens:
     @classmethod
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
         """Those of a process's settings; None without a token."""
-        path, given = settings.fleet_token_file, settings.fleet_token
+        path = settings.fleet_token_file
+        given = settings.fleet_token
         if path and (path.exists() or not given):
             return cls(path)
         return cls(None, given=given) if given else None

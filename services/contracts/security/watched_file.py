@@ -22,7 +22,8 @@ class WatchedFile:
     ) -> None:
         """Look at most once in `period_s`; a request must not cost a system call."""
         self.path = path
-        self._period_s, self._clock = period_s, clock
+        self._period_s = period_s
+        self._clock = clock
         self._seen: _Stamp | None = None
         self._look_after_s = clock()
 
@@ -67,7 +68,8 @@ class Complaint:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """`say` writes it to a log."""
-        self._say, self._said = say, ""
+        self._say = say
+        self._said = ""
 
     def make(self, text: str) -> None:
         """Log it, unless it was the last message."""
@@ -92,7 +94,8 @@ class WatchedFiles:
     ) -> None:
         """Look at most once in `period_s`; `what` is in them, in the words of the log."""
         self.all = tuple(WatchedFile(path, period_s) for path in paths)
-        self._what, self._logger = what, logger
+        self._what = what
+        self._logger = logger
         self._complaint = Complaint(partial(logger.warning, "%s stays as it was: %s", what))
 
     def renew(self, take: Callable[[], None]) -> None:

@@ -198,7 +198,8 @@ def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
 
     Engines of one master serve every version that has it, but only on that version's terms.
     """
-    key, recipe = engine.manifest.key, version.recipe
+    key = engine.manifest.key
+    recipe = version.recipe
     precisions = admitted_precisions(recipe, has_calibration=version.calibration is not None)
     if key.kind not in recipe.kinds:
         return f"kind {key.kind}, the recipe asks for {', '.join(recipe.kinds)}"
@@ -306,7 +307,8 @@ def _slowness(
     engine: PublishedEngine, shapes: frozenset[_Shape]
 ) -> tuple[bool, bool, float, float, str]:
     """Sort key, smaller is faster; of equals the smaller digest comes first."""
-    latencies_s, timings = _latencies_s(engine), engine.proof.timings
+    latencies_s = _latencies_s(engine)
+    timings = engine.proof.timings
     common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
     mean_s = geometric_mean(common_s) if common_s else 0.0
     return (not latencies_s, is_wild(timings), mean_s, -mean_speedup(timings), engine.digest)

@@ -1,6 +1,7 @@
 """Seconds as people read them in messages and tables."""
 
-_MINUTE_S, _HOUR_S = 60, 3600
+_MINUTE_S = 60
+_HOUR_S = 3600
 
 
 def milliseconds(duration_s: float, decimals: int | None = None) -> str:

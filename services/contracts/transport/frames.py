@@ -212,7 +212,8 @@ def decode_error(frame: Frame) -> SmeltError:
 
 def _error_class(name: str) -> type[SmeltError]:
     """The class of that name, or its nearest ancestor that shows a message as it was given."""
-    named, plain_str = getattr(errors, name, None), cast("object", SmeltError.__str__)
+    named = getattr(errors, name, None)
+    plain_str = cast("object", SmeltError.__str__)
     for known in named.__mro__ if isinstance(named, type) else ():
         if issubclass(known, SmeltError) and known.__str__ is plain_str:
             return known

@@ -82,7 +82,8 @@ def peers_memory(descriptor: int, *, is_writable: bool) -> mmap.mmap:
             or it is empty, or none that can be mapped so.
     """
     try:
-        seals, num_bytes = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        num_bytes = os.fstat(descriptor).st_size
         wanted = _SIZE_SEALS | (0 if is_writable else _SEAL_FUTURE_WRITE)
         if seals & wanted != wanted or not num_bytes:
             raise InvalidRequestError(

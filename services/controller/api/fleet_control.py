@@ -39,7 +39,8 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         reattach_grace_s: float = 30.0,
     ) -> None:
         """`reattach_grace_s` is how long a replica is remembered whose stream broke."""
-        self._state, self._serving = state, serving
+        self._state = state
+        self._serving = serving
         self._reconciler = reconciler
         self._reattach_grace_s = reattach_grace_s
 

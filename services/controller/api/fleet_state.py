@@ -58,7 +58,8 @@ class FleetState:
         self._standby: fleet.Standby | None = None
         self._changed = asyncio.Event()
         self._looked = asyncio.Event()
-        self._is_read, self._fault = False, ""
+        self._is_read = False
+        self._fault = ""
         self._last_fault = ""
 
     @property

@@ -26,7 +26,9 @@ class Serving:
         self, models: Registry, state: FleetState, loop: Reconciler, *, is_placing: bool
     ) -> None:
         """`is_placing`: whether replicas are placed by this controller."""
-        self._models, self._state, self._loop = models, state, loop
+        self._models = models
+        self._state = state
+        self._loop = loop
         self._is_placing = is_placing
 
     async def set_served(

@@ -109,7 +109,9 @@ class BuildLoop:
             clock: monotonic seconds.
         """
         self._pace = pace or BuildPace()
-        self._registry, self._launcher, self._state = registry, launcher, state
+        self._registry = registry
+        self._launcher = launcher
+        self._state = state
         self._nodes = nodes
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
@@ -125,7 +127,8 @@ class BuildLoop:
 
     def _forget(self) -> None:
         """Know of tasks and events what the store says, and nothing from an earlier lease."""
-        pace, clock = self._pace, self._clock
+        pace = self._pace
+        clock = self._clock
         self._accounts = TaskAccounts(
             self._registry, self._launcher, nodes_gone_after_s=pace.nodes_gone_after_s, clock=clock
         )

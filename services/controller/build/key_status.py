@@ -210,7 +210,8 @@ def _failed(
     policy: RetryPolicy,
     failed_at: datetime | None,
 ) -> KeyStatus:
-    last, num_failures = failures[-1], len(failures)
+    last = failures[-1]
+    num_failures = len(failures)
     reason = last.reason or f"failed in stage '{last.stage}' without a reason"
     if _is_refused(failures):
         return KeyStatus(

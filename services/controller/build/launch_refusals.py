@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 2.0, 300.0
+_FIRST_PAUSE_S = 2.0
+_LAST_PAUSE_S = 300.0
 
 
 @dataclass

@@ -39,8 +39,10 @@ class TaskAccounts:
             nodes_gone_after_s: how long no node of a task's class may be known.
             clock: monotonic seconds.
         """
-        self._registry, self._launcher = registry, launcher
-        self._nodes_gone_after_s, self._clock = nodes_gone_after_s, clock
+        self._registry = registry
+        self._launcher = launcher
+        self._nodes_gone_after_s = nodes_gone_after_s
+        self._clock = clock
         self._without_nodes_since_s: dict[str, float] = {}
 
     def settle(

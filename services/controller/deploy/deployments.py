@@ -24,7 +24,8 @@ STARTING = "replicas are starting"
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
 _MISSED_BEFORE_FORGOTTEN = 2
-_FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
+_FIRST_RETRY_S = 15.0
+_LAST_RETRY_S = 600.0
 # A model that loads for minutes need not be asked for ten times in each second of them.
 _SLOWEST_STATUS_PERIOD_S = 2.0
 # Placing takes a moment; from then on the reason for the wait is shown.
@@ -83,8 +84,10 @@ class Deployments:
             clock: monotonic seconds.
         """
         self._clock = clock
-        self._replicas, self._threads = replicas, threads
-        self._on_change, self._on_success = on_change, on_success
+        self._replicas = replicas
+        self._threads = threads
+        self._on_change = on_change
+        self._on_success = on_success
         self._known: dict[DeploymentKey, _Deployment] = {}
         self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
 
@@ -236,7 +239,8 @@ class Deployments:
         Raises:
             NotReadyError: it never will be, or was not in time.
         """
-        pause_s, began_s = _STATUS_PERIOD_S, deployment.began_s
+        pause_s = _STATUS_PERIOD_S
+        began_s = deployment.began_s
         while not await self._is_running(key):
             if key in self._withdrawals:
                 return False

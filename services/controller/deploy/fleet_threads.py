@@ -28,7 +28,8 @@ class FleetThreads:
         ask_timeout_s: float = ASK_TIMEOUT_S,
     ) -> None:
         """No thread runs yet."""
-        self._submit_timeout_s, self._ask_timeout_s = submit_timeout_s, ask_timeout_s
+        self._submit_timeout_s = submit_timeout_s
+        self._ask_timeout_s = ask_timeout_s
         self._num_stuck = 0
         # Serve's pickler takes one application at a time anyway.
         self._submitting = ThreadPoolExecutor(1, thread_name_prefix="deploy")

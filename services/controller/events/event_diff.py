@@ -37,7 +37,8 @@ def hardware_events(state: EventState, view: FleetView) -> Iterator[Event]:
             classes[pool.node_class.digest()[:_SHORT]] = pool.node_class
     known = state.classes()
     for generation, classes in sorted(present.items()):
-        mark, before = ",".join(sorted(classes)), known.get(generation)
+        mark = ",".join(sorted(classes))
+        before = known.get(generation)
         if mark != before:
             new = [each for digest, each in sorted(classes.items()) if digest not in (before or "")]
             yield Event(
@@ -111,7 +112,8 @@ def _waiting(start: TaskStart, detail: str) -> Event:
 def _engine_events(
     state: EventState, version: ModelVersion, engine: PublishedEngine
 ) -> Iterator[Event]:
-    manifest, proof = engine.manifest, engine.proof
+    manifest = engine.manifest
+    proof = engine.proof
     event = partial(
         Event,
         model=version.name,

@@ -37,7 +37,8 @@ class EventRecorder:
 
     def __init__(self, registry: EventRegistry, *, events_per_checkpoint: int = 200) -> None:
         """A start reads at most `events_per_checkpoint` events, and the checkpoint before them."""
-        self._registry, self._events_per_checkpoint = registry, events_per_checkpoint
+        self._registry = registry
+        self._events_per_checkpoint = events_per_checkpoint
         self._lock = threading.Lock()
         self._state = EventState()
         self._is_loaded = False

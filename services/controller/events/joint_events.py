@@ -103,7 +103,8 @@ def _best_words(now: Selection, run: JointRun) -> str:
         return f"the fallback is best: the fastest engine, {fastest[:_SHORT]}, is {speed}"
     timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()
     speed = speed_words(timed)
-    best, fitting = now.engine.digest, (now.engine, *now.runners_up)
+    best = now.engine.digest
+    fitting = (now.engine, *now.runners_up)
     close = [_words(e) for e in fitting if e.digest != best and overlaps(run, best, e.digest)]
     found = f"leads, too close to tell from {', '.join(close)}" if close else "is best"
     if verdict(timed) is SpeedVerdict.NOT_MEASURABLE:

@@ -17,7 +17,9 @@ def remove_oldest(
     Age is since a file was last modified: who reads one and wants it kept touches it. Young
     files stay, however much there is.
     """
-    now_s, num_bytes, removed = time.time(), 0, []
+    now_s = time.time()
+    num_bytes = 0
+    removed = []
     # Newest first: what is then beyond the bound is the oldest.
     for path, stat in sorted(found, key=lambda each: each[1].st_mtime, reverse=True):
         num_bytes += stat.st_size

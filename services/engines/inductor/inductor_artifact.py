@@ -57,7 +57,8 @@ class ArtifactProgram:
     def __init__(
         self, spec: LoadSpec, index: ArtifactIndex, programs: Sequence[BucketProgram]
     ) -> None:
-        self._inputs, self._outputs = spec.manifest.inputs, spec.manifest.outputs
+        self._inputs = spec.manifest.inputs
+        self._outputs = spec.manifest.outputs
         self._buckets = [artifact.bucket for artifact in index.artifacts]
         self._pads: Mapping[str, float] = index.pads
         self._programs = programs
@@ -111,7 +112,8 @@ def _load_bucket(
 
 
 def _static_input(spec: TensorSpec, sizes: Sizes, device: str) -> StaticInput:
-    shape, dtype = shape_at(spec, sizes), torch_dtype(spec.datatype)
+    shape = shape_at(spec, sizes)
+    dtype = torch_dtype(spec.datatype)
     # Zeros: the warm-up of a capture runs on them, and they are valid as indices too.
     staging = torch.zeros(shape, dtype=dtype, pin_memory=device != "cpu")
     return StaticInput(staging=staging, device=torch.zeros(shape, dtype=dtype, device=device))

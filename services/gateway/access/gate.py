@@ -38,7 +38,8 @@ class Gate:
         Raises:
             InvalidRequestError: it cannot be read, or a value is wrong.
         """
-        self._file, self._clock = WatchedFile(path), clock
+        self._file = WatchedFile(path)
+        self._clock = clock
         self._complaint = Complaint(partial(logger.error, "the access file stays as it was: %s"))
         self._keys: dict[tuple[str, float], IssuerKeys] = {}
         self._remembered: OrderedDict[str, Caller] = OrderedDict()

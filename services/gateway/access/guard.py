@@ -117,7 +117,8 @@ def _guarded_stream(
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
     async def checked(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        call, began_s = _call("ModelStreamInfer", context), time.monotonic()
+        call = _call("ModelStreamInfer", context)
+        began_s = time.monotonic()
 
         def on_error(error: Exception) -> None:
             on_rejected(call, RequestOutcome(statuses.code_of(error), time.monotonic() - began_s))

@@ -134,8 +134,10 @@ def _streaming_handler(
     async def model_stream_infer(
         requests: AsyncIterator[Incoming], context: Context
     ) -> AsyncIterator[bytes]:
-        session, deadline_s = _session(context, session_key), _deadline_s(context.time_remaining())
-        peer, metadata = context.peer(), context.invocation_metadata() or ()
+        session = _session(context, session_key)
+        deadline_s = _deadline_s(context.time_remaining())
+        peer = context.peer()
+        metadata = context.invocation_metadata() or ()
 
         def answer(body: Payload, deadline_s: float | None) -> Awaitable[Payload]:
             call = InferenceCall(

@@ -41,7 +41,8 @@ class MetadataServicer:
             own: gives what this gateway itself counted.
             extensions: of the protocol, that work here.
         """
-        self._endpoints, self._server = endpoints, server
+        self._endpoints = endpoints
+        self._server = server
         self._statistics = FleetStatistics(own)
         self._extensions = sorted(extensions)
 

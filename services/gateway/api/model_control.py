@@ -48,7 +48,9 @@ class ModelControl:
 
     def __init__(self, controller: str, endpoints: EndpointSet, dialer: FleetDialer) -> None:
         """`controller` is its `host:port`."""
-        self._controller, self._endpoints, self._dialer = controller, endpoints, dialer
+        self._controller = controller
+        self._endpoints = endpoints
+        self._dialer = dialer
         self.methods: dict[str, Callable[[Any], Awaitable[Message]]] = {
             "RepositoryModelLoad": self.load,
             "RepositoryModelUnload": self.unload,

@@ -42,7 +42,8 @@ class InferenceStreams:
 
     def __init__(self, answer: Answer, statuses: StatusTable) -> None:
         """`answer` gets a request's bytes and the stream's deadline."""
-        self._answer, self._statuses = answer, statuses
+        self._answer = answer
+        self._statuses = statuses
 
     async def serve(
         self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: Context

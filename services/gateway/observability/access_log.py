@@ -92,9 +92,12 @@ class AccessLog:
         Raises:
             InvalidRequestError: the file cannot be written.
         """
-        self._share, self._recorder, self._close_timeout_s = share, recorder, close_timeout_s
+        self._share = share
+        self._recorder = recorder
+        self._close_timeout_s = close_timeout_s
         self._pending: deque[AccessRecord] = deque()
-        self._num_dropped, self._num_counted = 0, 0
+        self._num_dropped = 0
+        self._num_counted = 0
         self._target = target
         self._check_target()
         self._has_failed = False

@@ -41,7 +41,9 @@ class FleetObserver:
             arena: of large requests; None without one.
         """
         self._arena = arena
-        self._health, self._recorder, self._num_in_flight = health, recorder, num_in_flight
+        self._health = health
+        self._recorder = recorder
+        self._num_in_flight = num_in_flight
         self._gauges: set[tuple[str, str, str]] = set()
         self.gone = GoneVersions()
         self.gone.on_drop(self._drop)

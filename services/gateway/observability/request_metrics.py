@@ -30,7 +30,8 @@ class RequestMetrics(RequestObserver):
     """Records how requests ended, and how long the gateway and replicas took for them."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._num_forgotten = recorder, recorder.num_forgotten
+        self._recorder = recorder
+        self._num_forgotten = recorder.num_forgotten
         self._ended: dict[tuple[str, str, grpc.StatusCode], _Ended] = {}
         self._waited: dict[tuple[str, str, str, str], Observer] = {}
 

@@ -65,8 +65,10 @@ class ForwardedInference:
         outliers: OutlierWatch,
         bounds: ModelBounds,
     ) -> None:
-        self._endpoints, self._recorder = endpoints, recorder
-        self._outliers, self._bounds = outliers, bounds
+        self._endpoints = endpoints
+        self._recorder = recorder
+        self._outliers = outliers
+        self._bounds = bounds
         self._metrics = RequestMetrics(recorder)
         self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -86,7 +88,8 @@ class ForwardedInference:
             trace = call.trace.beside(trace)
         pool = call.pool or self._pool(call, head)
         call.model, call.version = pool.model, pool.version
-        key, bound = (pool.model, pool.version), self._bounds.of(pool.model)
+        key = (pool.model, pool.version)
+        bound = self._bounds.of(pool.model)
         if bound is not None:
             bound.enter()
         self.num_in_flight[key] += 1
@@ -114,7 +117,8 @@ class ForwardedInference:
         self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
     ) -> Payload:
         tried: list[Endpoint] = []
-        num_lost, session = 0, call.session
+        num_lost = 0
+        session = call.session
         while True:
             choice = pool.choice
             tried.append(choose_for_session(session, choice) if session else choose(choice))
@@ -135,7 +139,8 @@ class ForwardedInference:
             self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
 
     async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> Payload:
-        replica, remaining_s = endpoint.replica, call.remaining_s()
+        replica = endpoint.replica
+        remaining_s = call.remaining_s()
         if remaining_s == 0.0:
             late_s = time.monotonic() - (call.deadline_s or 0.0)
             raise DeadlineExceededError(

@@ -11,7 +11,9 @@ from services.contracts.kserve.protobuf_wire import fields_of, malformed
 from services.contracts.kserve.request_limits import MAX_NAME_BYTES, check_name
 from services.contracts.transport.frames import Payload
 
-_NAME_TAG, _VERSION_TAG, _ID_TAG = 0x0A, 0x12, 0x1A
+_NAME_TAG = 0x0A
+_VERSION_TAG = 0x12
+_ID_TAG = 0x1A
 _UTF8: Final = "utf-8"
 
 

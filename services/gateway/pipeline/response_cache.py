@@ -42,7 +42,8 @@ class AnswerStore:
     """Answers by key; the least recently used go when a bound on bytes is reached."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self.num_bytes = max_bytes, 0
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
         self._answers: OrderedDict[bytes, Payload] = OrderedDict()
 
     def get(self, key: bytes) -> Payload | None:
@@ -72,7 +73,9 @@ class CachedInference:
     def __init__(
         self, inner: InferenceHandler, endpoints: EndpointSet, recorder: Recorder, max_bytes: int
     ) -> None:
-        self._inner, self._endpoints, self._recorder = inner, endpoints, recorder
+        self._inner = inner
+        self._endpoints = endpoints
+        self._recorder = recorder
         self._store = AnswerStore(max_bytes)
         self._counts: dict[tuple[str, str], pb.ModelStatistics] = {}
         self._table: RoutingTable | None = None

@@ -24,7 +24,8 @@ class EndpointSet:
         """`slow_start_s` is how long a replica that became ready gets less than its share."""
         self.table = RoutingTable()
         self.changed = asyncio.Event()
-        self._host_id, self._connect = host_id, connect
+        self._host_id = host_id
+        self._connect = connect
         self._slow_start_s = slow_start_s
         self._holders: dict[str, ReplicaHolder] = {}
         self._next_look: asyncio.TimerHandle | None = None

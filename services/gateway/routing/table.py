@@ -119,7 +119,8 @@ def routing_table(
     at_s = time.monotonic() if now_s is None else now_s
     by_version: dict[tuple[str, int], list[Endpoint]] = {}
     for endpoint in endpoints:
-        name, number = endpoint.replica.model_name, endpoint.replica.model_version
+        name = endpoint.replica.model_name
+        number = endpoint.replica.model_version
         served = view.models.get(name, {}).get(number)
         if served is not None and not served.is_unloaded:
             by_version.setdefault((name, number), []).append(endpoint)

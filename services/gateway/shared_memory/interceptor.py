@@ -55,7 +55,8 @@ class SharedMemoryInference:
         self, inner: InferenceHandler, regions: SharedMemoryRegions, max_message_bytes: int
     ) -> None:
         """`max_message_bytes` bounds what a request may be with its inputs in it."""
-        self._inner, self._regions = inner, regions
+        self._inner = inner
+        self._regions = regions
         self._max_message_bytes = max_message_bytes
 
     async def answer(self, call: InferenceCall) -> Payload:

@@ -57,7 +57,8 @@ class Block:
     __slots__ = ("consumers", "num_units", "unit")
 
     def __init__(self, unit: int, num_units: int) -> None:
-        self.unit, self.num_units = unit, num_units
+        self.unit = unit
+        self.num_units = num_units
         self.consumers: tuple[Consumer, ...] = ()
 
     @property
@@ -88,7 +89,9 @@ class Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
         """A slot of so many bytes in a block of that arena."""
         begin = block.unit * UNIT_BYTES + -size % _ALIGNMENT
         slot = cls((size,), np.uint8, arena, begin)
-        slot.block, slot.begin, slot._ended = block, begin, ended
+        slot.block = block
+        slot.begin = begin
+        slot._ended = ended
         return slot
 
     def __del__(self) -> None:
@@ -162,7 +165,8 @@ class RequestArena:
 
     def _settle(self, num_looks: int) -> None:
         """Give back blocks whose slots ended, as far as no replica looks at them."""
-        ended, lent = self._ended, self._lent
+        ended = self._ended
+        lent = self._lent
         while ended:
             block = ended.popleft()
             self._settle_one(block)

@@ -42,11 +42,14 @@ class ArenaLink(asyncio.Protocol):
     """
 
     def __init__(self, arena: RequestArena, ledger: mmap.mmap, link_id: bytes) -> None:
-        self.link_id, self.num_units = link_id, 0
+        self.link_id = link_id
+        self.num_units = 0
         self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The opener may have given up before it failed.
         self.welcome.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._arena, self._mapping, self._ledger = arena, ledger, memoryview(ledger)
+        self._arena = arena
+        self._mapping = ledger
+        self._ledger = memoryview(ledger)
         self._received = b""
         self._is_over = False
         self._transport: asyncio.BaseTransport | None = None

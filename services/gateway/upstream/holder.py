@@ -44,7 +44,8 @@ class ReplicaHolder:
         self.endpoint: Endpoint | None = None
         self._replica = replica
         self._addresses = preferred_addresses(replica, host_id)
-        self._connect, self._on_change = connect, on_change
+        self._connect = connect
+        self._on_change = on_change
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._task: asyncio.Task[None] | None = asyncio.create_task(
             self._hold(), name=f"hold {replica.replica_id}"
@@ -113,7 +114,8 @@ class ReplicaHolder:
     async def _sign_of_life(self, connection: ReplicaConnection) -> None:
         """Return once it answers; raises TimeoutError when for long nothing moved either."""
         answer = asyncio.ensure_future(connection.ping())
-        traffic, silent_s = connection.traffic(), 0.0
+        traffic = connection.traffic()
+        silent_s = 0.0
         try:
             while not (await asyncio.wait((answer,), timeout=PING_EVERY_S))[0]:
                 before, traffic = traffic, connection.traffic()

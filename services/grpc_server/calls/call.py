@@ -62,7 +62,8 @@ class Call(ReceiveStream):
     @property
     def is_nearly_expired(self) -> bool:
         """Whether nearly all of the deadline is used: clients reset streams a little early."""
-        timeout_s, left_s = self.headers.timeout_s, self.time_remaining()
+        timeout_s = self.headers.timeout_s
+        left_s = self.time_remaining()
         return timeout_s is not None and left_s is not None and left_s <= timeout_s / 10
 
     def time_remaining(self) -> float | None:
@@ -98,8 +99,10 @@ class Call(ReceiveStream):
         """End the call if its request does not come; runs every `Limits.check_interval_s`."""
         if self.is_ended:
             return
-        limits, memory = self._connection.options.limits, self._connection.options.memory
-        most_s, is_stream = limits.max_request_age_s, self._handler.request_streaming
+        limits = self._connection.options.limits
+        memory = self._connection.options.memory
+        most_s = limits.max_request_age_s
+        is_stream = self._handler.request_streaming
         seen, self._seen_window = self._seen_window, self.window_in
         is_awaited = self.is_awaited and not self.is_half_closed
         why = self.upload.overload() if self.upload is not None else ""
@@ -208,7 +211,8 @@ class Call(ReceiveStream):
 
     def _note_end(self, code: grpc.StatusCode) -> None:
         if not self.is_handled:
-            headers, duration_s = self.headers, time.monotonic() - self._began_s
+            headers = self.headers
+            duration_s = time.monotonic() - self._began_s
             self._connection.options.on_unhandled(
                 UnhandledCall(headers.path, self._connection.peer, headers.metadata, code,
                           duration_s, self._is_overload)
@@ -216,7 +220,8 @@ class Call(ReceiveStream):
 
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still end with a status.
-        size, most = memoryview(message).nbytes, self._connection.options.limits.max_message_bytes
+        size = memoryview(message).nbytes
+        most = self._connection.options.limits.max_message_bytes
         if size > most:
             # Raised, so that the handler ends too.
             raise StatusError(

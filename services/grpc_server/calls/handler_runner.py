@@ -26,7 +26,8 @@ class Requests:
     """The messages of a request stream, for a handler to iterate over."""
 
     def __init__(self, call: "Call", deserializer: Callable[[Any], Any] | None) -> None:
-        self._call, self._deserializer = call, deserializer
+        self._call = call
+        self._deserializer = deserializer
 
     def __aiter__(self) -> "Requests":
         return self
@@ -82,7 +83,8 @@ def _status_of(call: "Call", error: Exception) -> StatusError:
     code = context.code()
     if code in _OK:
         logger.error("%s failed", call.headers.path, exc_info=error)
-        code, details = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
+        code = grpc.StatusCode.UNKNOWN
+        details = f"unexpected {type(error).__name__}: {error}"
     else:
         # As generated code does for methods that a servicer does not override.
         details = context.details() or str(error)

@@ -24,7 +24,8 @@ class ServicerContext:
         Attributes:
             is_plain: no status, details or trailing metadata are set.
         """
-        self._call, self.is_plain = call, True
+        self._call = call
+        self.is_plain = True
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Sequence[Metadatum] = ()

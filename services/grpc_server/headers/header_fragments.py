@@ -69,7 +69,8 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     # In the order of section 6.2: Pad Length, priority fields, the fragment, padding.
     begin = padding = 0
     if flags & PADDED:
-        padding, begin = payload[0] if payload else 0, 1
+        padding = payload[0] if payload else 0
+        begin = 1
     if flags & HAS_PRIORITY:
         begin += _PRIORITY_BYTES
     if begin + padding > len(payload):

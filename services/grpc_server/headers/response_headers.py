@@ -64,7 +64,8 @@ def _escaped(details: str) -> bytes:
     # Most details are plain ASCII.
     if _PLAIN.fullmatch(details):
         return details.encode()
-    parts, num_bytes = [], 0
+    parts = []
+    num_bytes = 0
     for character in details:
         part = b"".join(map(_ESCAPES.__getitem__, character.encode(errors="replace")))
         num_bytes += len(part)

@@ -87,7 +87,8 @@ class Decompression:
         self.message = bytearray()
         self.is_wanted = True
         self._max_bytes = packed.max_bytes
-        self._packed, self._rest = packed, memoryview(packed.body)
+        self._packed = packed
+        self._rest = memoryview(packed.body)
         self._given = b""
         self._num_members = 1
         self._decompressor = zlib.decompressobj(_WINDOW_BITS[packed.encoding])

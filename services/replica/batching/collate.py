@@ -131,7 +131,8 @@ class JoinRules:
         if len(calls) == 1 and sizes in (None, own):
             return [dict(outputs)]
         dim = self.batch_dim or ""
-        parts, first = [], 0
+        parts = []
+        first = 0
         for call in calls:
             parts.append(
                 {name: outputs[name][self._own(name, call, first)] for name in call.outputs}

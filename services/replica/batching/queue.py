@@ -113,7 +113,8 @@ class RequestQueue:
         on_dropped: Callable[[Dropped], None] = lambda _: None,
     ) -> None:
         """Begin empty; `on_dropped` is called for each call that is refused or waited too long."""
-        self._batching, self._clock = batching, clock
+        self._batching = batching
+        self._clock = clock
         self._on_dropped = on_dropped
         self._levels: Mapping[int, _Level] = {
             level: _Level(batching.room(level), batching.level_bytes) for level in batching.levels

@@ -33,7 +33,8 @@ class RunShapes:
         self, rules: JoinRules, buckets: Sequence[Bucket], *, pads_to_largest: bool = False
     ) -> None:
         """Take an engine's buckets; `pads_to_largest` is true of one that knows no other sizes."""
-        self._growing, self._buckets = rules.growing, buckets
+        self._growing = rules.growing
+        self._buckets = buckets
         self._pads_to_largest = pads_to_largest
         self._dim = rules.batch_dim or ""
         self._has_least = any(span.min > 1 for b in buckets for span in b.dims.values())

@@ -35,7 +35,8 @@ class CompiledFallback:
     ) -> None:
         """Programs are kept below `cache_dir`; an export may take `timeout_s`."""
         self._device = device
-        self._store_url, self._cache_dir = store_url, cache_dir
+        self._store_url = store_url
+        self._cache_dir = cache_dir
         self._num_threads = num_threads
         self._timeout_s = timeout_s
 

@@ -86,7 +86,8 @@ class EngineWorker:
         """
         self.executor = executor
         self._standby = standby or Standby()
-        self._on_return, self._second_look_s = on_return, second_look_s
+        self._on_return = on_return
+        self._second_look_s = second_look_s
         self._clock = clock
         self._current: _Run | None = None
         self._known_shapes: tuple[EngineExecutor, JoinRules, RunShapes] | None = None

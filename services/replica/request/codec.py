@@ -253,7 +253,8 @@ def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
             f"inference input '{tensor.name}' for model '{model}': expected datatype "
             f"{spec.datatype}, got {tensor.datatype or 'none'}"
         )
-    wanted, found = spec.wire_shape, tuple(tensor.shape)
+    wanted = spec.wire_shape
+    found = tuple(tensor.shape)
     is_positive = all(dim >= 0 for dim in found)
     fits = len(wanted) == len(found) and all(
         want in (-1, got) for want, got in zip(wanted, found, strict=True)

@@ -79,7 +79,8 @@ class Signature:
                     f"dimension '{dim}' for model '{self.name}': expected at least 1, got {size}"
                     + ("" if dim == self.batch_dim else "; a recipe's min of 0 lets it be empty")
                 )
-        max_rows, rows = self.max_rows, self.rows(sizes)
+        max_rows = self.max_rows
+        rows = self.rows(sizes)
         if 0 < max_rows < rows:
             raise InvalidRequestError(
                 f"inference request batch-size must be <= {max_rows} for '{self.name}', got {rows}"

@@ -78,8 +78,10 @@ class DataServer:
                 what memory it lends.
         """
         self.addresses: list[str] = []
-        self.infer, self.statistics = infer, statistics
-        self.token, self.max_payload_bytes = token, max_payload_bytes
+        self.infer = infer
+        self.statistics = statistics
+        self.token = token
+        self.max_payload_bytes = max_payload_bytes
         self.is_draining = False
         self.greeting_timeout_s = greeting_timeout_s
         self._tls = tls
@@ -176,7 +178,8 @@ class GatewayConnection(FrameProtocol):
         super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
         self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._server, self._register = server, register
+        self._server = server
+        self._register = register
         self._hello_timer: asyncio.TimerHandle | None = None
         self._lent: SharedBuffers | None = None
         register.add(self)

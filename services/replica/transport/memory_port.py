@@ -49,7 +49,8 @@ class MemoryPort:
         Raises:
             OSError: the address cannot be had.
         """
-        self._path, self._token = Path(memory_path(data_path)), token
+        self._path = Path(memory_path(data_path))
+        self._token = token
         self._greeting_timeout_s = greeting_timeout_s
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

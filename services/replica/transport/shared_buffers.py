@@ -18,7 +18,9 @@ class SharedBuffers:
     def __init__(self, descriptor: int, arena: mmap.mmap, ledger: mmap.mmap) -> None:
         """Take over the descriptor of that socket; the ledger has a byte for each UNIT_BYTES."""
         # No socket object: in garbage it may be finalized before this is, and complain.
-        self._descriptor, self._arena, self._ledger = descriptor, arena, memoryview(ledger)
+        self._descriptor = descriptor
+        self._arena = arena
+        self._ledger = memoryview(ledger)
 
     def view(self, begin: int, size: int) -> memoryview:
         """The request at that place; the slot goes back when nothing refers to it.

@@ -39,7 +39,8 @@ class BuildActor:
         """
         configure_logging("build")
         logger.setLevel(logging.DEBUG)
-        self._last_line, self._node = "", _node()
+        self._last_line = ""
+        self._node = _node()
         self._code: int | None = None
         simulated = _simulated_generation() if is_on_device else ""
         if simulated:

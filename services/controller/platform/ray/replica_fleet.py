@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_PREFIX, _SEPARATOR = "smelt", ":"
+_PREFIX = "smelt"
+_SEPARATOR = ":"
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 _CONNECT_S = 10.0
 # The message of Ray's cloudpickle.
@@ -38,7 +39,8 @@ class RayServeFleet:
             address: of the cluster; `auto` finds one of this host.
             replica_app: import path of what makes a Serve application.
         """
-        self._address, self._replica_app = address, replica_app
+        self._address = address
+        self._replica_app = replica_app
         self._submission = threading.Lock()
 
     def start(self) -> None:
