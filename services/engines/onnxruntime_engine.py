@@ -109,7 +109,16 @@ def has_bfloat16(*tensors: Sequence[TensorSpec]) -> bool:
 def run_as_values(
     session: "onnxruntime.InferenceSession", wanted: Sequence[str], feeds: Mapping[str, Array]
 ) -> list[Array]:
-    """Run with bfloat16 among inputs or outputs: it has no numpy type that `run` would take."""
+    """Run with bfloat16 among inputs or outputs: it has no numpy type that `run` would take.
+
+    Args:
+        session: gives an OrtValue for each name.
+        wanted: names of outputs.
+        feeds: inputs by name.
+
+    Returns:
+        The outputs in the order of `wanted`.
+    """
     from onnxruntime import OrtValue
 
     # The session reads the arrays where they are: they have to live until it is done.
@@ -136,7 +145,13 @@ def _array_of(value: "onnxruntime.OrtValue") -> Array:
 def open_session(
     path: str, platform: Platform, num_threads: int = 0, *, is_optimised: bool = True
 ) -> "onnxruntime.InferenceSession":
-    """A deterministic session on the platform's provider; 0 threads leaves it to the library.
+    """A deterministic session on the platform's execution provider.
+
+    Args:
+        path: of the ONNX file.
+        platform: of the device; decides on the provider.
+        num_threads: within an operator; 0 leaves it to ONNX Runtime.
+        is_optimised: False switches ONNX Runtime's graph optimizations off, as for references.
 
     Raises:
         RuntimeError: this build of ONNX Runtime has no provider for the platform, or the

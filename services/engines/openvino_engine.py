@@ -77,7 +77,13 @@ def precision_hint(key: BuildKey) -> str:
 
 
 def compile_for_cpu(path: Path, hint: str, num_threads: int = 0) -> "openvino.CompiledModel":
-    """Compile an ONNX file for this processor; 0 threads leaves it to the library."""
+    """Compile an ONNX file for this processor.
+
+    Args:
+        path: of the ONNX file, with its weights beside it.
+        hint: value of OpenVINO's `INFERENCE_PRECISION_HINT`, as "f32".
+        num_threads: of one inference; 0 leaves it to OpenVINO.
+    """
     import openvino
 
     config: dict[str, str | int] = {

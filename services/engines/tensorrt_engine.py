@@ -55,7 +55,12 @@ class TensorrtEngine(GuardedEngine):
 
     @classmethod
     def load(cls, spec: LoadSpec) -> Self:
-        """Deserialise the plan, after its generation and library version were compared."""
+        """Deserialise the plan, after its generation and library version were compared.
+
+        Raises:
+            EngineIncompatibleError: the plan is for another generation or library version.
+            EngineError: TensorRT is not usable here, or does not deserialise the plan.
+        """
         refuse_incompatible(spec, EngineKind.TENSORRT)
         if reason := cls.unavailable_reason():
             raise EngineError(f"a tensorrt engine cannot be loaded here: {reason}")

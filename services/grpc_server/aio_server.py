@@ -64,7 +64,7 @@ class AioServer:
         tls: grpc.ServerCredentials | None = None,
         is_shared: bool = False,
     ) -> int:
-        """Listen; see `GrpcServer.start`."""
+        """Listen; see `GrpcServer.start` for arguments and errors."""
         # Not before: whether the port is shared is an option of gRPC's server.
         self._server = grpc.aio.server(options=[*self._options(), ("grpc.so_reuseport", is_shared)])
         self._server.add_generic_rpc_handlers(tuple(self._handlers))

@@ -46,7 +46,10 @@ def application(args: dict[str, Any]) -> serve.Application:
 
 
 def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettings]:
-    """The deployment of that application, and the settings that its replicas get."""
+    """The deployment of that application, and the settings that its replicas get.
+
+    Raises InvalidRequestError for an argument that is no setting, or has a wrong value.
+    """
     given = {name: value for name, value in args.items() if name not in _OWN_ARGS}
     try:
         settings = ReplicaSettings(**given)

@@ -49,9 +49,12 @@ def _is_field(name: str) -> bool:
 
 
 def configure_logging(process: str, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send all logs of this process to one stream as JSON, standard error unless given.
+    """Send all logs of this process to one stream as JSON.
 
-    `process` names it in each line: gateway, controller, compiler.
+    Args:
+        process: named in each line: gateway, controller, compiler.
+        level: a level of Python's `logging`, in any case.
+        stream: None is standard error.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(process))

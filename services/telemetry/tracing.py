@@ -198,7 +198,16 @@ class Tracing:
         attributes: Mapping[str, Any] | None = None,
         links: "tuple[Link, ...]" = (),
     ) -> "Span":
-        """A new span below another one, or below what another process spoke of."""
+        """A new span; the caller ends it.
+
+        Args:
+            name: of the span.
+            parent: a span, or the context that `parent_of` made of another process's.
+            kind: None is INTERNAL.
+            begin_ns: Unix time; None is now.
+            attributes: OpenTelemetry's values by name.
+            links: to spans of other traces, as of requests in one batch.
+        """
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, set_span_in_context
 

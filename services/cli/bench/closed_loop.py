@@ -38,7 +38,13 @@ class LoadResult:
     client_share: float = 0.0
 
     async def ask(self, infer: _Infer, request: bytes, metadata: Metadata) -> None:
-        """Send one request and count how it ended."""
+        """Send one request and count how it ended; gRPC errors are counted and not raised.
+
+        Args:
+            infer: the gateway's ModelInfer, for serialised requests.
+            request: serialised.
+            metadata: of the call.
+        """
         began_s = time.perf_counter()
         try:
             await infer(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)

@@ -41,6 +41,12 @@ _PROOF_WORDS = {
 def run_engines(settings: CliSettings, model: str, *, as_json: bool, is_wide: bool = False) -> None:
     """Print the engines of one model's newest version, or of all masters.
 
+    Args:
+        settings: where the store is.
+        model: "" for all.
+        as_json: print one document.
+        is_wide: show columns that do not fit the terminal.
+
     Raises:
         NotFoundError: no such model.
     """

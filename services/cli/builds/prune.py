@@ -22,6 +22,12 @@ def run_prune(
 ) -> None:
     """Show what may go, and delete it when that was confirmed.
 
+    Args:
+        settings: where the store is.
+        older_than_days: objects younger than this stay.
+        is_confirmed: delete them; False only shows them.
+        as_json: print one document.
+
     Raises:
         NotFoundError: no store is there.
         StoreError: a document that names what is needed cannot be read, or nothing may be deleted.

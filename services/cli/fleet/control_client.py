@@ -114,6 +114,11 @@ def watch_fleet(
 ) -> Iterator[fleet.FleetSnapshot]:
     """The whole fleet now and after each change, until the time is over.
 
+    Args:
+        address: `host:port` of the controller.
+        timeout_s: of the whole watch.
+        settings: TLS and token of the fleet; None without.
+
     Raises:
         NotReadyError: the controller is gone, or the time ran out.
     """
@@ -123,7 +128,13 @@ def watch_fleet(
 
 
 def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s: float) -> None:
-    """Return once a gateway can ask a model.
+    """Return once the gateway's health service says SERVING for a model.
+
+    Args:
+        settings: TLS and token for the gateway.
+        grpc_address: `host:port` of the gateway.
+        model: its name.
+        timeout_s: for the whole wait.
 
     Raises:
         NotReadyError: the gateway is gone, or the time ran out.

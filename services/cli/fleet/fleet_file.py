@@ -57,7 +57,16 @@ class RunningFleet(Document):
     restarts: Mapping[str, Restarts] = Field(default_factory=dict)
 
     def with_trouble(self, name: str, fault: str, at: str) -> "RunningFleet":
-        """The fleet after a process ended, or with "" as fault after it was started again."""
+        """The fleet after a process ended, or was started again.
+
+        Args:
+            name: of the process.
+            fault: why it ended; "" when it runs again.
+            at: ISO 8601, UTC.
+
+        Returns:
+            A copy; this one stays as it is.
+        """
         troubles = {n: words for n, words in self.troubles.items() if n != name}
         restarts = self.restarts
         if fault:

@@ -131,7 +131,7 @@ class LocalFleet:
 
     @property
     def running(self) -> RunningFleet:
-        """Where the fleet listens."""
+        """Where the fleet listens; raises NotReadyError before it is started."""
         if self._running is None:
             raise NotReadyError("the fleet is not started")
         return self._running

@@ -50,7 +50,12 @@ def run_logs(
 
 
 def run_log_files(settings: CliSettings, component: str, *, as_json: bool) -> None:
-    """Print where the logs lie.
+    """Print where the log files are.
+
+    Args:
+        settings: name the folder of this host's fleet.
+        component: "" for all.
+        as_json: print one document.
 
     Raises:
         NotFoundError: as `run_logs`.

@@ -19,7 +19,14 @@ _WIDE = ("versions", "master", "opset", "source")
 def run_models_list(
     settings: CliSettings, *, is_each_version: bool, as_json: bool, is_wide: bool = False
 ) -> None:
-    """Print the newest version of each model and which versions serve, or every version."""
+    """Print the models with their newest versions, or all versions.
+
+    Args:
+        settings: where store and fleet are.
+        is_each_version: one row for each version.
+        as_json: print one document.
+        is_wide: show columns that do not fit the terminal.
+    """
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
     models: list[dict[str, Any]] = []

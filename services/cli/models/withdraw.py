@@ -12,6 +12,12 @@ def run_models_remove(
 ) -> None:
     """Withdraw versions of a model, also from a running fleet.
 
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        version: None for all.
+        as_json: print one document.
+
     Raises:
         NotFoundError: no such model or version.
     """
@@ -37,6 +43,12 @@ def run_models_remove(
 
 def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
     """Load or unload a model, also in a running fleet.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        is_served: False unloads it.
+        as_json: print one document.
 
     Raises:
         NotFoundError: no such model.

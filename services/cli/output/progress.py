@@ -69,7 +69,13 @@ class StepLine:
         return readable_duration(self._clock() - self._started)
 
     def begin(self, place: int, total: int, detail: str = "") -> None:
-        """Show that of so many parts this one begins."""
+        """Show which of several parts begins.
+
+        Args:
+            place: from 1.
+            total: number of parts.
+            detail: name of the part; "" shows none.
+        """
         self._place = f"{place} of {total}"
         self._progress.update(self._task, description=f"{self._title}: {self._place}")
         if detail:

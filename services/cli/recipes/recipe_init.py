@@ -40,6 +40,12 @@ _MEANINGS = {
 def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bool) -> None:
     """Write a recipe for a model of the store, or for a source.
 
+    Args:
+        settings: where the store is.
+        model: name in the store, or a source.
+        out: file to be created; never overwritten.
+        as_json: print one document.
+
     Raises:
         InvalidRequestError: the file is there already, or cannot be written.
         NotFoundError: the store has no such model.

@@ -59,6 +59,11 @@ def run_buckets(
 def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[str, Any]:
     """Sizes, waste and proposal, as plain data.
 
+    Args:
+        model: with its buckets of now.
+        seen: sizes of its requests.
+        num: most buckets to propose.
+
     Raises:
         NotFoundError: no request of the model was seen.
     """

@@ -35,6 +35,11 @@ class ObservedSizes:
 def observed_sizes(addresses: Sequence[str], model: str, version: int) -> ObservedSizes:
     """Read every endpoint and add up.
 
+    Args:
+        addresses: `host:port` of metrics endpoints; those that do not answer are left out.
+        model: its name.
+        version: of the model.
+
     Raises:
         NotReadyError: none of them answers, or one with something else than metrics.
     """
@@ -54,7 +59,13 @@ def observed_sizes(addresses: Sequence[str], model: str, version: int) -> Observ
 
 
 def sizes_from_pages(pages: Iterable[str], model: str, version: int) -> ObservedSizes:
-    """The sums of pages for a model version; ValueError for one not in Prometheus' text format."""
+    """The sums over pages of metrics, for one model version.
+
+    Args:
+        pages: in Prometheus' text format; raises ValueError for another one.
+        model: its name.
+        version: of the model.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     found = ObservedSizes()

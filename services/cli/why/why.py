@@ -77,7 +77,13 @@ def run_why(
 
 
 def last_trouble(registry: Registry, model: str, generation: str) -> str:
-    """The last event of a build that failed or waits; "" when there is none."""
+    """One line on the last event of a build that failed or waits; "" when there is none.
+
+    Args:
+        registry: on the store.
+        model: its name.
+        generation: "" for all.
+    """
     for _, event in reversed(registry.last_events(_NUM_EVENTS_READ, model)):
         if event.kind in _TROUBLES and generation in ("", event.generation):
             kind = event.kind.replace("_", " ")

@@ -19,6 +19,11 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool) -> None:
     """Compare two keys, named by their digests or beginnings of them.
 
+    Args:
+        settings: where the store is.
+        keys: two digests, or the first digits of them.
+        as_json: print one document.
+
     Raises:
         NotFoundError: no engine and no plan has such a key.
         InvalidRequestError: several have.

@@ -64,7 +64,13 @@ class CacheRevision(Document):
 def bounded(
     order: Sequence[str], sizes_bytes: Mapping[str, int], max_bytes: int = MAX_CACHE_BYTES
 ) -> tuple[str, ...]:
-    """The newest names whose files fit; one that is too large alone keeps no other out."""
+    """The newest names whose files fit together.
+
+    Args:
+        order: names, newest first.
+        sizes_bytes: of all names.
+        max_bytes: of all kept ones; a file larger than this alone is skipped, the next one counts.
+    """
     kept = []
     num_bytes = 0
     for name in order:

@@ -96,7 +96,12 @@ def _span(view: Payload, wire_type: int, at: int) -> tuple[int, int]:
 
 
 def numbers_of(view: Payload, field: Field, most: int) -> list[int]:
-    """The first of a repeated field: packed, as all libraries write them, or one, unpacked.
+    """The first numbers of a repeated field: packed, as all libraries write them, or one, unpacked.
+
+    Args:
+        view: of the message that the field lies in.
+        field: as `fields_of` returns it.
+        most: numbers to read; the rest is not walked.
 
     Raises:
         InvalidRequestError: the last one does not end within the field.

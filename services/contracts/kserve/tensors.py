@@ -64,6 +64,11 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
 
     Strings are copied, as numpy has no view of them.
 
+    Args:
+        data: little-endian, C order.
+        datatype: KServe's name, as "FP32".
+        shape: no -1 in it.
+
     Raises:
         InvalidRequestError: unknown datatype, negative dimension, a wrong byte count, or strings
             that are not as `byte_strings` has them.

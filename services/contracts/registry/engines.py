@@ -37,7 +37,11 @@ class EngineRegistry(RecordKeeper):
     ) -> PublishedEngine:
         """Publish an engine: its files, its proof, and last the manifest that makes it visible.
 
-        `manifest.files` may be empty: it is filled from `files`.
+        Args:
+            manifest: `manifest.files` may be empty: it is filled from `files`.
+            files: paths on this machine by file name; empty for an engine that is the master
+                itself.
+            proof: of this engine; may be followed by others later.
 
         Raises:
             AlreadyPublishedError: the build key has an engine; nothing was overwritten.

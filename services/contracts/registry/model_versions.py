@@ -109,7 +109,19 @@ class ModelRegistry(RecordKeeper):
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
-        A removed version is repeated by a next one. What is found of the fallback makes none.
+        A removed version is published again under a new number.
+
+        Args:
+            name: of the model.
+            master: is published already.
+            recipe: of the version.
+            source: what the master was made of, as the caller named it.
+            source_fingerprint: digest of the source.
+            samples: real inputs (.npz) for task metrics; None where the source has none.
+            calibration: real inputs (.npz) for the scales of quantised engines; None without them.
+            dim_limits: bounds of dynamic dimensions that the import found.
+            fallback_verdict: what a fallback is compared by, see `kept_answers`.
+            fallback_answers: file of the reference's answers; None where none are kept.
 
         Raises:
             InvalidRequestError: the name has characters that cannot stand in a key.
@@ -202,6 +214,11 @@ class ModelRegistry(RecordKeeper):
 
         Masters and engines stay: their names say what they are, and another version may use
         them, also one that is added later.
+
+        Args:
+            name: of the model.
+            version: None removes all versions.
+            who: asked for it; kept in the removal record.
 
         Returns:
             Which, each with why its document cannot be read; "" where it can.

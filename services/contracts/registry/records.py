@@ -57,7 +57,13 @@ class DocumentCache:
             return found[1:]
 
     def keep(self, key: str, document: Document, digest: str) -> None:
-        """Keep a document, and drop those that nothing asked for in a while."""
+        """Keep a document, and drop those that nothing asked for in a while.
+
+        Args:
+            key: in the store.
+            document: as parsed.
+            digest: sha256 of the stored bytes, in hex.
+        """
         with self._lock:
             now_s = self._clock()
             self._kept[key] = (now_s, document, digest)
@@ -165,7 +171,13 @@ class RecordKeeper:
 
 
 def parsed(key: str, data: bytes, document_type: type[_DocumentT]) -> _DocumentT:
-    """A document from its stored bytes; raises StoreError when it cannot be understood."""
+    """A document from its stored bytes; raises StoreError when it cannot be understood.
+
+    Args:
+        key: in the store, for the message.
+        data: the stored bytes.
+        document_type: what they are to be.
+    """
     try:
         return document_type.from_json(data)
     except ValidationError as error:

@@ -45,7 +45,16 @@ class ServingRegistry(RecordKeeper):
         return [self._records.read(numbered_key(_prefix(name), n), ServingChange) for n in numbers]
 
     def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
-        """Note that a model is to be served, or not, and who asked; False when it was before."""
+        """Note that a model is to be served or not.
+
+        Args:
+            name: of the model; whether it exists is not checked.
+            is_served: False unloads it.
+            who: asked for it; kept in the record.
+
+        Returns:
+            False when that was its state before: nothing is noted then.
+        """
         if self._is_served(name, self._records.keys(_prefix(name))) is is_served:
             return False
         change = ServingChange(

@@ -31,7 +31,14 @@ class TrustRegistry(RecordKeeper):
     def sign(
         self, manifest: EngineManifest, proof: Proof, master: MasterRecord, signer: Signer
     ) -> None:
-        """Keep a signature of an engine with a proof; do so before either is published."""
+        """Keep a signature of an engine with a proof; call it before either is published.
+
+        Args:
+            manifest: with its files.
+            proof: that this manifest is published with.
+            master: that the engine was built from.
+            signer: has the private key.
+        """
         payload = statement(manifest, proof, master)
         key = _signature_key(manifest.key, payload, signer.keyid)
         # Two signatures of one payload differ; the one that is there says the same.

@@ -183,7 +183,13 @@ def is_loopback(host: str) -> bool:
 
 
 def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger.warning) -> None:
-    """Say that a port can be reached from other hosts and takes no TLS."""
+    """Warn of a port that other hosts can reach and that takes no TLS.
+
+    Args:
+        what: the port's name in the log.
+        host: that it is bound to; a loopback address gives no warning.
+        warn: takes a format and its arguments, as `Logger.warning`.
+    """
     if not is_loopback(host):
         warn(
             "%s listens on %s in the clear: anyone on the network can read it; give the "

@@ -158,7 +158,13 @@ def select(
 def joint_order_of(
     engines: Iterable[PublishedEngine], generation: str, runs: Sequence[JointRun]
 ) -> JointOrder:
-    """The order of engines by joint runs; those that were never timed come last anyway."""
+    """The order of engines by their joint runs; `joint_order` has the method.
+
+    Args:
+        engines: those without timings are left out.
+        generation: of the device.
+        runs: of any engines of that generation.
+    """
     timed = (engine.digest for engine in engines if engine.proof.timings)
     return joint_order(timed, generation, runs)
 

@@ -113,7 +113,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Called once, when the peer's HELLO was accepted."""
 
     def frame_received(self, frame: Frame) -> None:
-        """Called for each frame after HELLO; InvalidRequestError ends the connection."""
+        """Take a frame after HELLO; raises InvalidRequestError, which ends the connection."""
         raise InvalidRequestError(f"data port: {frame.kind.name} is not for this end")
 
     def closed(self, error: Exception | None) -> None:
@@ -123,7 +123,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Refuses a peer by its token; this end takes any."""
 
     def send(self, kind: Kind, request_id: int, meta: bytes = b"", payload: Payload = b"") -> None:
-        """Writes one frame; into the void when the connection is gone."""
+        """Write one frame; dropped when the connection is closed.
+
+        Args:
+            kind: of the frame.
+            request_id: the gateway's; `CONNECTION_ID` for frames of the connection itself.
+            meta: at most `MAX_META_BYTES`; the kind says what it is.
+            payload: of any size; not copied unless small.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -184,11 +191,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(_REFUSAL_LINGER_S, self._transport.abort)
 
     async def writable(self) -> None:
-        """Waits while the peer is too slow for what is already written.
-
-        Writers go one by one, each waking the next: were all woken at once, most would only
-        find the connection full again.
-        """
+        """Wait while the peer is too slow for what is already written."""
         while self._is_paused:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(turn)

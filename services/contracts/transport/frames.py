@@ -93,7 +93,14 @@ class InferFrame(NamedTuple):
 
 
 def header(kind: Kind, request_id: int, meta_size: int, payload_size: int) -> bytes:
-    """The first bytes of a frame."""
+    """The fixed-size header of a frame.
+
+    Args:
+        kind: of the frame.
+        request_id: the gateway's; `CONNECTION_ID` for frames of the connection itself.
+        meta_size: bytes.
+        payload_size: bytes.
+    """
     return HEADER.pack(kind, 0, meta_size, payload_size, request_id)
 
 

@@ -21,7 +21,15 @@ _SERVICE: Final = "/smelt.fleet.v1.FleetControl/"
 
 
 def listen(server: grpc.aio.Server, address: str, tls: FleetTls | None) -> int:
-    """Have a server listen, by TLS with newest certificates or in the clear; returns the port.
+    """Have a server listen, by TLS with the newest certificates or in the clear.
+
+    Args:
+        server: not yet started.
+        address: `HOST:PORT`; port 0 takes a free one.
+        tls: None listens in the clear, with a warning unless the host is a loopback address.
+
+    Returns:
+        The port.
 
     Raises:
         RuntimeError: the address cannot be had.

@@ -185,7 +185,16 @@ class FleetState:
             self._mark_changed()
 
     def has_other_engines(self, name: str, version: int, keys: Sequence[str]) -> bool:
-        """Whether documents of a version's engines are known, and others than these."""
+        """Whether documents of a version's engines are known, and others than these.
+
+        Args:
+            name: of the model.
+            version: of the model.
+            keys: of the documents in the store; their order counts.
+
+        Returns:
+            False as well for a version whose documents were never read.
+        """
         known = self._engines.get((name, version))
         return known is not None and list(known.document_keys) != list(keys)
 
@@ -215,7 +224,13 @@ class FleetState:
         return len(attached)
 
     def num_ready(self, name: str, version: int, generation: str) -> int:
-        """Replicas of a model version on nodes of a generation that take requests."""
+        """Number of ready replicas of a model version on nodes of a generation.
+
+        Args:
+            name: of the model.
+            version: of the model.
+            generation: text form, as "cuda-sm90".
+        """
         return sum(
             replica.report.state == fleet.REPLICA_STATE_READY
             and (replica.report.model_name, replica.report.model_version) == (name, version)
@@ -224,9 +239,9 @@ class FleetState:
         )
 
     def num_attached(self, name: str, version: int, generation: str) -> int:
-        """Replicas of a model version on nodes of a generation that have not failed.
+        """Number of attached replicas that have not failed; see `num_ready` for the arguments.
 
-        One that loads does not know its generation at first; it counts for each.
+        A replica that still loads does not know its generation; it counts for each generation.
         """
         return sum(
             replica.report.state != fleet.REPLICA_STATE_FAILED

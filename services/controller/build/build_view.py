@@ -85,7 +85,13 @@ class FleetView:
     def statuses(
         self, version: ModelVersion, plan: BuildPlan, policy: RetryPolicy
     ) -> list[KeyStatus]:
-        """How each key of a plan stands, in the plan's order."""
+        """The status of each key of a plan, in the plan's order.
+
+        Args:
+            version: that the plan is of; its rebuild requests count.
+            plan: for one class of nodes.
+            policy: of attempts and pauses.
+        """
         generation = plan.node_class.generation
         requests = self.requests_for(version.name, generation)
         return [
@@ -110,6 +116,14 @@ def plan_for_pool(
 
     Nodes that name their toolchain are of another class once it is another one. Of those that
     do not (Kubernetes', and those still to come) only the compiler's name shows it.
+
+    Args:
+        plans: of one model version.
+        pool: without nodes, only plans that were made without a device fit.
+        compiler: the launcher's name of the compiler that tasks run; "" when it has none.
+
+    Returns:
+        None when none fits.
     """
     is_on_device = pool.num_nodes > 0
     fitting = [

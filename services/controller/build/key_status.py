@@ -139,7 +139,16 @@ def is_given_up(
     policy: RetryPolicy,
     plan: BuildPlan | None,
 ) -> bool:
-    """Whether only a rebuild request has a key tried again: refused, or failed too often."""
+    """Whether only a rebuild request has a key tried again: refused, or failed too often.
+
+    Args:
+        digest: of the key.
+        records: attempts at the key, oldest first.
+        requests: for its model and generation, oldest first; failures before one do not count.
+        policy: has the number of attempts.
+        plan: a verdict that is older than it and of other proof code ends the count; None: none
+            does.
+    """
     failures = _failures_that_count(digest, records, requests, plan)
     return _is_refused(failures) or _is_failed_too_often(failures, policy)
 
@@ -160,7 +169,13 @@ def _is_refused(failures: Sequence[BuildRecord]) -> bool:
 def is_to_be_proven_again(
     engine: PublishedEngine, requests: Sequence[RebuildRequest], plan: BuildPlan | None = None
 ) -> bool:
-    """Whether other code proved it, or another proof was requested and there is none yet."""
+    """Whether an engine needs a new proof: other code made the newest one, or one was requested.
+
+    Args:
+        engine: with its newest proof.
+        requests: for its model and generation; each names the proof that it wants a newer one of.
+        plan: names the code that proofs have to be of; None takes proofs of any code.
+    """
     newest = engine.proof.created_at
     return _is_outdated(engine.proof, plan) or any(
         request.reprove.get(engine.digest) == newest for request in requests

@@ -51,7 +51,16 @@ class TaskAccounts:
         starts: Mapping[str, TaskStart],
         view: FleetView,
     ) -> bool:
-        """Account for our tasks that ended or can never run; whether there were any."""
+        """Record the outcome of tasks that ended, or that can never run, in the store.
+
+        Args:
+            statuses: of the launcher's tasks, by name.
+            starts: of the tasks to account for, by name; each has a status.
+            view: of fleet and store at one moment.
+
+        Returns:
+            Whether there were any.
+        """
         known = self._without_nodes_since_s
         self._without_nodes_since_s = {n: at for n, at in known.items() if n in starts}
         over = [self._try_settle(start, statuses[name], view) for name, start in starts.items()]

@@ -176,7 +176,13 @@ class Deployments:
         return next(state for state in DeploymentState if state in states), reason
 
     def start(self, key: DeploymentKey, version: ModelVersion, args: dict[str, Any]) -> None:
-        """Begin to deploy; one that is withdrawn at present is taken up after that."""
+        """Begin to deploy; a deployment that is being withdrawn is left to a later call.
+
+        Args:
+            key: of the deployment.
+            version: of the model that is deployed.
+            args: of the application, beside model, version, generation and number of replicas.
+        """
         if key in self._withdrawals:
             return
         deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())

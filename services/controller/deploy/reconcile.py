@@ -135,7 +135,10 @@ class ReconcileLoop:
         await self.reconcile()
 
     async def reconcile(self) -> None:
-        """One sync of store, nodes and fleet; what failed waits for its time."""
+        """One sync of store, nodes and fleet; what failed is tried again when its pause is over.
+
+        Raises whatever the sync raises, once it is shown in the fleet's state.
+        """
         async with self._sync_lock:
             try:
                 await self._sync()

@@ -42,7 +42,13 @@ class WeightTable:
 
     @classmethod
     def open(cls, directory: Path, master_path: Path, device: str) -> "WeightTable":
-        """Of an engine's folder and its master."""
+        """Of an engine's folder and its master; nothing of the master is read yet.
+
+        Args:
+            directory: the engine's files.
+            master_path: ONNX file whose initializers are the shared weights.
+            device: torch's name of it, as "cuda:0".
+        """
         path = directory / CONSTANTS
         # Tensors alone: a pickle from the store could run its writer's code.
         own = torch.load(path, weights_only=True) if path.exists() else {}

@@ -65,7 +65,13 @@ class ArtifactProgram:
 
     @classmethod
     def load(cls, spec: LoadSpec, *, device: str, capture: Capture) -> Self:
-        """Load every bucket's artifact, give it the weights, and capture it."""
+        """Load every bucket's artifact, give it the weights, and capture it.
+
+        Args:
+            spec: files and manifest of the engine, and its master.
+            device: torch's name of it, as "cuda:0".
+            capture: makes of a bucket's call one that replays it, see `cuda_graph`.
+        """
         from torch._inductor import config
 
         index = ArtifactIndex.from_json((spec.directory / INDEX).read_bytes())

@@ -79,9 +79,12 @@ def service_handler(
     statuses: StatusTable,
     reasons: Mapping[str, str] = _NOTHING_IS_ON,
 ) -> "GenericHandler":
-    """The whole service; RPCs without a handler answer that they are off, and why.
+    """The whole service; RPCs without a handler answer UNIMPLEMENTED, with the reason.
 
-    `reasons` are those of `disabled_rpcs.py`.
+    Args:
+        handlers: by method name.
+        statuses: status of each error class.
+        reasons: how to switch on what is off, by method name; see `disabled_rpcs`.
     """
     absent = {
         method.name: _disabled_handler(method.name, statuses, disabled_reason(method.name, reasons))
@@ -220,6 +223,12 @@ def _deadline_s(remaining_s: float | None) -> float | None:
 
 
 async def refuse(context: Context, statuses: StatusTable, error: Exception) -> NoReturn:
-    """End a call with the status of an error."""
+    """End a call with the status of an error.
+
+    Args:
+        context: of the call.
+        statuses: status of each error class.
+        error: of any class; one that is not Smelt's is INTERNAL.
+    """
     refusal = statuses.refusal_of(error)
     await context.abort(refusal.code, refusal.details, refusal.trailing)

@@ -48,7 +48,13 @@ class InferenceStreams:
     async def serve(
         self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: Context
     ) -> AsyncIterator[bytes]:
-        """Serialised ModelStreamInferResponses, one for each request, in the order of these."""
+        """Serialised ModelStreamInferResponses, one for each request, in the requests' order.
+
+        Args:
+            requests: of the client; at most `MAX_AHEAD` are read ahead.
+            deadline_s: of the stream, passed on with each request; None without one.
+            context: of the call; aborted at the first error where the client asked for gRPC errors.
+        """
         is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
         queue = _Ahead()
         reading = asyncio.create_task(self._read(requests, deadline_s, context, queue))

@@ -69,7 +69,13 @@ class RequestMetrics(RequestObserver):
             self._recorder.count(metric, model=call.model, version=call.version, reason=reason)
 
     def record_wait(self, replica: ReplicaInfo, version: str, waited_s: float) -> None:
-        """Add the time that one replica took, whatever it answered."""
+        """Record the time that one replica took, whatever it answered.
+
+        Args:
+            replica: that was asked.
+            version: that served the request.
+            waited_s: from sending the request to its answer.
+        """
         self._drop_forgotten()
         engine = replica.engine
         key = replica.model_name, version, replica.generation, engine.kind

@@ -62,7 +62,13 @@ def request_observers(
 def note_rejection(
     observers: Sequence[RequestObserver], call: InferenceCall, outcome: RequestOutcome
 ) -> None:
-    """Have all of them see a request that never reached inference."""
+    """Show all observers a request that was refused before inference.
+
+    Args:
+        observers: of the gateway.
+        call: with what is known of the request.
+        outcome: its status and duration.
+    """
     for observer in observers:
         observer.rejected(call, outcome)
 

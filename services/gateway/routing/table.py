@@ -115,7 +115,14 @@ def routing_table(
     now_s: float | None = None,
     slow_start_s: float = 0.0,
 ) -> RoutingTable:
-    """Sort the endpoints of models that the controller serves into pools, and weigh them."""
+    """Sort the endpoints of models that the controller serves into pools, and weigh them.
+
+    Args:
+        view: models, versions and their weights, as the controller sent them last.
+        endpoints: with an open connection; those of versions that are not served are left out.
+        now_s: `time.monotonic()`; None reads it.
+        slow_start_s: seconds in which a new replica's share rises to its whole; 0 gives it at once.
+    """
     at_s = time.monotonic() if now_s is None else now_s
     by_version: dict[tuple[str, int], list[Endpoint]] = {}
     for endpoint in endpoints:

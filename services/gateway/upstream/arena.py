@@ -86,7 +86,14 @@ class Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
     @classmethod
     def at(cls, block: Block, size: int, arena: memoryview, ended: "deque[Block]") -> Self:
-        """A slot of so many bytes in a block of that arena."""
+        """A slot in a block, its end aligned for the last tensor of a request.
+
+        Args:
+            block: large enough for `size` and the alignment.
+            size: bytes.
+            arena: the memory that all blocks are of.
+            ended: the block is appended to it when the slot is deallocated.
+        """
         begin = block.unit * UNIT_BYTES + -size % _ALIGNMENT
         slot = cls((size,), np.uint8, arena, begin)
         slot.block = block

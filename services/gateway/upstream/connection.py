@@ -263,10 +263,15 @@ async def connect(
     tls: FleetTls | None = None,
     arena: RequestArena | None = None,
 ) -> ReplicaConnection:
-    """Opens a connection to `host:port` or `unix:/path`, HELLO included.
+    """Open a connection to a replica, HELLO included.
 
-    With `tls` a TCP connection speaks it; a unix socket never does. Over a unix socket the replica
-    is lent the `arena`, if it takes it.
+    Args:
+        address: `host:port` or `unix:/path`.
+        token: of the replica; 32 zero bytes for a replica without one.
+        max_payload_bytes: the longest frame payload that is accepted.
+        timeout_s: for connecting and HELLO.
+        tls: of TCP connections; a unix socket never has it.
+        arena: memory that is shared with the replica over a unix socket, if the replica takes it.
 
     Raises:
         ConnectionLostError: nothing listens there, nothing answers within `timeout_s`, or the

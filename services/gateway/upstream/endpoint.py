@@ -41,9 +41,16 @@ class Endpoint:
     num_ejections: int = 0
 
     async def infer(self, body: Payload, timeout_s: float | None, *, trace: str) -> Payload:
-        """Send one request and count it while it is out; raises what the connection raises.
+        """Send one request and count it while it is outstanding; raises what the connection raises.
 
-        `trace` is the client's id of the request, cut short, for the replica's log.
+        Args:
+            body: a serialised ModelInferRequest.
+            timeout_s: None waits without end.
+            trace: the client's request id, cut short, for the replica's log; of a traced request
+                the trace.
+
+        Returns:
+            A serialised ModelInferResponse.
         """
         self.num_outstanding += 1
         try:

@@ -159,7 +159,15 @@ class Call(ReceiveStream):
             self._connection.writer.finish(self, block)
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
-        """End the call with a status, behind the messages that were sent; again: do nothing."""
+        """End the call with a status, behind the messages that were sent.
+
+        Does nothing when the call has ended.
+
+        Args:
+            code: OK too.
+            details: for `grpc-message`; may be empty.
+            trailing: metadata of the trailers.
+        """
         if self.is_ended:
             return
         self._settle()

@@ -40,7 +40,15 @@ class Requests:
 async def run_handler(
     call: "Call", handler: "Handler", given: "Message | CompressedMessage | Requests"
 ) -> None:
-    """Run a call's handler on its request, or on its stream of requests, and end the call."""
+    """Run a call's handler on its request, or on its stream of requests, and end the call.
+
+    Errors of the handler become the call's status; only a cancellation is raised again.
+
+    Args:
+        call: has begun.
+        handler: of the call's method.
+        given: the one message of a unary request, or the stream of messages.
+    """
     try:
         if isinstance(given, Requests):
             request: Any = given

@@ -99,7 +99,10 @@ class Decompression:
         return len(self.message)
 
     def advance(self, num_bytes: int) -> bool:
-        """Decompress up to about so many bytes in all; whether the message is complete."""
+        """Decompress until the message has about so many bytes; whether it is complete.
+
+        Raises StatusError for compressed data that is damaged, cut short or too large.
+        """
         while self.is_wanted and self.num_bytes <= num_bytes:
             is_more = self._step(num_bytes)
             self._check_size()

@@ -88,7 +88,7 @@ class ReceiveStream(SendStream, ABC):
 
     @abstractmethod
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
-        """End the call with a status."""
+        """End the call with a status; see `Call.end`."""
 
     @abstractmethod
     def fail(self, fault: StatusError) -> None:

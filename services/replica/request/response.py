@@ -34,6 +34,11 @@ def response_from_outputs(
 ) -> bytes:
     """Encode a call's outputs as a serialised ModelInferResponse.
 
+    Args:
+        call: has the wanted outputs, in order, and the bytes that shared memory has room for.
+        outputs: of the engine by name, without padding.
+        signature: of the model.
+
     Raises:
         EngineError: an output is missing, has another datatype than the model's, or strings
             that are none.

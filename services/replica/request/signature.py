@@ -120,8 +120,13 @@ class Signature:
 def fits(bucket: Bucket, sizes: Mapping[str, int], growing: Collection[str]) -> bool:
     """Whether a bucket takes sizes: no larger ones, and smaller ones only where they may grow.
 
-    Padding anything else would change the answer, whatever kind of engine it is for. What is
-    empty does not grow: then the bucket has to begin there.
+    Padding anything else would change the answer, whatever kind of engine it is for. An empty
+    dimension does not grow: the bucket has to begin at 0 there.
+
+    Args:
+        bucket: with a span of each dynamic dimension.
+        sizes: of the request; dimensions that the bucket lacks are not compared.
+        growing: dimensions that may be padded.
     """
     return all(
         (min(span.min, 1) if dim in growing else span.min) <= sizes[dim] <= span.max

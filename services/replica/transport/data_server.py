@@ -196,7 +196,7 @@ class GatewayConnection(FrameProtocol):
         self.say_hello()
 
     def check_token(self, token: bytes) -> None:
-        """Accepts a gateway that knows this replica's token."""
+        """Accepts this replica's token; raises InvalidRequestError for others."""
         wanted = self._server.token
         if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
             raise InvalidRequestError(

@@ -84,7 +84,11 @@ class RayServeFleet:
         return [key for key in keys if key is not None]
 
     def is_running(self, key: DeploymentKey) -> bool:
-        """Ask Serve for the application's status."""
+        """Whether Serve calls the application running.
+
+        Raises:
+            NotReadyError: it was deleted, or Serve gave its deployment up; with Serve's reason.
+        """
         from ray import serve
         from ray.serve.schema import ApplicationStatus
 
@@ -162,11 +166,11 @@ def application_name(key: DeploymentKey) -> str:
 
 
 def retried(ask: Callable[[], _T]) -> _T:
-    """Ask Serve, again where another thread uses its pickler.
+    """Call Serve, again where another thread uses its pickler.
 
-    Each configuration of Serve's, a status holds one too, registers the same module with the
-    pickler and takes it away; a lock over all would have a submission that hangs keep every
-    caller waiting.
+    Each Serve configuration, and so each status, registers one module with the pickler and
+    unregisters it. A lock around all calls would let one submission that hangs block every caller.
+    Raises whatever `ask` raises.
     """
     for _ in range(_MAX_PICKLER_CLASHES):
         try:
