@@ -213,11 +213,15 @@ def answer_document(
         "model_name": response.model_name,
         "model_version": response.model_version,
         "outputs": [
-            {"name": n, "datatype": DATATYPE_FROM_NUMPY[a.dtype], "shape": list(a.shape),
-             "data": _plain(a).ravel().tolist()}
+            {
+                "name": n,
+                "datatype": DATATYPE_FROM_NUMPY[a.dtype],
+                "shape": list(a.shape),
+                "data": _plain(a).ravel().tolist(),
+            }
             for n, a in outputs.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _plain(array: Array) -> Array:

@@ -63,8 +63,9 @@ class _TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # for c
             return handler  # type: ignore[return-value] # its types hide that
         if self._is_authenticated(dict(handler_call_details.invocation_metadata or ())):
             return handler
-        logger.warning("%s refused: the call has not the fleet's token",
-                       handler_call_details.method)  # fmt: skip
+        logger.warning(
+            "%s refused: the call has not the fleet's token", handler_call_details.method
+        )
         return _refusing(handler)
 
     def _is_authenticated(self, metadata: dict[str, str | bytes]) -> bool:

@@ -251,8 +251,12 @@ class BuildLoop:
         self._refusals.forget(task.name)
         logger.info(
             "task %s launched for %s version %d on %s: %s",
-            task.name, task.model, task.version, task.node_class.generation, task.reason,
-        )  # fmt: skip
+            task.name,
+            task.model,
+            task.version,
+            task.node_class.generation,
+            task.reason,
+        )
         return start
 
     def _pause_s(self, decision: Decision, view: FleetView) -> float:

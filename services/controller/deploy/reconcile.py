@@ -218,8 +218,12 @@ class ReconcileLoop:
                 self.deployments.end_pauses(which)
             num_replicas = self._state.set_engines(*which, digest, observed.engine_keys[digest])
             if num_replicas:
-                logger.info("engines of %s version %d: announced to %d replicas",
-                            version.name, version.version, num_replicas)  # fmt: skip
+                logger.info(
+                    "engines of %s version %d: announced to %d replicas",
+                    version.name,
+                    version.version,
+                    num_replicas,
+                )
 
     def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
         """Whether a deployment is not wanted, and requests have another one."""

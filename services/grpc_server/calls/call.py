@@ -33,9 +33,19 @@ class Call(ReceiveStream):
         on_end: callbacks of the end.
     """
 
-    __slots__ = ("_began_s", "_context", "_deadline_s", "_has_begun", "_is_overload",
-                 "_seen_window", "_task", "_timer", "is_cancelled", "is_handled",
-                 "on_end")  # fmt: skip
+    __slots__ = (
+        "_began_s",
+        "_context",
+        "_deadline_s",
+        "_has_begun",
+        "_is_overload",
+        "_seen_window",
+        "_task",
+        "_timer",
+        "is_cancelled",
+        "is_handled",
+        "on_end",
+    )
 
     def begin(self) -> None:
         """Start the deadline, and a handler that reads a stream."""
@@ -222,9 +232,15 @@ class Call(ReceiveStream):
             headers = self.headers
             duration_s = time.monotonic() - self._began_s
             self._connection.options.on_unhandled(
-                UnhandledCall(headers.path, self._connection.peer, headers.metadata, code,
-                          duration_s, self._is_overload)
-            )  # fmt: skip
+                UnhandledCall(
+                    path=headers.path,
+                    peer=self._connection.peer,
+                    metadata=headers.metadata,
+                    code=code,
+                    duration_s=duration_s,
+                    is_overload=self._is_overload,
+                )
+            )
 
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still end with a status.

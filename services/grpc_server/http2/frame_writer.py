@@ -59,8 +59,16 @@ class SendStream:
         num_sent: bytes that had to wait and were sent.
     """
 
-    __slots__ = ("drained", "is_queued", "last", "num_pending", "num_sent", "parts", "stream_id",
-                 "window")  # fmt: skip
+    __slots__ = (
+        "drained",
+        "is_queued",
+        "last",
+        "num_pending",
+        "num_sent",
+        "parts",
+        "stream_id",
+        "window",
+    )
 
     def __init__(self, stream_id: int, window: int) -> None:
         self.stream_id = stream_id

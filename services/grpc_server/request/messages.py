@@ -60,8 +60,18 @@ class MessageAssembler:
         large: its buffer, if it is large; None otherwise.
     """
 
-    __slots__ = ("_encoding", "_head", "_max_bytes", "_max_unpacked", "_take", "_whole",
-                 "is_compressed", "large", "num_whole_bytes", "size")  # fmt: skip
+    __slots__ = (
+        "_encoding",
+        "_head",
+        "_max_bytes",
+        "_max_unpacked",
+        "_take",
+        "_whole",
+        "is_compressed",
+        "large",
+        "num_whole_bytes",
+        "size",
+    )
 
     def __init__(
         self,

@@ -46,9 +46,10 @@ def unplaced_words(
         holders: applications with replicas on that generation, and how many each has.
     """
     there = [
-        node for node in nodes
+        node
+        for node in nodes
         if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == generation
-    ]  # fmt: skip
+    ]
     amounts: dict[str, float] = json.loads(wanted)
     if any(_has_room(amounts, free.get(node["NodeID"], {})) for node in there):
         return ""

@@ -80,6 +80,9 @@ class RayNodes:
             self._warned.add(node["NodeID"])
             logger.warning(
                 "Ray node %s at %s is not used: it %s; %s",
-                node["NodeID"][:12], node["NodeManagerAddress"], fault, _FIX,
-            )  # fmt: skip
+                node["NodeID"][:12],
+                node["NodeManagerAddress"],
+                fault,
+                _FIX,
+            )
         return found
