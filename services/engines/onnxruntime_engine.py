@@ -121,7 +121,7 @@ def run_as_values(
     """
     from onnxruntime import OrtValue
 
-    # The session reads the arrays where they are: they have to live until it is done.
+    # The session reads the arrays where they are: they have to be kept until it is done.
     arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
     values = {
         name: OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_BFLOAT16)
@@ -171,7 +171,7 @@ def open_session(
     # As torch's threads do (`waiting_threads`): they share the processors with others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _ERRORS_ONLY
-    # A reference shares no rewrite of the graph with what it judges.
+    # A reference shares no rewrite of the graph with the engine that it checks.
     if not is_optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(

@@ -81,7 +81,7 @@ class TensorrtEngine(GuardedEngine):
         stream = torch.cuda.current_stream()
         if not context.execute_async_v3(stream.cuda_stream):
             raise EngineError("TensorRT failed to run: execute_async_v3 answered false")
-        # The input tensors must live until the kernels that read them have run.
+        # The input tensors must be kept until the kernels that read them have run.
         stream.synchronize()
         return [array_from_tensor(tensor) for tensor in outputs]
 

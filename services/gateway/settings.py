@@ -34,7 +34,7 @@ class GatewaySettings(FleetSecuritySettings):
         ready_fd: inherited pipe that gets one JSON line once clients can connect; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
         gateway_id: how the controller's log names this process.
-        server_name: as ServerMetadata says it; some clients of Triton want "triton".
+        server_name: as ServerMetadata has it; some clients of Triton want "triton".
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer. Requests of other methods than inference
             have 1 MiB at most.

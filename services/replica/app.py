@@ -21,7 +21,7 @@ _SHUTDOWN_TIMEOUT_S = 40.0
 # A share that orders placement and never blocks it: threads are the engine's business.
 _NUM_CPUS = 0.1
 # Half the cost of an image-sized request was page faults of memory that malloc had just
-# given back to the system; with these it keeps what it has.
+# returned to the system; with these it keeps what it has.
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",

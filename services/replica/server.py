@@ -162,7 +162,7 @@ class ReplicaServer:
         )
 
     async def check_health(self) -> None:
-        """Prove that the data port answers and the engine's thread and batcher live.
+        """Check that the data port answers and the engine's thread and batcher run.
 
         Raises:
             EngineError: the replica must be replaced; gateways are informed at once.

@@ -39,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         own = {name: value for name, value in vars(record).items() if _is_field(name)}
-        # A field must never hide what the record itself says.
+        # A field must never replace one of the record's own.
         return json.dumps({**own, **fields}, ensure_ascii=False, default=str)
 
 

@@ -174,7 +174,7 @@ class Tracing:
         return decision is self._sampled
 
     def parent_of(self, carried: CarriedTrace | None) -> "Context":
-        """The context that another process speaks of; an empty one for none, or for nonsense."""
+        """The context that another process sent; an empty one for none, or for a malformed one."""
         if carried is None:
             return self._nobody
         texts = dict(zip(_FIELDS, (carried.traceparent, carried.tracestate), strict=True))

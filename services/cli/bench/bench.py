@@ -119,7 +119,7 @@ async def _measured(
 
 
 async def _engine_now(ask: Callable[[], Awaitable[pb.ModelConfig]]) -> str:
-    """What serves, or why the gateway does not say: the figures stand, whatever the load did."""
+    """What serves, or why that is unknown: the figures of the load count all the same."""
     try:
         return _engine(await ask())
     except SmeltError as error:

@@ -56,7 +56,7 @@ def run_build(
     show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
     if not as_json and not is_anything_there(report):
         print_error(f"no engine of {name} can be built as asked; the reasons stand above")
-    # A script that asked for an engine must not go on without one.
+    # A script that needs an engine must not go on without one.
     return 0 if report.is_success and is_anything_there(report) else 1
 
 

@@ -77,7 +77,7 @@ def _in_use(settings: CliSettings, registry: Registry) -> InUse:
         with suppress(ValueError):
             state.apply(event)
     serving = {event.key for event in state.serving() if event.key}
-    # Replicas tell what they run now, which an event may not yet.
+    # Replicas report what they run now; an event of it may be missing still.
     snapshot, _ = fleet_or_why_not(settings)
     if snapshot is not None:
         serving |= {report.engine_digest for report in snapshot.replicas if report.engine_digest}

@@ -49,7 +49,7 @@ class DemoLoop:
             version: that is followed.
             look: the fleet as it is now.
             lines: gets a line for each event.
-            traffic: asks the model meanwhile.
+            traffic: sends requests meanwhile.
             clock: in seconds.
         """
         self._settings = settings
@@ -71,7 +71,7 @@ class DemoLoop:
             position: events after it are shown.
 
         Returns:
-            What `smelt why` says of each generation that serves, with why it was given up.
+            What `smelt why` shows of each generation that serves, with why it was given up.
 
         Raises:
             SmeltError: the model cannot serve, or the controller does not answer.

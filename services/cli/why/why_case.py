@@ -137,7 +137,7 @@ def _facts(
 def _plan(plans: Sequence[BuildPlan], facts: DeviceFacts | None) -> BuildPlan | None:
     if facts is None:
         return plans[-1] if plans else None
-    # Made on this very device. Which release's code it was made by is not asked: the digest of the
+    # Made on this very device. Which release's code made it does not matter: the digest of the
     # code that is here takes longer than all else.
     if made_here := [plan for plan in plans if plan.facts == facts]:
         return made_here[-1]

@@ -6,8 +6,8 @@ leases/controller/<n>.json     the same, of the one controller that has what is 
 Taking, renewing and releasing a lease are one and the same step: to create the next number.
 Of all who try, one succeeds, on every store that honours a conditional create; a holder whose
 number was taken by another has lost its lease. The holder of the newest number removes the older
-ones, a dead worker's too, so that one or two are left of each key; a worker that finds a higher
-number than the one that it created, because its own was removed, has lost its lease as well.
+ones, those of workers that ended too, so that one or two are left of each key; a worker that finds
+a higher number than the one that it created, because its own was removed, has lost its lease too.
 No permission to change or delete is needed: without it the older ones stay.
 
 A worker that is killed renews no more. On its own machine its process is seen to be gone; clocks

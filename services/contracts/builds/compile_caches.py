@@ -1,4 +1,4 @@
-"""What compilers may use again, kept in the store: a help that no engine's identity knows of.
+"""What compilers may use again, kept in the store: no build key depends on it.
 
 caches/<scope digest>/<n>.json   CacheRevision; the newest counts
 

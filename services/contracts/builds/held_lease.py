@@ -84,7 +84,7 @@ class HeldLease:
             self._wake.set()
 
     def lost_to(self) -> str:
-        """Who took the lease, in words; "" while it is ours."""
+        """Which process took the lease; "" while it is ours."""
         return self._lost_to
 
     def _beat(self) -> None:
@@ -138,7 +138,7 @@ def take_lease(
         key_digest: what the lease is of.
         found: the newest lease.
         lease_s: seconds without a renewal after which others may take it.
-        kept_lease_s: the same for a store that keeps each renewal for ever: rarely renewed, so
+        kept_lease_s: the same for a store that never deletes a renewal: rarely renewed, so
             that a lease of months stays small.
 
     Raises:

@@ -27,7 +27,7 @@ def check_num_strings(where: str, shape: Sequence[int]) -> None:
     """Refuse a BYTES tensor that is too large for a request, by its shape alone.
 
     Raises:
-        InvalidRequestError: says how many strings it has and how many are taken.
+        InvalidRequestError: with the number of strings found and the number allowed.
     """
     if (num := math.prod(shape)) > MAX_STRINGS:
         raise InvalidRequestError(
@@ -129,7 +129,7 @@ def check_strings(name: str, array: _Strings) -> None:
     """Refuse an array of objects that are not all `str`.
 
     Raises:
-        InvalidRequestError: says which element it is and what it is.
+        InvalidRequestError: names the element and its type.
     """
     for at, text in enumerate(array.ravel().tolist()):
         if type(text) is not str:

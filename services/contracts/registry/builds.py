@@ -27,11 +27,11 @@ class BuildRegistry(RecordKeeper):
 
     @property
     def keeps_leases(self) -> bool:
-        """Whether the store refused to delete a lease: each renewal costs room then."""
+        """Whether the store refused to delete a lease: each renewal adds an object then."""
         return self._is_delete_refused
 
     def write_plan(self, plan: BuildPlan) -> bool:
-        """Keep a plan; False when the newest of its class says the same already."""
+        """Keep a plan; False when the newest of its class is equal already."""
         newest = self.build_plan(plan.model, plan.version, plan.node_class)
         if newest is not None and newest.says_same(plan):
             return False
@@ -142,7 +142,7 @@ class BuildRegistry(RecordKeeper):
         return is_newest
 
     def _forget(self, keys: Iterable[str]) -> None:
-        """Remove documents that say nothing any more; where that is refused they stay."""
+        """Remove documents that are superseded; where that is refused they stay."""
         try:
             for key in keys:
                 self._store.delete(key)

@@ -187,7 +187,7 @@ def _master_folder(master_digest: str) -> str:
 
 
 def _proofs_prefix(folder: str, manifest_sha256: str) -> str:
-    # A proof is about bytes, not about a key: proofs of a publisher that died or lost the
+    # A proof is about bytes, not about a key: proofs of a publisher that ended or lost the
     # race for this key must never count for the engine that another one published.
     return f"{folder}proofs/{manifest_sha256}/"
 

@@ -188,7 +188,7 @@ class ModelRegistry(RecordKeeper):
         """One version of a model, the latest when none is given.
 
         Raises:
-            NotFoundError: says which models or versions exist.
+            NotFoundError: names the models or versions that exist.
         """
         return self._version(name, self._wanted(name, version)[-1])
 
@@ -212,7 +212,7 @@ class ModelRegistry(RecordKeeper):
     ) -> dict[int, str]:
         """Have versions served no more, all of them when none is given.
 
-        Masters and engines stay: their names say what they are, and another version may use
+        Masters and engines stay: their keys are digests, and another version may use
         them, also one that is added later.
 
         Args:
@@ -224,7 +224,7 @@ class ModelRegistry(RecordKeeper):
             Which, each with why its document cannot be read; "" where it can.
 
         Raises:
-            NotFoundError: says which models or versions exist.
+            NotFoundError: names the models or versions that exist.
         """
         numbers = self._wanted(name, version)
         _, unread = self.readable_versions(name)
@@ -301,7 +301,7 @@ def _is_same_interface(record: MasterRecord, opened: PublishableMaster) -> bool:
 
 
 def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
-    """Whether publishing would say nothing new; the master differs after a better export."""
+    """Whether publishing would change nothing; the master differs after a better export."""
     return (
         latest.source_fingerprint == version.source_fingerprint
         and latest.recipe == version.recipe

@@ -1,4 +1,4 @@
-"""Which models are to be served: all that the store has, but those that somebody unloaded.
+"""Which models are to be served: all in the store, but those that were unloaded.
 
 Each change is a numbered document, and the last one counts. A version that is published later
 changes nothing: a model that was unloaded stays so until it is loaded.
@@ -31,7 +31,7 @@ class ServingChange(Document):
 
 
 class ServingRegistry(RecordKeeper):
-    """Notes who is unloaded, and finds them."""
+    """Keeps which models are unloaded, and finds them."""
 
     def unloaded_models(self) -> set[str]:
         """Names of the models that were unloaded and not loaded since."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it needs a library of cryptography, which a gateway has not
 
 
 class TrustRegistry(RecordKeeper):
-    """Keeps signatures, and says which engines lack one."""
+    """Keeps signatures, and finds engines that lack one."""
 
     def sign(
         self, manifest: EngineManifest, proof: Proof, master: MasterRecord, signer: Signer
@@ -41,7 +41,7 @@ class TrustRegistry(RecordKeeper):
         """
         payload = statement(manifest, proof, master)
         key = _signature_key(manifest.key, payload, signer.keyid)
-        # Two signatures of one payload differ; the one that is there says the same.
+        # Two signatures of one payload differ; the one that is there is as good.
         with suppress(AlreadyPublishedError):
             self._records.create(key, signer.sign(payload))
 

@@ -12,7 +12,7 @@ _Stamp = tuple[int, int, int]
 
 
 class WatchedFile:
-    """Tells whether a file is another one than when it was last read.
+    """Detects that a file is another one than when it was last read.
 
     Links are followed: Kubernetes rotates a mounted Secret by turning a link.
     """
@@ -30,7 +30,7 @@ class WatchedFile:
     def read(self) -> bytes:
         """Its bytes; changes from here on count. Raises OSError."""
         # Until it is read it counts as changed: what kept it from being read, as a right that is
-        # given back, need not show as a change.
+        # reused, need not show as a change.
         self.forget()
         # The stamp first: what is written in between shows as a change, and is read again.
         stamp = self._stamp()
@@ -64,7 +64,7 @@ class WatchedFile:
 
 
 class Complaint:
-    """Says what is wrong with a file once, though it is tried again and again."""
+    """Logs what is wrong with a file once, though it is read again and again."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """`say` writes it to a log."""

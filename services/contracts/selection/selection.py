@@ -131,7 +131,7 @@ def select(
             none.
         failed_digests: engines that failed to load on this device before.
         untrusted: why engines lack a trusted signature, by digest (`Registry.untrusted`).
-        runs: joint runs of the master that may be believed (`Registry.joint_runs`).
+        runs: joint runs of the master that are trusted (`Registry.joint_runs`).
         serving: digest of the engine that serves now; "" for the fallback, or for nothing.
     """
     fitting: list[PublishedEngine] = []

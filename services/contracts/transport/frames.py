@@ -139,7 +139,7 @@ def encode_hello(token: bytes = NO_TOKEN) -> bytes:
 
     `token` is what a replica sent the controller when it attached, and the controller the
     gateways: a peer that knows it is of this fleet, and means this very replica. Addresses do not
-    say that much, as another process may listen on a dead replica's port.
+    check that, as another process may listen on the port of a replica that ended.
     """
     return _HELLO.pack(_MAGIC, PROTOCOL_VERSION, token)
 
@@ -149,7 +149,7 @@ def decode_hello(frame: Frame) -> bytes:
 
     Raises:
         InvalidRequestError: the first frame is not a HELLO of this protocol.
-        UnsupportedFeatureError: the peer speaks another version of it.
+        UnsupportedFeatureError: the peer has another version of it.
     """
     if frame.kind is not Kind.HELLO or len(frame.meta) != _HELLO.size:
         raise InvalidRequestError(
@@ -187,7 +187,7 @@ def decode_infer(frame: Frame) -> InferFrame:
     """The request in an INFER frame.
 
     Raises:
-        InvalidRequestError: the meta does not hold what it says.
+        InvalidRequestError: the meta is malformed.
     """
     meta = frame.meta
     try:

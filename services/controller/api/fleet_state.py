@@ -146,7 +146,7 @@ class FleetState:
         """Register a replica by its first report, and announce the engines of its model.
 
         There may be other ones than those it began with: its stream can take seconds while it
-        loads, and an earlier controller may have died before it announced one. Before the first
+        loads, and an earlier controller may have ended before it announced one. Before the first
         look at the store none are known; that look announces them.
         """
         replica = AttachedReplica(report=report)

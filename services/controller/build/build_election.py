@@ -35,7 +35,7 @@ class BuildElection:
     def __init__(
         self, registry: BuildRegistry, *, lease_s: float = LEASE_S, poll_s: float = _POLL_S
     ) -> None:
-        """Nothing is asked of the store yet.
+        """Nothing is read from the store yet.
 
         Args:
             registry: on the store.

@@ -1,6 +1,6 @@
 """The build loop: what the nodes of the fleet lack, against what is being built.
 
-Level-triggered: each sync asks the launcher, then reads the whole store, decides with
+Level-triggered: each sync lists the launcher's tasks, then reads the whole store, decides with
 `build_policy.decide` and launches what is due. All state is in the store and with the
 launcher, so a controller that is killed anywhere goes on after it is started again:
 
@@ -126,7 +126,7 @@ class BuildLoop:
         self.latest: tuple[FleetView, Registry] | None = None
 
     def _forget(self) -> None:
-        """Know of tasks and events what the store says, and nothing from an earlier lease."""
+        """Take tasks and events from the store, and nothing from an earlier lease."""
         pace = self._pace
         clock = self._clock
         self._accounts = TaskAccounts(

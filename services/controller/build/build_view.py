@@ -1,4 +1,4 @@
-"""What the build policy looks at, and the small questions that it asks of it. Pure."""
+"""What the build policy looks at, and simple queries on it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -150,7 +150,7 @@ def distinct_pools(pools: Sequence[NodePool]) -> list[NodePool]:
 
 
 def _knows_better(other: NodePool, pool: NodePool) -> bool:
-    """Whether what one source knows of these nodes is a part of what the other knows."""
+    """Whether one source's facts on these nodes are a part of the other's."""
     if not pool.node_class.may_be(other.node_class) or (pool.num_nodes and not other.num_nodes):
         return False
     return _known_fields(pool.node_class) < _known_fields(other.node_class)

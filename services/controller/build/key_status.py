@@ -73,7 +73,7 @@ class KeyStatus:
 
     Attributes:
         engine: when it is published, proven or not.
-        num_failures: in a row, those that a rebuild request forgave not counted; those for
+        num_failures: in a row, not counting those that a rebuild request disregards; those for
             which memory was short are, though they never give the key up.
         next_attempt_at: not before that; None unless it failed and is tried again.
         reason: why it is not proven, in words; "" when it is.
@@ -97,7 +97,7 @@ def key_status(
     plan: BuildPlan | None = None,
     failed_at: datetime | None = None,
 ) -> KeyStatus:
-    """Judge one planned key for nodes of a generation.
+    """The status of one planned key for nodes of a generation.
 
     Args:
         planned: the key.
@@ -185,7 +185,7 @@ def is_to_be_proven_again(
 def _is_outdated(proof: Proof, plan: BuildPlan | None) -> bool:
     """Whether a verdict is of other code than a plan's, and older than the plan.
 
-    So once for each plan: nodes of two releases would replace each other's proofs for ever.
+    So once for each plan: nodes of two releases would replace each other's proofs without end.
     """
     if plan is None or proof.created_at >= plan.created_at:
         return False
@@ -207,7 +207,7 @@ def _failures_that_count(
     requests: Sequence[RebuildRequest],
     plan: BuildPlan | None,
 ) -> list[BuildRecord]:
-    """The failures since the last success or outdated verdict, none that a request forgave."""
+    """The failures since the last success or outdated verdict, none that a request disregards."""
     # Requests hold how many records there were: those are only ever appended to, oldest first.
     forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
     failures: list[BuildRecord] = []

@@ -31,7 +31,7 @@ class TaskAccounts:
         nodes_gone_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is asked of store or launcher yet.
+        """Neither store nor launcher is called yet.
 
         Args:
             registry: gets the records.
@@ -123,7 +123,7 @@ class TaskAccounts:
         """Whether the loss of its node is no fault of what a task was at.
 
         Planning, which comes before any build, takes no node down. A build may, so that only
-        the first node that an attempt loses is forgiven: the second is charged as a failure.
+        the first node that an attempt loses is no failure, the second one is.
         """
         if start.key_digests:
             end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)

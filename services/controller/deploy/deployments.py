@@ -26,7 +26,7 @@ _PAUSE_AFTER_FAULT_S = 1.0
 _MISSED_BEFORE_FORGOTTEN = 2
 _FIRST_RETRY_S = 15.0
 _LAST_RETRY_S = 600.0
-# A model that loads for minutes need not be asked for ten times in each second of them.
+# A model that loads for minutes need not be polled ten times a second.
 _SLOWEST_STATUS_PERIOD_S = 2.0
 # Placing takes a moment; from then on the reason for the wait is shown.
 _UNPLACED_AFTER_S = 10.0
@@ -228,7 +228,7 @@ class Deployments:
             logger.warning("%s version %d on %s is not deployed: %s", *key, error)
             self._note_failure(deployment, str(error))
         except Exception as error:
-            # Whatever Serve raises: the model must not look as if it were loading for ever.
+            # Whatever Serve raises: the model must not be shown as loading without end.
             logger.exception("deploy of %s version %d on %s failed", *key)
             self._note_failure(deployment, str(error))
         else:
@@ -286,7 +286,7 @@ class Deployments:
         deployment.retry_at_s = self._clock() + wait_s
 
     async def _is_running(self, key: DeploymentKey) -> bool:
-        """Ask; a question that fails is no state of the deployment, so it is asked again."""
+        """Read the status; a failed call is no state of the deployment, so it is repeated."""
         try:
             return await self._threads.ask(self._replicas.is_running, key)
         except SmeltError:

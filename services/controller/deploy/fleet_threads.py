@@ -15,7 +15,7 @@ _NUM_ASKING = 4
 # still take, and the next pass looks whether it did.
 SUBMIT_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 30.0
-# Threads that hang for ever cost their stacks: from here on Ray counts as away.
+# Threads that hang keep their stacks: from this number on Ray counts as unreachable.
 _MAX_STUCK = 64
 
 
@@ -55,7 +55,7 @@ class FleetThreads:
             ) from error
 
     def _count_stuck(self) -> None:
-        """When each thread has had a question that hung, ask with new ones."""
+        """When a call hangs in each thread, call in new ones."""
         self._num_stuck += 1
         if self._num_stuck % _NUM_ASKING == 0 and self._num_stuck < _MAX_STUCK:
             self._asking.shutdown(wait=False)

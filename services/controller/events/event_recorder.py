@@ -114,7 +114,7 @@ class EventRecorder:
 
     def _timed(self, event: Event, now: datetime) -> Event:
         changed = self._state.changed_at(event)
-        # Engines and proofs say when they were made; what is older than the change did not
+        # Engines and proofs have their time; what is older than the change did not
         # follow from it.
         happened = _parsed(event.mark) or now
         seconds = (now - datetime.fromisoformat(changed)).total_seconds() if changed else None

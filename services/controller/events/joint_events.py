@@ -1,7 +1,7 @@
 """What a joint run changed: which engine is best now, by how much, and in whose place. Pure.
 
 The event of a proof is of one engine alone, in its own state of the machine, and stays as it was
-recorded. Only this one says how engines compare.
+recorded. Only this one compares engines.
 """
 
 from collections.abc import Iterator, Sequence
@@ -120,7 +120,7 @@ def _place_words(now: Selection, before: Selection) -> str:
 
 
 def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
-    """What the run says of the others: it may correct their proofs."""
+    """The run's results for the others: it may correct their proofs."""
     if now.engine is None:
         return ""
     gated = {r.digest: _GATED_WORDS[r.reason] for r in now.rejections if r.reason in GATED}

@@ -30,7 +30,7 @@ def compile_cache(cache_dir: Path) -> Path:
 def use_compile_cache(cache_dir: Path) -> None:
     """Have this process and its children compile into that folder; before torch compiles.
 
-    A folder that the environment names already stays: then somebody else keeps it in bounds.
+    A folder that the environment names already stays: then its owner keeps it in bounds.
     """
     os.environ.setdefault(_VARIABLE, str(compile_cache(cache_dir)))
 

@@ -1,4 +1,4 @@
-"""What an Inductor engine for a GPU says of itself: its artifacts, their weights, the padding."""
+"""The index of an Inductor engine for a GPU: its artifacts, their weights, the padding."""
 
 from pydantic import Field
 

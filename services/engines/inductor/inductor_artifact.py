@@ -2,7 +2,7 @@
 
 A request is padded to the largest sizes of the cheapest bucket that holds it, replayed, and
 its part of the outputs is copied out. Smaller ones than a bucket's least were never proven:
-whoever joins requests makes those larger that may be. The device is an argument, so the same
+the batcher pads those that may grow. The device is an argument, so the same
 path runs on a CPU in tests.
 """
 

@@ -40,7 +40,7 @@ def guarded(
 
     Args:
         handlers: by the names of their RPCs.
-        gate: says who asks.
+        gate: identifies the caller.
         statuses: of errors.
         on_rejected: called for each request for a model that is refused here.
     """
@@ -167,7 +167,7 @@ async def _permitted(
 
 
 def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:
-    """The verb that a method wants, and where its request says the model."""
+    """The verb that a method needs, and the field of its request that names the model."""
     if name == "ModelInfer":
         return Verb.INFER, lambda body: request_head_from_bytes(body).model_name
     if name in _QUESTIONS:

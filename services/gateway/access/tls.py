@@ -153,7 +153,7 @@ def _context_of(
 
 def _verify_clients(context: ssl.SSLContext, authorities: list[x509.Certificate]) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
-    # An authority that another one signed is believed too; its root need not be in the file.
+    # An authority that another one signed is trusted too; its root need not be in the file.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(
         cadata=b"".join(c.public_bytes(Encoding.DER) for c in authorities)

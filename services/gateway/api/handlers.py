@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 UnaryMethod = Callable[[Any], Awaitable[Message]]
 # Such requests are names; what a parser makes of bytes can be fifty times their size.
 _MAX_UNARY_REQUEST_BYTES: Final = 1 << 20
-# A gateway that is asked too much is alive all the same.
+# A gateway under overload is live all the same.
 _PROBES: Final = frozenset(("ServerLive", "ServerReady"))
 _NOTHING_IS_ON: Final = disabled_reasons()
 
@@ -182,7 +182,7 @@ def _unary_handler(name: str, method: UnaryMethod, statuses: StatusTable) -> "Ha
 def _request_parser(
     message_class: type[Message],
 ) -> "Callable[[bytes], Message | InvalidRequestError]":
-    """Makes messages of bytes, or says why not: gRPC has no status for what raises here."""
+    """Parses a message, or raises with the reason: gRPC has no status for what raises here."""
 
     def parse(body: bytes) -> Message | InvalidRequestError:
         name = message_class.DESCRIPTOR.full_name

@@ -47,7 +47,7 @@ class MetadataServicer:
         self._extensions = sorted(extensions)
 
     async def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        """Live as long as it answers."""
+        """Always true: it answers."""
         return pb.ServerLiveResponse(live=True)
 
     async def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:

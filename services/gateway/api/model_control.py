@@ -25,7 +25,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
 
-# What the controller says of a fleet is here within a stream message; then a connection opens.
+# A change of the fleet is here within one stream message; then a connection opens.
 FOLLOW_TIMEOUT_S: Final = 60.0
 # The controller itself waits for a model for ten minutes.
 SET_SERVED_TIMEOUT_S: Final = 660.0

@@ -1,7 +1,7 @@
 """ModelStreamInfer: many requests on one stream, answered in their order.
 
 Triton's terms: the error of a request is sent in its own message and the stream goes on, unless
-the client asked for gRPC errors; every answer says that it is its request's last one, which is
+the client asked for gRPC errors; every answer is marked as its request's last one, which is
 what clients of models with several answers wait for.
 """
 
@@ -85,7 +85,7 @@ class InferenceStreams:
         queue: "_Ahead",
     ) -> None:
         try:
-            # First: a request that is not taken yet is in its client's charge.
+            # First: a request that is not taken yet is in its client's flow-control window.
             await queue.has_room()
             async for incoming in requests:
                 answer = asyncio.create_task(self._result(incoming, deadline_s))

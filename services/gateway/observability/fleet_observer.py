@@ -70,7 +70,7 @@ class FleetObserver:
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def note_controller(self, is_heard: bool) -> None:
-        """Say whether the controller speaks to this gateway."""
+        """Show whether the controller is connected."""
         self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_heard))
 
     def note_connections(self, number: int, reason: str) -> None:

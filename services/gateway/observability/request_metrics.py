@@ -11,7 +11,7 @@ from services.gateway.routing.fleet_view import ReplicaInfo
 from services.telemetry import catalog
 from services.telemetry.recorder import Observer, Recorder
 
-# Requests that got no answer, by the status that says why.
+# Requests that got no answer, by status.
 _UNANSWERED: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED: catalog.REQUESTS_EXPIRED,
     grpc.StatusCode.CANCELLED: catalog.REQUESTS_CANCELLED,

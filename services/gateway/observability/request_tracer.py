@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-# W3C lets a list of vendors be this long; the frame to the replica has room for it.
+# W3C lets a list of vendors be this long; the frame to the replica can hold it.
 _MAX_TRACESTATE_LENGTH: Final = 512
 
 

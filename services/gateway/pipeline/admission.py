@@ -57,7 +57,7 @@ class Bound:
                 retry_after_s=self.retry_after_s(),
             )
         if not self.num_in_flight:
-            # Pace is that of busy times: an hour without requests says nothing of it.
+            # The rate is that of busy times: an hour without requests is no low rate.
             self._mark_s, self._mark_ended = self._clock(), self._num_ended
         self.num_in_flight += 1
 
@@ -84,7 +84,7 @@ class Bound:
 class AdmittedInference:
     """Refuses requests beyond the gateway's bounds, before their bytes are looked at.
 
-    Large requests hold room of their own from when they begin to come, so that the bytes of
+    Large requests reserve memory from when they begin to come, so that the bytes of
     others alone are counted here.
     """
 

@@ -32,7 +32,7 @@ from services.telemetry import catalog
 from services.telemetry.logs import REQUEST_ID
 from services.telemetry.recorder import Recorder
 
-# A client may choose an id of any length; a log line and a frame have little room for it.
+# A client may choose an id of any length; a log line and a frame are bounded.
 _MAX_TRACE_LENGTH = 128
 # Replicas that are asked at most, one after the other: those that drain did not run the request.
 _MAX_TRIED = 3
@@ -152,7 +152,7 @@ class ForwardedInference:
         try:
             return await endpoint.infer(call.body, remaining_s, trace=trace)
         except ConnectionLostError:
-            # At once: a dead replica fails fast, and so would look like the least loaded.
+            # At once: a replica that ended fails fast, and would look like the least loaded.
             self._endpoints.eject(endpoint)
             raise
         except SmeltError as error:

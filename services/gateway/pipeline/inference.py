@@ -89,7 +89,7 @@ class RequestOutcome(NamedTuple):
         duration_s: from arrival to answer.
         num_bytes: of the answer.
         error: what it was refused with; None where that is not known, and for an answer.
-        is_overload: the server had no room for it.
+        is_overload: a bound of memory or of requests was reached.
     """
 
     code: grpc.StatusCode

@@ -1,6 +1,6 @@
 """Answers that were given before: an interceptor that models opt into with their recipe.
 
-The key is the model version and the request without its id, so that it says nothing of engines:
+The key is the model version and the request without its id, so that it does not depend on engines:
 an answer stays while engines come and go, and ends with the version, which a change of the
 master or the recipe makes a new one of.
 """
@@ -54,7 +54,7 @@ class AnswerStore:
         return answer
 
     def put(self, key: bytes, answer: Payload) -> None:
-        """Keep an answer, unless it alone would take a good part of the room."""
+        """Keep an answer, unless it alone would take a good part of the memory."""
         if len(answer) + ENTRY_OVERHEAD_BYTES > self._max_bytes // _LARGEST_SHARE:
             return
         former = self._answers.pop(key, None)

@@ -64,7 +64,7 @@ def others_than(
     """The replicas to retry on.
 
     A host that goes down takes its replicas with it one by one, and so does a device's driver:
-    for some moments the neighbours of a lost replica only look alive.
+    for some moments the other replicas of a lost one's host only look reachable.
 
     Args:
         tried: the replicas that were asked, the last one last; not empty.

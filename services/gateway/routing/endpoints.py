@@ -31,7 +31,7 @@ class EndpointSet:
         self._next_look: asyncio.TimerHandle | None = None
 
     def apply(self, view: DiscoveredFleet) -> None:
-        """Take over what the controller says: connect to new replicas, let others go.
+        """Take the controller's view: connect to new replicas, let others go.
 
         A replica that the controller lost sight of is kept, as a cut between those two takes
         nothing from its clients. One that answers may serve, so a lost connection to it is opened

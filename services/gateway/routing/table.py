@@ -136,7 +136,7 @@ def routing_table(
     # Sorted, so that a session's share is of the same version in every gateway.
     for (name, number), members in sorted(by_version.items(), key=lambda item: item[0]):
         weigh(members, at_s, slow_start_s)
-        # Somebody has to answer: where all are outliers, none is.
+        # A pool must not be empty: where all are outliers, none is.
         chosen = [each for each in members if each.ejected_until_s <= at_s] or members
         pool = Pool(
             model=name, version=str(number), endpoints=tuple(members), choice=choice_of(chosen)

@@ -73,7 +73,7 @@ class SharedMemoryInference:
         try:
             request = pb.ModelInferRequest.FromString(head)
         except DecodeError:
-            return await self._inner.answer(call)  # which says so in due words
+            return await self._inner.answer(call)  # which raises the fitting error
         with ExitStack() as held:
             targets = self._targets(request, held)
             pieces = self._pieces(request, raw_contents, held)

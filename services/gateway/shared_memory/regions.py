@@ -22,7 +22,7 @@ FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where shm_open keeps its object
 # Each holds an open file.
 MAX_REGIONS: Final = 512
 _MAX_NAME_LENGTH: Final = 255
-# Not to be led elsewhere by a link, and not to wait where somebody put a pipe.
+# Not to be led elsewhere by a link, and not to block on a named pipe.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _Status = pb.SystemSharedMemoryStatusResponse
 

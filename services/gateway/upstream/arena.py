@@ -23,7 +23,7 @@ MIN_ARENA_BYTES: Final = MAX_SLOT_BYTES
 _ALIGNMENT: Final = 64
 # Loans that are looked at for each slot that is taken: more than one comes back, on average.
 _LOOKS: Final = 4
-# And when there is no room: more would take longer than the copy that they may spare.
+# And when the arena is full: more would take longer than the copy that they may spare.
 _MANY_LOOKS: Final = 128
 
 
@@ -142,7 +142,7 @@ class RequestArena:
         return self._units.count(1) * UNIT_BYTES
 
     def take(self, size: int) -> memoryview | None:
-        """Memory for a request of so many bytes; None when there is no use or no room for it."""
+        """Memory for a request of so many bytes; None without use for it, or when full."""
         if not self.consumers or not 0 < size <= MAX_SLOT_BYTES - _ALIGNMENT:
             return None
         free = bytes(-(-(size + _ALIGNMENT - 1) // UNIT_BYTES))

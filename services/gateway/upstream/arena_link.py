@@ -114,7 +114,7 @@ async def lend_arena(
         arena: what is lent.
         data_path: of the replica's data socket.
         token: of the replica.
-        announce: tells it on the data connection which link to look at; raises SmeltError.
+        announce: names the link to the replica on the data connection; raises SmeltError.
     """
     link = None
     try:
@@ -136,7 +136,7 @@ async def _open_link(arena: RequestArena, data_path: str, token: bytes) -> Arena
 
     Raises:
         OSError: no memory port listens there, or the kernel has none for the ledger.
-        ConnectionLostError: the replica refuses it, and says why.
+        ConnectionLostError: the replica refuses it, with a reason.
     """
     link_id = secrets.token_bytes(LINK_ID_BYTES)
     descriptor, ledger = sealed_memory(
@@ -169,7 +169,7 @@ async def _greeted(
         await asyncio.get_running_loop().sock_connect(peer, memory_path(data_path))
         _require_own_user(peer)
         greeting = GREETING.pack(MAGIC, VERSION, token, link_id)
-        # Nothing was written before, so there is room for all of it.
+        # Nothing was written before, so all of it fits into the socket's buffer.
         socket.send_fds(peer, [greeting], descriptors)
     except BaseException:
         peer.close()

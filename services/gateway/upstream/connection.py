@@ -1,7 +1,7 @@
 """One multiplexed connection from a gateway to a replica.
 
 Many requests are in flight on it at once; answers come in any order. A cancelled request
-tells the replica so. When the connection is lost every request on it fails at once with
+sends the replica CANCEL. When the connection is lost every request on it fails at once with
 ConnectionLostError, which says whether the replica may have run it.
 """
 
@@ -207,7 +207,7 @@ class ReplicaConnection(FrameProtocol):
     # ---- what FrameProtocol calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says HELLO."""
+        """Sends HELLO."""
         super().connection_made(transport)
         self.say_hello()
 

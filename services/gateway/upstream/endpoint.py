@@ -19,7 +19,7 @@ class Endpoint:
         weight: its share of the load relative to the others of its pool, once it is warm.
         cost: what one more request costs here, relative to the others; low where it is fast.
         num_failures: answers in a row that were a fault of the replica.
-        num_answers, answers_took_s: requests that ended since somebody last looked whether it
+        num_answers, answers_took_s: requests that ended since the last look whether it
             is slow, and how long they took.
         num_slow_looks: looks in a row that found it slow.
         ejected_until_s: time.monotonic() before which it is not chosen; 0 for one that may be.

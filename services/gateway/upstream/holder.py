@@ -27,7 +27,7 @@ class Connect(Protocol):
     """Opens a connection to an address; see `connection.connect`."""
 
     def __call__(self, address: str, *, token: bytes) -> Awaitable[ReplicaConnection]:
-        """Raise whatever says that there is none."""
+        """Open it; raises a SmeltError when that fails."""
         ...
 
 
@@ -88,7 +88,7 @@ class ReplicaHolder:
                 endpoint = Endpoint(replica=self._replica, connection=connection)
                 self.endpoint = endpoint
                 self._on_change()
-                # Not ended by `release`: answers may still be owed. Its timers keep it alive.
+                # Not ended by `release`: answers may be outstanding. Its timers hold a reference.
                 watch = asyncio.create_task(self._until_lost(connection), name=f"watch {name}")
                 await asyncio.shield(watch)
                 logger.warning("replica %s: connection lost", name)

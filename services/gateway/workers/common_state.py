@@ -1,6 +1,6 @@
 """What clients change of a gateway with several workers: kept by the process above them.
 
-It makes each change itself first, as the one who says whether it can be made, and can tell all
+It makes each change itself first, as it decides whether the change can be made, and can send all
 that was changed to a worker that comes later. Files of shared memory are opened here alone and
 handed on open, so that all workers have the same object under a name, also when its name was
 given to another one meanwhile.

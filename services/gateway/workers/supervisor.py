@@ -38,7 +38,7 @@ _STOP_MARGIN_S: Final = 10.0
 
 
 class Worker:
-    """One gateway process; a next one takes its place when it dies.
+    """One gateway process; a next one takes its place when it ends.
 
     Attributes:
         number: from 0, the `worker` label of its metrics.
@@ -96,7 +96,7 @@ class Worker:
         self.metrics_port = int(ready["metrics_port"])
 
     async def keep(self) -> None:
-        """Start it again whenever it dies, until cancelled."""
+        """Start it again whenever it ends, until cancelled."""
         while True:
             began_s = time.monotonic()
             with suppress(NotReadyError):
@@ -235,7 +235,7 @@ def reserved_port(host: str, port: int) -> socket.socket:
     """A socket bound to an address where gateways may listen; port 0 takes a free one.
 
     Raises:
-        InvalidRequestError: somebody listens there, or it is no address of this host.
+        InvalidRequestError: another process listens there, or it is no address of this host.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(

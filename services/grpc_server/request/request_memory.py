@@ -1,6 +1,6 @@
 """The account of request memory of one process, over all of its connections.
 
-A request says its size before its bytes. A large one reserves that size before its client may send
+A request has its size before its bytes. A large one reserves that size before its client may send
 more than the stream's first window: reservations are granted first come, first served, and whatever
 has been granted can be completed without waiting. All other bytes of requests are counted, and what
 comes beyond their bound is refused. Reservations never wait for counted bytes, so neither can block

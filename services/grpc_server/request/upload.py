@@ -126,7 +126,7 @@ class Upload:
             # Messages before it may need memory to be decompressed, and could wait for this one.
             return
         self._number, self._size = self._num_taken + assembler.num_whole, assembler.size
-        # What is sent compressed may become this; not all is, also where the call says how.
+        # What is sent compressed may become this; not all is, also where the call has an encoding.
         most = self._options.limits.max_decompressed_bytes if assembler.is_compressed else 0
         num_bytes = max(assembler.size, most)
         self._reservation = self._memory.reserve(num_bytes, self._call.grant_more)

@@ -1,7 +1,7 @@
 """Joining requests into one engine run and splitting its outputs back, exactly.
 
 Requests are joined along the batch dimension. Other dynamic dimensions must be equal,
-unless the recipe says how every input with that dimension is padded and one of them is a
+unless the recipe has how every input with that dimension is padded and one of them is a
 mask that marks the padding: only then do padded positions not change anybody's answer. An
 engine may want larger inputs than the longest request; then rows are made up as well, as
 copies of the last one: a row of nothing but padding may become NaN, and some kernels take

@@ -46,7 +46,7 @@ class RunShapes:
     def joined(self, sizes: Sizes) -> Sizes:
         """The sizes that inputs are made for: what the cheapest bucket takes at least.
 
-        Sizes that no bucket takes stay as they are; the engine says what it wants then.
+        Sizes that no bucket takes stay as they are; the engine raises then, with its bounds.
         """
         if not self._has_least:
             return sizes

@@ -1,6 +1,6 @@
 """From a published engine, or the master, to an engine that is checked, loaded and warm here.
 
-Everything blocks. Which engine it is, and what comes after one that fails, `choice.py` says.
+Everything blocks. `choice.py` decides which engine it is, and what comes after one that fails.
 """
 
 import logging

@@ -70,7 +70,7 @@ class Standby:
         return held
 
     async def drop(self) -> None:
-        """Close what is held, and wait until no engine is closing any more, but not for ever."""
+        """Close what is held, and wait until no engine is closing any more, up to a limit."""
         self._close(self.take())
         # Not `gather`, which would cancel them with the waiting task.
         if self._closings:

@@ -1,4 +1,4 @@
-"""What a replica says of itself to the controller."""
+"""What a replica reports to the controller."""
 
 import os
 import socket

@@ -70,7 +70,7 @@ class Signature:
         """Refuse dynamic dimensions that no bucket takes, alike for every kind of engine.
 
         Raises:
-            InvalidRequestError: says the sizes found and those allowed.
+            InvalidRequestError: with the sizes found and those allowed.
         """
         may_be_empty = dims_that_may_be_empty(self.buckets)
         for dim, size in sizes.items():
@@ -92,7 +92,7 @@ class Signature:
         """Refuse integers that graph or recipe do not allow: no engine may look them up.
 
         Raises:
-            InvalidRequestError: says input, place, the value found and those allowed.
+            InvalidRequestError: with input, place, the value found and those allowed.
         """
         for name, limits in self.limits.items():
             if (place := limits.first_outside(inputs[name])) is not None:

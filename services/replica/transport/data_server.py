@@ -73,7 +73,7 @@ class DataServer:
             statistics: answers with a serialized ModelStatistics.
             token: what gateways must say in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
-            tls: what TCP ports speak; None leaves them in the clear, as unix sockets always are.
+            tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
             greeting_timeout_s: how long a peer may take for a handshake, to say HELLO, and to say
                 what memory it lends.
         """

@@ -134,7 +134,7 @@ class MemoryPort:
         peer.close()
 
     def _taken(self, peer: socket.socket) -> tuple[bytes, mmap.mmap, mmap.mmap]:
-        """What the peer lends; raises InvalidRequestError for anything but what a gateway says."""
+        """What the peer lends; raises InvalidRequestError for anything but a gateway's offer."""
         greeting, descriptors, _, _ = socket.recv_fds(peer, GREETING.size, _NUM_DESCRIPTORS)
         try:
             if len(greeting) != GREETING.size or len(descriptors) != _NUM_DESCRIPTORS:

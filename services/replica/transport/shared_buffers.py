@@ -12,7 +12,8 @@ from services.contracts.transport.lent_memory import UNIT_BYTES
 class SharedBuffers:
     """An arena that this process may read, for as long as anything here refers to it.
 
-    Its end, which is that of the last view too, closes the socket that says so to the gateway.
+    It ends with the last view, and closes the socket then: for the gateway all slots are free
+    again.
     """
 
     def __init__(self, descriptor: int, arena: mmap.mmap, ledger: mmap.mmap) -> None:

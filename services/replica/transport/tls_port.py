@@ -1,4 +1,4 @@
-"""A TCP port whose connections speak the fleet's TLS before anything else.
+"""A TCP port whose connections begin with the fleet's TLS handshake.
 
 Unlike asyncio's own servers it takes the newest certificate for each connection, and says of
 each one that it refuses who it was and why; a peer without TLS gets the reason in the clear.

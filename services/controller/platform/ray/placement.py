@@ -35,7 +35,7 @@ def unplaced_words(
     free: Mapping[str, Mapping[str, float]],
     holders: Sequence[tuple[str, int]],
 ) -> str:
-    """Why replicas are placed nowhere; "" where a node has room, and is only slow to start them.
+    """Why replicas are placed nowhere; "" where a node has the resources and is only slow.
 
     Args:
         num_replicas: that wait.
