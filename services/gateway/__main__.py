@@ -124,6 +124,7 @@ async def _run(settings: GatewaySettings) -> None:
             await server.stop()
     finally:
         if tracing:
+            # Blocks until the last spans are sent.
             await asyncio.to_thread(tracing.close)
         metrics.close()
 

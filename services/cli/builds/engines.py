@@ -65,12 +65,16 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
     A model's `engines` are the digests of those that are for its recipe; what `other_recipe`
     holds was built of the same master for another one, and never serves this version; nor does
     what `slower_than_fallback` holds now, nor `not_measurable` unless it did before.
+
+    Raises:
+        NotFoundError: no such model.
     """
     names = [model] if model else registry.model_names()
     masters: dict[str, dict[str, Any]] = {}
     for version in (registry.model_version(name) for name in names):
         digest = version.master.digest
         engines, runs = registry.engines(digest), registry.joint_runs(digest)
+        # Models may share a master: its engines are listed once.
         entry = masters.setdefault(
             digest,
             {

@@ -59,7 +59,11 @@ def sentence_embedder() -> PyTorchModel:
 
 
 def recipe() -> Recipe:
-    """What the demo asks for: what is built in a minute or two, for one box of shapes."""
+    """What the demo asks for: what is built in a minute or two, for one box of shapes.
+
+    Raises:
+        NotFoundError, InvalidRequestError: as `probe_device`.
+    """
     is_cpu = probe_device().parsed_generation.platform is Platform.CPU
     return Recipe(
         # On a CPU Inductor takes longer to compile than the others to build, prove and time.

@@ -26,6 +26,9 @@ def run_models_list(
         is_each_version: one row for each version.
         as_json: print one document.
         is_wide: show columns that do not fit the terminal.
+
+    Raises:
+        NotFoundError: no store is there.
     """
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
@@ -36,6 +39,7 @@ def run_models_list(
         document = _version_documents if is_each_version else _model_documents
         if versions:
             models += document(versions, snapshot)
+        # A document that cannot be read must not hide those that can.
         unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
     table = _versions_table(models) if is_each_version else _models_table(models)
     text: list[str | Table] = [table, why_not if models else "", *map(_unread_words, unread)]

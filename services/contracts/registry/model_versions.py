@@ -193,7 +193,10 @@ class ModelRegistry(RecordKeeper):
         return self._version(name, self._wanted(name, version)[-1])
 
     def version_numbers(self, name: str) -> list[int]:
-        """Numbers of the versions that were not removed, ascending; also of unreadable ones."""
+        """Numbers of the versions that were not removed, ascending; also of unreadable ones.
+
+        Raises InvalidRequestError for a name that no model can have.
+        """
         check_model_name(name)
         return self._numbers(name)[0]
 

@@ -91,7 +91,10 @@ class Records:
         return Records(self._store, self._cache, listing)
 
     def keys(self, prefix: str) -> list[str]:
-        """Keys below a prefix, sorted."""
+        """Keys below a prefix, sorted.
+
+        Raises StoreError.
+        """
         return self._listing.below(prefix) if self._listing else self._store.list(prefix)
 
     def numbers(self, prefix: str) -> list[int]:

@@ -70,6 +70,7 @@ class FleetView:
     def is_newest(self, version: ModelVersion) -> bool:
         """Whether it is the version that is wanted, and not one that only serves still."""
         same = (known for known in self.versions if known.name == version.name)
+        # The newest version of a model comes before its others.
         return next(same, version).version == version.version
 
     def requests_for(self, model: str, generation: str) -> list[RebuildRequest]:

@@ -112,6 +112,7 @@ def key_status(
     """
     digest = planned.digest
     if engine is not None and not is_to_be_proven_again(engine, requests, plan):
+        # Not built again: equal keys give equal bytes, and so the same failed proof.
         if engine.proof.outcome is ProofOutcome.FAILED:
             return KeyStatus(
                 planned=planned,
@@ -212,6 +213,7 @@ def _failures_that_count(
     forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
     failures: list[BuildRecord] = []
     for record in reversed(records[forgiven:]):
+        # Newest first: what is older than a success is over.
         if record.outcome.is_good or (record.proof and _is_outdated(record.proof, plan)):
             break
         failures.append(record)

@@ -40,6 +40,7 @@ def hardware_events(state: EventState, view: FleetView) -> Iterator[Event]:
         mark = ",".join(sorted(classes))
         before = known.get(generation)
         if mark != before:
+            # `before` is such a mark: as digests have one length, none is a part of another.
             new = [each for digest, each in sorted(classes.items()) if digest not in (before or "")]
             yield Event(
                 kind=EventKind.TOOLCHAIN_CHANGED if before else EventKind.GENERATION_APPEARED,

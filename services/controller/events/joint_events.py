@@ -51,6 +51,7 @@ def joint_events(state: EventState, view: FleetView) -> Iterator[Event]:
                 mark=runs[-1].created_at,
             )
             last = state.last(event)
+            # The mark is the run's own time: a controller that starts again records none twice.
             if last is None or last.mark != event.mark:
                 found = _found(version, engines, runs)
                 yield from [event.model_copy(update=found)] if found else []
@@ -96,6 +97,7 @@ def _found(
 
 def _best_words(now: Selection, run: JointRun) -> str:
     if now.engine is None:
+        # Sorted first: of equal ones every controller names the same.
         fastest = min(sorted(run.digests), key=run.mean_s)
         speed = speed_words(run.timings(fastest))
         if now.fallback_reason is FallbackReason.NOT_MEASURABLE:

@@ -84,7 +84,10 @@ class ArtifactProgram:
         return cls(spec, index, programs)
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
-        """Pad, replay, and copy this request's part of each output."""
+        """Pad, replay, and copy this request's part of each output.
+
+        Raises InvalidRequestError for sizes outside every bucket.
+        """
         program = self._programs[smallest_holding(self._buckets, sizes)]
         for spec, buffer, array in zip(self._inputs, program.inputs, arrays, strict=True):
             buffer.fill(array, self._pads.get(spec.name, 0.0))

@@ -229,6 +229,7 @@ def _key(name: str) -> tuple[str, str]:
 
 
 def _check_object(fd: int, request: pb.SystemSharedMemoryRegisterRequest) -> None:
+    # Of the open file: its name may be another object's by now.
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise InvalidRequestError(

@@ -103,7 +103,7 @@ class Streams:
     # ---- called by the reader
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """A complete frame of any kind but DATA; raises Http2ConnectionError."""
+        """A frame of any kind but DATA; see `frames.frame`; raises Http2ConnectionError."""
         self._check_order(kind, stream_id)
         handle = self._frame_handlers.get(kind)
         if handle is not None:  # unknown kinds are ignored

@@ -131,6 +131,7 @@ class RequestSpans:
         from opentelemetry.trace import Link
 
         queue = self._tracing.span("queue", span, begin_ns=traced.arrived_ns)
+        # The begin is computed back from the end by two clocks, and may lie before the arrival.
         queue.end(max(began_ns, traced.arrived_ns))
         computes_ns = began_ns + round(times.compute_input_s * _NS)
         links = (Link(batch.get_span_context()),)

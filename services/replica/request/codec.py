@@ -186,6 +186,7 @@ def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
 def _inputs_from_raw(
     head: _Head, raw_contents: Sequence[memoryview], signature: Signature
 ) -> dict[str, Array]:
+    # KServe v2 assigns raw contents to inputs by their position alone.
     if len(raw_contents) != len(head.tensors):
         raise InvalidRequestError(
             f"expected {len(head.tensors)} raw_input_contents, one for each input, for model "

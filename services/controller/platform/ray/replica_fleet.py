@@ -64,7 +64,10 @@ class RayServeFleet:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
-        """Submit the application that the configured import path makes."""
+        """Submit the application that the configured import path makes.
+
+        Raises InvalidRequestError for an import path without such a function.
+        """
         from ray import serve
         from ray.serve.api import RunTarget
 
