@@ -253,7 +253,7 @@ def token(
 
 
 def main() -> None:
-    """Entry of the console script; raises SystemExit with code 1 for a SmeltError or a full disk."""
+    """Entry of the console script; raises SystemExit(1) for a SmeltError or a full disk."""
     try:
         app()
     except SmeltError as error:

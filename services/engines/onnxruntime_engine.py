@@ -75,7 +75,7 @@ class OnnxruntimeEngine(GuardedEngine):
 
         Args:
             master: names and types of inputs and outputs.
-            buckets: say which sizes may be 0.
+            buckets: decide which sizes may be 0.
             path: of the master's `model.onnx`.
             num_threads: 0 leaves it to the library.
 

@@ -72,7 +72,7 @@ class OpenvinoEngine(GuardedEngine):
 
 
 def precision_hint(key: BuildKey) -> str:
-    """What floats are computed in; of a quantised engine its build options say it."""
+    """What floats are computed in; for a quantised engine its build options have it."""
     return PRECISION_HINTS.get(key.precision) or key.builder_options[PRECISION_HINT]
 
 

@@ -242,7 +242,7 @@ class GatewayServer:
             task.result()
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, take no more requests, wait for those in flight, let go."""
+        """Answer NOT_SERVING, take no more requests, wait for those in flight, and close."""
         self._health.leave()
         await asyncio.sleep(self._settings.drain_notice_s)
         await self._server.stop(self._settings.drain_grace_s)

@@ -76,11 +76,11 @@ class GatewaySettings(FleetSecuritySettings):
             clients. With an access file their tokens need the verb `load` for the first two and
             `admin` for settings, which are those of all workers.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
-        access_file: who may ask what, by bearer token (YAML, `access/access_file.py`); it is read
-            again when it changes. None lets everybody ask.
+        access_file: which callers may call what, by bearer token (YAML,
+            `access/access_file.py`); it is read again when it changes. None allows all callers.
         tls_cert_file, tls_key_file: PEM; the port then takes TLS alone. Read again when they
             change.
-        tls_client_ca_file: who signs clients' certificates (mTLS); None asks clients for none.
+        tls_client_ca_file: who signs clients' certificates (mTLS); None requires none of clients.
         access_log: file that gets one line of JSON for each request, `-` for standard output; ""
             for none. A file that was moved away is opened again.
         access_log_share: of the requests that went well; all others are always written.

@@ -146,7 +146,7 @@ class TritonMetrics(Collector):
             del self._failures[failed]
 
     async def follow(self, endpoints: EndpointSet) -> None:
-        """Ask the replicas at intervals, until cancelled; new ones at once.
+        """Poll the replicas at intervals, until cancelled; new ones at once.
 
         What a replica counted before it was asked for the first time cannot be attributed.
         """
@@ -163,7 +163,7 @@ class TritonMetrics(Collector):
             await self.look([endpoint for peers in endpoints.peers() for endpoint in peers])
 
     async def look(self, endpoints: list[Endpoint]) -> None:
-        """Ask them once; those that were known and are not among them have ended."""
+        """Poll them once; those that were known and are not among them have ended."""
         # Before the wait: a replica that answers its first request meanwhile is not listed yet.
         had_answered = set(self._num_own)
         answers = await asyncio.gather(*map(ask_statistics, endpoints))
@@ -189,7 +189,7 @@ class TritonMetrics(Collector):
             self._shares[replica.replica_id] = _ReplicaShare(version, counted)
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the replicas."""
+        """Nothing: registering must not poll the replicas."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -217,7 +217,7 @@ class TritonMetrics(Collector):
             yield _family(name, text, values.items())
 
     def _ask_now(self) -> None:
-        """Ask the replicas, from the thread of a scrape, and wait for their answers a little."""
+        """Poll the replicas, from the thread of a scrape, and wait for their answers a little."""
         endpoints = self._endpoints
         loop = self._loop
         if endpoints is None or loop is None or not loop.is_running() or _is_in_a_loop():

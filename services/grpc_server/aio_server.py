@@ -30,7 +30,7 @@ class _AnswersInBytes(_GenericHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
         """The handler of a call; None for a method that `inner` does not know."""
-        # A named tuple at run time, which gRPC's types do not say.
+        # A named tuple at run time, which gRPC's types do not show.
         handler: Any = self._inner.service(handler_call_details)
         if handler is not None and handler.response_serializer is None:
             handler = handler._replace(response_serializer=bytes)

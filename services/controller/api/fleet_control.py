@@ -28,7 +28,7 @@ _CODE_BY_ERROR: Mapping[type[SmeltError], grpc.StatusCode] = {
 
 
 class FleetControl(fleet_grpc.FleetControlServicer):
-    """Replicas attach, gateways watch, people ask."""
+    """Attach for replicas, WatchEndpoints for gateways, and RPCs for commands."""
 
     def __init__(
         self,

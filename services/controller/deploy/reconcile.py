@@ -214,7 +214,7 @@ class ReconcileLoop:
             digest = version.master.digest
             which = (version.name, version.version)
             if self._state.has_other_engines(*which, observed.engine_keys[digest]):
-                # What could not serve for want of an engine may do so now.
+                # What could not serve without an engine may do so now.
                 self.deployments.end_pauses(which)
             num_replicas = self._state.set_engines(*which, digest, observed.engine_keys[digest])
             if num_replicas:

@@ -14,7 +14,7 @@ def remove_oldest(
 ) -> list[Path]:
     """Remove files beyond an age, and the oldest while there is too much.
 
-    Age is since a file was last modified: a reader that wants a file kept touches it.
+    Age is since a file was last modified: a reader keeps a file by touching it.
 
     Args:
         found: paths with their status, in any order.

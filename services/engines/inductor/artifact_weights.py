@@ -55,7 +55,7 @@ class WeightTable:
         return cls(MasterWeights(master_path), own, device)
 
     def tensor(self, ref: WeightRef) -> torch.Tensor:
-        """The tensor that an artifact wants for this argument."""
+        """The tensor that an artifact takes for this argument."""
         if ref not in self._loaded:
             self._loaded[ref] = self._read(ref).to(self._device)
         return self._loaded[ref]

@@ -1,4 +1,4 @@
-"""Puts the gate before RPC handlers: who asks, and whether that one may."""
+"""Puts the gate before RPC handlers: it authenticates and authorizes the caller."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -26,7 +26,7 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 OnRejected = Callable[[InferenceCall, RequestOutcome], None]
 Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 
-# Load balancers and clients ask these before they have a token, and learn no secret.
+# Load balancers and clients call these before they have a token; they show no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
 _GUARDED: Final = f"/{SERVICE.full_name}/"
 # About one model, for callers with any verb on it.
@@ -77,7 +77,7 @@ def _guarded(
     statuses: StatusTable,
     on_rejected: OnRejected,
 ) -> "Handler":
-    # The types say what handlers of a blocking server are.
+    # The types are those of a blocking server's handlers.
     behaviour: Behaviour | None = handler.unary_unary  # type: ignore[assignment]
     if behaviour is None:
         return _guarded_stream(handler, gate, statuses, on_rejected)
@@ -113,7 +113,7 @@ def _guarded_stream(
     statuses: StatusTable,
     on_rejected: OnRejected,
 ) -> "Handler":
-    """ModelStreamInfer: who asks, and what, is looked at with each request of the stream."""
+    """ModelStreamInfer: each request of the stream is authorized by itself."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
     async def checked(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:

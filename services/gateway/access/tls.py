@@ -39,7 +39,7 @@ class TlsFiles:
         cert: its certificate, then those that signed it.
         key: its private key, without a pass phrase.
         client_ca: who signs clients' certificates; clients without one are turned away. None
-            asks clients for none.
+            requires none of clients.
     """
 
     cert: Path
@@ -90,7 +90,7 @@ class RotatingTls:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """TLS of gRPC's own server, which asks for the files' content with each new connection."""
+    """TLS of gRPC's own server, which reads the files' content with each new connection."""
 
     def read() -> grpc.ServerCertificateConfiguration:
         authorities = files.client_ca.read_bytes() if files.client_ca else None

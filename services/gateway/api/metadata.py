@@ -1,6 +1,6 @@
 """The RPCs about server and models; inference itself is in `pipeline/inference.py`.
 
-Each method takes the message, asks, and gives the message: errors become statuses in the
+Each method answers from the routing table or the replicas: errors become statuses in the
 handlers around it.
 """
 

@@ -61,7 +61,7 @@ class ModelControl:
         }
 
     async def load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
-        """Return once this gateway can ask the model; one that is loaded already is.
+        """Return once this gateway can send the model requests; one that is loaded already is.
 
         Raises:
             NotFoundError: the store has no such model.
@@ -102,7 +102,7 @@ class ModelControl:
                 )
 
     async def follow_load(self, request: pb.RepositoryModelLoadRequest) -> None:
-        """Return once this process can ask a model that was loaded; raises NotReadyError."""
+        """Return once this process has a replica of a loaded model; raises NotReadyError."""
         name = request.model_name
         await self._until(name, lambda table: table.is_ready(name, ""))
 

@@ -27,7 +27,7 @@ OwnStatistics = Callable[[str, int], pb.ModelStatistics]
 
 
 class FleetStatistics:
-    """Asks the replicas, and remembers the counts of those that are gone: sums never fall.
+    """Polls the replicas, and keeps the counts of those that are gone: sums never fall.
 
     Clients subtract what they read before a measurement from what they read after it.
     """
@@ -85,7 +85,7 @@ def _wanted(table: RoutingTable, model: str, version: str) -> list[tuple[str, in
 
 
 async def ask_statistics(endpoint: Endpoint) -> pb.ModelStatistics | None:
-    """What one replica has counted; None when it does not say so soon enough."""
+    """What one replica has counted; None when it does not answer in time."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await endpoint.connection.statistics()

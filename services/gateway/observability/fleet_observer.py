@@ -74,7 +74,7 @@ class FleetObserver:
         self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_heard))
 
     def note_connections(self, number: int, reason: str) -> None:
-        """Say how many clients are connected, and for what reason one of them went; "" for none."""
+        """Record how many clients are connected, and why one of them closed; "" for none."""
         self._recorder.set(catalog.CONNECTIONS, number)
         if reason:
             self._recorder.count(catalog.CONNECTIONS_ENDED, reason=reason)

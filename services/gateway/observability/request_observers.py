@@ -1,4 +1,4 @@
-"""The observers that settings ask for: metrics always; traces, Triton's metrics, the access log.
+"""The observers that settings switch on: metrics always; traces, Triton's metrics, the access log.
 
 What is refused before inference is seen by all of them too: by the access check
 (`access/guard.py`), or by the server, where a call ended without its handler.

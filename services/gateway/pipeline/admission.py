@@ -135,7 +135,7 @@ class ModelBounds:
             return bound
 
     def tell_unknown(self, served: Collection[str]) -> None:
-        """Say of a model that is named but not served, once: it may be misspelt, or come later."""
+        """Log a model that is named but not served, once: it may be misspelt, or come later."""
         for name in self._by_model.keys() - self._told - set(served):
             self._told.add(name)
             logger.warning(

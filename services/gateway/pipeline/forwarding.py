@@ -167,7 +167,7 @@ class ForwardedInference:
             self._metrics.record_wait(replica, call.version, waited_s)
 
     def _next_pool(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
-        """Whom to ask next, of a newer table.
+        """The replica to try next, of a newer table.
 
         Raises:
             NotReadyError: no replica is left, or enough were asked.

@@ -18,7 +18,7 @@ _UTF8: Final = "utf-8"
 
 
 class RequestHead(NamedTuple):
-    """What the gateway knows of a request: whom it is for, and the client's id of it."""
+    """What the gateway parses of a request: its model and version, and the client's id of it."""
 
     model_name: str
     model_version: str

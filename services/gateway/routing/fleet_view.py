@@ -52,7 +52,7 @@ class ReplicaInfo:
     """One replica, as it reported itself.
 
     Attributes:
-        is_ready: whether it asks for requests.
+        is_ready: whether it takes requests.
         addresses: `unix:/path` or `host:port`.
         token: that its data port requires.
         generation: of its device; "" until it is known.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 1.0
 FAILURES = "failures"
 SLOW = "slow"
-# Fewer answers between two looks say nothing of a replica's speed, fewer peers nothing at all.
+# Fewer answers between two looks are no measure of a replica's speed; fewer peers are none.
 _MIN_ANSWERS = 10
 _MIN_PEERS = 3
 _MAX_SLOW_LOOKS: Final = 3

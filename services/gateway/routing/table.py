@@ -19,7 +19,7 @@ _VERSION: Final = re.compile("[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingTable:
-    """Everything that routing asks, made anew after each change of the fleet.
+    """Everything that routing reads, made anew after each change of the fleet.
 
     Attributes:
         view: the controller's last snapshot.

@@ -128,7 +128,7 @@ class SharedMemoryInference:
         return targets
 
     def _taken_place(self, parameters: _Parameters, what: str, held: ExitStack) -> _Place | None:
-        """Take the parameters that say a place out of a tensor's."""
+        """Remove the parameters of a shared memory region from a tensor's."""
         if _REGION not in parameters:
             return None
         name = _value(parameters, _REGION, "string_param", what)

@@ -60,7 +60,7 @@ class ArenaLink(asyncio.Protocol):
         if self._is_over or block is None or self._ledger[block.unit]:
             return False
         if self.num_units > self._arena.max_lent_units:
-            # An engine that hangs keeps what it has, and the others want some too.
+            # An engine that hangs keeps its slots, and the others need some too.
             return False
         self._ledger[block.unit] = 1
         block.lent_to(self)

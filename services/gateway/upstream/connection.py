@@ -37,7 +37,7 @@ from services.pb import open_inference_v2_pb2 as pb
 
 # What is worth waiting for before the first request: with it that is not copied.
 _LEND_PATIENCE_S = 1.0
-# A peer may say goodbye late or never.
+# A peer may close its end late or never.
 _TLS_SHUTDOWN_TIMEOUT_S = 1.0
 
 __all__ = ["ConnectionLostError", "ReplicaConnection", "connect"]
@@ -288,7 +288,7 @@ async def connect(
             else:
                 await loop.create_connection(lambda: connection, *parts, **_tls_options(tls))
             await connection.wait_ready()
-        # With a time of its own: a connection that works shall not fail for want of it.
+        # With a time of its own: a connection that works shall not fail without it.
         if arena is not None and isinstance(parts, str):
             await connection.lend(arena, parts)
     except (OSError, SmeltError) as error:

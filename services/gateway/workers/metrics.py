@@ -32,7 +32,7 @@ class WorkerMetrics(Collector):
         self._workers = tuple(workers)
 
     def describe(self) -> list[Metric]:
-        """Nothing: who registers it shall not ask the workers yet."""
+        """Nothing: registering it must not poll the workers yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -58,7 +58,7 @@ class WorkerLink:
         return self._packets.is_open
 
     def on_refusal(self, kill: Callable[[], None]) -> None:
-        """Say how to end the worker, should it not make a change."""
+        """Take how to end the worker, should it not make a change."""
         self._kill = kill
 
     async def apply(self, change: Change) -> None:

@@ -180,7 +180,7 @@ class JoinRules:
 
 
 def _tell_unpadded(model: ModelVersion, signature: Signature, paddable: frozenset[str]) -> None:
-    """Say once, as the rules are made, what will keep requests apart."""
+    """Log once, as the rules are made, what will keep requests apart."""
     dims = {d for spec in signature.inputs.values() for d in spec.shape if isinstance(d, str)}
     for dim in sorted(dims - paddable - {signature.batch_dim}):
         logger.info(

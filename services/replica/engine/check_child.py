@@ -92,7 +92,7 @@ def main() -> int:
     from services.engines.loader import engine_class
 
     order = CheckOrder.from_json(sys.stdin.buffer.read())
-    # A replica that was killed waits for no verdict, and its successor wants the device.
+    # A replica that was killed needs no verdict, and its successor needs the device.
     end_with_parent(order.parent_pid)
     try:
         engine = engine_class(order.manifest.key.kind).load(order.load_spec)

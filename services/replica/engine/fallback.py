@@ -49,7 +49,7 @@ class CompiledFallback:
         """
         if reason := FallbackEngine.unavailable_reason():
             raise EngineError(f"no fallback for model '{model.name}': {reason}")
-        # A child would need seconds to say the same.
+        # A child would need seconds for the same result.
         if strings := strings_among(model.master.inputs, model.master.outputs):
             raise EngineError(
                 f"no fallback for model '{model.name}': {strings} is strings (BYTES), which torch "
@@ -97,7 +97,7 @@ class CompiledFallback:
 
 
 def _by_default(model: ModelVersion) -> str:
-    """Log that a recipe does not say which shapes to serve, which the graph may not support."""
+    """Log that a recipe has no shapes to serve, which the graph may not support."""
     if model.recipe.buckets:
         return ""
     asked = " or ".join(ranges_text(bucket.dims) for bucket in model.buckets)

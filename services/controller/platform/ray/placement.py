@@ -1,4 +1,4 @@
-"""Why Ray places a replica nowhere, for people: what it wants, what nodes have, what holds it."""
+"""Why Ray places a replica nowhere, for people: what it needs, what nodes have, what holds it."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _RESOURCES = ("GPU", "CPU")
 
 
 def waiting_replicas(message: str) -> tuple[int, str] | None:
-    """How many replicas wait for a node, and what each wants; None when none does.
+    """How many replicas wait for a node, and what each needs; None when none does.
 
     Args:
         message: of Serve, about a deployment.

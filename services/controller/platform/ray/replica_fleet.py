@@ -80,7 +80,7 @@ class RayServeFleet:
             retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
     def deployed(self) -> list[DeploymentKey]:
-        """Ask Serve for its applications."""
+        """Serve's applications that are Smelt's."""
         from ray import serve
 
         keys = map(key_from_application, retried(serve.status).applications)
