@@ -109,10 +109,8 @@ class ModelRegistry(RecordKeeper):
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
-        A removed version is published again under a new number.
-
         Args:
-            name: of the model.
+            name: of the model; versions that were removed are not counted as the latest.
             master: is published already.
             recipe: of the version.
             source: what the master was made of, as the caller named it.
