@@ -180,7 +180,8 @@ def why(
     from services.cli.why.why import run_why
     from services.cli.why.why_keys import run_why_keys
 
-    settings, number = settings_for(store), version or None
+    settings = settings_for(store)
+    number = version or None
     if keys:
         run_why_keys(settings, keys, as_json=as_json)
         return
@@ -202,7 +203,8 @@ def buckets(
     """Show what sizes requests have, what padding wastes on them, and buckets that waste less."""
     from services.cli.sizes.buckets import run_buckets
 
-    settings, number = settings_for(store), version or None
+    settings = settings_for(store)
+    number = version or None
     run_buckets(settings, name, version=number, num=num, metrics=metrics or (), as_json=as_json)
 
 
@@ -251,7 +253,7 @@ def token(
 
 
 def main() -> None:
-    """Entry of the console script."""
+    """Entry of the console script; raises SystemExit(1) for a SmeltError or a full disk."""
     try:
         app()
     except SmeltError as error:

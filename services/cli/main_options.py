@@ -48,7 +48,10 @@ Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or
 
 
 def settings_for(store: str = "") -> "CliSettings":
-    """Settings of the environment, with another store where one is named."""
+    """Settings of the environment, with another store where one is named.
+
+    Raises InvalidRequestError.
+    """
     from services.cli.settings import CliSettings
     from services.contracts.process.settings import read_settings
 

@@ -15,7 +15,7 @@ _TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 class CliSettings(FleetSecuritySettings):
     """Environment variables with the prefix SMELT_.
 
-    The fleet's files are for talks with controllers, and `smelt up` gives them to its processes.
+    The fleet's files are for RPCs to controllers, and `smelt up` gives them to its processes.
 
     Attributes:
         home: folder of the local store, caches, logs and the running fleet's file.

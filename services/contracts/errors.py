@@ -5,11 +5,11 @@
     │   ├── InvalidModelError          an ONNX file or PyTorch factory cannot become a master
     │   │   └── UnsupportedGraphError  a sound ONNX graph holds something we do not translate
     │   └── InvalidRecipeError         a recipe or fleet description has a wrong value
-    ├── UnauthenticatedError           the caller gave no token, or one that is not believed
+    ├── UnauthenticatedError           the caller gave no token, or one that is not valid
     ├── NotAllowedError                the caller is known, and may not do this
     ├── NotFoundError                  no such model, version, engine, blob or command target
     ├── NotReadyError                  it exists, but cannot serve now: starting, draining
-    │   └── ConnectionLostError    the connection to a replica broke; says what may be sent again
+    │   └── ConnectionLostError    the connection to a replica was lost
     ├── OverloadedError                a queue bound is reached; the caller may retry
     ├── AnswerTooLargeError            the answer exists, and is larger than a message may be
     ├── DeadlineExceededError          the caller's deadline passed before an answer existed
@@ -20,13 +20,13 @@
     ├── EngineError                    an engine failed while loading or running
     │   ├── InputRefusedError          the engine's library refuses the values of a request
     │   └── EngineIncompatibleError    the engine's bytes are for another device, driver or library
-    └── StoreError                     the artifact store failed or lied
+    └── StoreError                     the artifact store failed or gave wrong bytes
         ├── AlreadyPublishedError      the create-only object exists already
         ├── CorruptBlobError           bytes do not have the digest that names them
         └── UnsafeStoreError           the store failed its start-up self-test
 
 Messages say what failed, where, what was found and wanted, and the command or
-change that mends it. No gRPC or HTTP word belongs here: the gateway maps
+change that helps. No gRPC or HTTP term belongs here: the gateway maps
 classes to status codes in one table (`services/gateway/api/status_codes.py`).
 """
 
@@ -56,7 +56,10 @@ class UnsupportedGraphError(InvalidModelError):
     def __init__(self, reason: str, *, op_type: str = "", node: str = "", opset: int = 0) -> None:
         """Keep the parts; a copy from another process is made of the same ones."""
         super().__init__(reason)
-        self.node, self.op_type, self.opset, self.reason = node, op_type, opset, reason
+        self.node = node
+        self.op_type = op_type
+        self.opset = opset
+        self.reason = reason
 
     def __str__(self) -> str:
         """The message, composed from the parts that are known."""
@@ -70,7 +73,7 @@ class InvalidRecipeError(InvalidRequestError):
 
 
 class UnauthenticatedError(SmeltError):
-    """The caller gave no token, or one that is not believed."""
+    """The caller gave no token, or one that is not valid."""
 
 
 class NotAllowedError(SmeltError):
@@ -86,7 +89,7 @@ class NotReadyError(SmeltError):
 
 
 class ConnectionLostError(NotReadyError):
-    """The connection to a replica could not be made, or broke before the answer came.
+    """The connection to a replica could not be made, or was lost before the answer came.
 
     Attributes:
         may_have_run: False when the replica never had the whole request, so that sending it
@@ -133,7 +136,7 @@ class BuildError(SmeltError):
     """
 
     def __init__(self, message: str, *, log_tail: tuple[str, ...] = ()) -> None:
-        """Keep the builder's own words beside ours."""
+        """Keep the builder's own output beside the message."""
         super().__init__(message)
         self.log_tail = log_tail
 
@@ -174,4 +177,4 @@ class CorruptBlobError(StoreError):
 
 
 class UnsafeStoreError(StoreError):
-    """The store broke its promise of conditional create at start-up."""
+    """The store failed the self-test of its conditional create at start-up."""

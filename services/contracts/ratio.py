@@ -1,4 +1,4 @@
-"""What a benchmark found of two sides that took turns."""
+"""What a benchmark of two alternating sides measured."""
 
 from pydantic import Field
 

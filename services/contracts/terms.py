@@ -13,6 +13,11 @@ def proof_terms(recipe: Recipe, precision: Precision, samples: BlobRef | None) -
 
     Two recipes of one master may differ in what they call equal. An engine that was proven
     for the lax one must not serve the strict one, so these terms are part of its build key.
+
+    Args:
+        recipe: of the model version.
+        precision: of the engine; other precisions' tolerances do not count.
+        samples: None when inputs are drawn.
     """
     asked = recipe.model_dump(mode="json", include={"inputs", "outputs", "ranking"})
     for drawn in asked["inputs"].values():

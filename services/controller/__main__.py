@@ -155,7 +155,7 @@ async def _follow_nodes(changed: asyncio.Event, loops: Loops) -> None:
 
 
 async def serve_health(address: str, health: ControllerHealth) -> grpc.aio.Server:
-    """grpc.health alone, on a port of its own unless the address is "": probes speak no TLS."""
+    """grpc.health alone, on a port of its own unless the address is "": probes have no TLS."""
     server = grpc.aio.server(options=_SERVER_OPTIONS)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if address:

@@ -1,4 +1,4 @@
-"""What the control plane asks of its platform: nodes, builds and replicas.
+"""What the control plane needs of its platform: nodes, builds and replicas.
 
 Ray, a fleet description file and Kubernetes each know nodes; a Ray task and a Kubernetes Job
 each can run a build. The reconcile loop knows these few verbs only.
@@ -118,7 +118,7 @@ class BuildLauncher(Protocol):
 
 
 class Reconciler(Protocol):
-    """What the control plane's RPCs ask of the loops."""
+    """What the control plane's RPCs need of the loops."""
 
     async def reconcile_now(self) -> None:
         """Compare store and fleet once, and return when what differs was acted on."""
@@ -161,7 +161,7 @@ class ReplicaFleet(Protocol):
         """Whether what `deploy` asked for is ready.
 
         Raises:
-            NotReadyError: it never will be; the message holds Serve's words.
+            NotReadyError: it never will be; the message has Serve's reason.
         """
         ...
 

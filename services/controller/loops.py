@@ -13,7 +13,8 @@ class Loops:
 
     def __init__(self, deploying: ReconcileLoop, building: BuildLoop | None) -> None:
         """Nothing runs yet."""
-        self._deploying, self._building = deploying, building
+        self._deploying = deploying
+        self._building = building
 
     @property
     def last_sync_s(self) -> float:

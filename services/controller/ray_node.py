@@ -60,7 +60,7 @@ def start_node(settings: RayNodeSettings) -> str:
         labels=own_node_labels(settings.generation_override),
         log_to_driver=False,
         logging_level="warning",
-        # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
+        # Ray starts workers at niceness 15: other busy processes would starve the replicas.
         _system_config={"worker_niceness": 0},
     )
     return str(ray.get_runtime_context().gcs_address)
@@ -129,7 +129,7 @@ def main() -> int:
     except SmeltError as error:
         logger.error("Ray cannot be started: %s", error)
         status = 2
-    # At once, and the kernel ends Ray's processes with it: Ray's own exit waits for what has died.
+    # At once, and the kernel ends Ray's processes with it: Ray's own exit waits for what has ended.
     logging.shutdown()
     os._exit(status)
 

@@ -39,7 +39,7 @@ class ControllerSettings(FleetSecuritySettings):
             other hosts.
         withdraw_after_s: how long a generation may have no node before its replicas go.
         reattach_grace_s: how long gateways may go on with a replica whose stream to the
-            controller broke; it needs about 20 s to notice a cut and attach again.
+            controller was lost; it needs about 20 s to notice that and attach again.
         replica_num_threads: threads of a CPU engine in each replica; 0 leaves it to the engine.
         resync_s: seconds after which the store is read again without an event.
     """

@@ -1,6 +1,6 @@
 """The one check that every engine passes before any of its bytes are read.
 
-Engines of the wrong generation do not always refuse themselves: CPU code dies of SIGILL,
+Engines of the wrong generation do not always refuse themselves: CPU code ends with SIGILL,
 a CUDA library may leak device memory while failing. So found and wanted are compared here
 first, from the manifest alone.
 """

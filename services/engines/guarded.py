@@ -37,7 +37,7 @@ class GuardedEngine(ABC):
         outputs: Sequence[TensorSpec],
         buckets: Sequence[Bucket],
     ) -> None:
-        """Take what the model says of its tensors, and the shapes that the engine is proven for."""
+        """Take the specs of the model's tensors, and the shapes that the engine is proven for."""
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
         self._may_be_empty = dims_that_may_be_empty(buckets)
@@ -76,7 +76,7 @@ class GuardedEngine(ABC):
 
     @abstractmethod
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
-        """Run on checked arrays in input order; results in output order, owned by nobody else."""
+        """Run on checked arrays in input order; results in output order, owned by the caller."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -107,7 +107,8 @@ def library_errors(what: str) -> Iterator[None]:
 
 
 def _run_error(engine: str, error: Exception) -> EngineError:
-    name, words = type(error).__name__, str(error)
+    name = type(error).__name__
+    words = str(error)
     is_of_values = name in _OF_VALUES or any(each in words for each in _WORDS_OF_VALUES)
     kind = InputRefusedError if is_of_values else EngineError
     return kind(f"{engine} failed to run: {name}: {words}")

@@ -75,7 +75,7 @@ class OnnxruntimeEngine(GuardedEngine):
 
         Args:
             master: names and types of inputs and outputs.
-            buckets: say which sizes may be 0.
+            buckets: decide which sizes may be 0.
             path: of the master's `model.onnx`.
             num_threads: 0 leaves it to the library.
 
@@ -109,10 +109,19 @@ def has_bfloat16(*tensors: Sequence[TensorSpec]) -> bool:
 def run_as_values(
     session: "onnxruntime.InferenceSession", wanted: Sequence[str], feeds: Mapping[str, Array]
 ) -> list[Array]:
-    """Run with bfloat16 among inputs or outputs: it has no numpy type that `run` would take."""
+    """Run with bfloat16 among inputs or outputs: it has no numpy type that `run` would take.
+
+    Args:
+        session: gives an OrtValue for each name.
+        wanted: names of outputs.
+        feeds: inputs by name.
+
+    Returns:
+        The outputs in the order of `wanted`.
+    """
     from onnxruntime import OrtValue
 
-    # The session reads the arrays where they are: they have to live until it is done.
+    # The session reads the arrays where they are: they have to be kept until it is done.
     arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
     values = {
         name: OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_BFLOAT16)
@@ -136,7 +145,13 @@ def _array_of(value: "onnxruntime.OrtValue") -> Array:
 def open_session(
     path: str, platform: Platform, num_threads: int = 0, *, is_optimised: bool = True
 ) -> "onnxruntime.InferenceSession":
-    """A deterministic session on the platform's provider; 0 threads leaves it to the library.
+    """A deterministic session on the platform's execution provider.
+
+    Args:
+        path: of the ONNX file.
+        platform: of the device; decides on the provider.
+        num_threads: within an operator; 0 leaves it to ONNX Runtime.
+        is_optimised: False switches ONNX Runtime's graph optimizations off, as for references.
 
     Raises:
         RuntimeError: this build of ONNX Runtime has no provider for the platform, or the
@@ -156,7 +171,7 @@ def open_session(
     # As torch's threads do (`waiting_threads`): they share the processors with others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _ERRORS_ONLY
-    # A reference shares no rewrite of the graph with what it judges.
+    # A reference shares no rewrite of the graph with the engine that it checks.
     if not is_optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(

@@ -72,12 +72,18 @@ class OpenvinoEngine(GuardedEngine):
 
 
 def precision_hint(key: BuildKey) -> str:
-    """What floats are computed in; of a quantised engine its build options say it."""
+    """What floats are computed in; for a quantised engine its build options have it."""
     return PRECISION_HINTS.get(key.precision) or key.builder_options[PRECISION_HINT]
 
 
 def compile_for_cpu(path: Path, hint: str, num_threads: int = 0) -> "openvino.CompiledModel":
-    """Compile an ONNX file for this processor; 0 threads leaves it to the library."""
+    """Compile an ONNX file for this processor.
+
+    Args:
+        path: of the ONNX file, with its weights beside it.
+        hint: value of OpenVINO's `INFERENCE_PRECISION_HINT`, as "f32".
+        num_threads: of one inference; 0 leaves it to OpenVINO.
+    """
     import openvino
 
     config: dict[str, str | int] = {

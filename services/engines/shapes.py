@@ -71,7 +71,13 @@ def corner(shape: Sequence[int]) -> tuple[slice, ...]:
 
 
 def write_padded(target: Array, source: Array, pad: float) -> None:
-    """Copy a tensor into the origin corner of a larger one and fill the rest with `pad`."""
+    """Copy a tensor into the origin corner of a larger one and fill the rest with `pad`.
+
+    Args:
+        target: of the same rank, no dimension smaller than the source's; it is overwritten.
+        source: is copied.
+        pad: in the unit of the tensor's values.
+    """
     # The target is used again: values of the request before would be left in the padding.
     if target.shape != source.shape:
         target.fill(pad)

@@ -55,7 +55,12 @@ class TensorrtEngine(GuardedEngine):
 
     @classmethod
     def load(cls, spec: LoadSpec) -> Self:
-        """Deserialise the plan, after its generation and library version were compared."""
+        """Deserialise the plan, after its generation and library version were compared.
+
+        Raises:
+            EngineIncompatibleError: the plan is for another generation or library version.
+            EngineError: TensorRT is not usable here, or does not deserialise the plan.
+        """
         refuse_incompatible(spec, EngineKind.TENSORRT)
         if reason := cls.unavailable_reason():
             raise EngineError(f"a tensorrt engine cannot be loaded here: {reason}")
@@ -76,7 +81,7 @@ class TensorrtEngine(GuardedEngine):
         stream = torch.cuda.current_stream()
         if not context.execute_async_v3(stream.cuda_stream):
             raise EngineError("TensorRT failed to run: execute_async_v3 answered false")
-        # The input tensors must live until the kernels that read them have run.
+        # The input tensors must be kept until the kernels that read them have run.
         stream.synchronize()
         return [array_from_tensor(tensor) for tensor in outputs]
 

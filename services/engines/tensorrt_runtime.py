@@ -13,7 +13,7 @@ LIBRARIES = ("tensorrt", "tensorrt_rtx")
 
 
 class Messages:
-    """What a TensorRT logger was told, word for word.
+    """The messages that TensorRT gave its logger.
 
     Attributes:
         warnings, errors: messages by severity, oldest first, each once.
@@ -46,7 +46,7 @@ def installed_libraries() -> list[str]:
 def logger_of(trt: Any, messages: Messages) -> Any:
     """The logger of a TensorRT API, from now on telling `messages`.
 
-    TensorRT keeps the first logger of a process for ever, so there is one per library and
+    TensorRT keeps the first logger until the process ends, so there is one per library and
     its listener changes.
     """
     if trt.__name__ not in _collectors:

@@ -74,7 +74,9 @@ def _stop_event() -> asyncio.Event:
 
 async def _run_workers(settings: GatewaySettings) -> None:
     trace_share = read_settings(TracingSettings).share
-    stop, workers, registry = _stop_event(), Workers(settings, trace_share), CollectorRegistry()
+    stop = _stop_event()
+    workers = Workers(settings, trace_share)
+    registry = CollectorRegistry()
     registry.register(WorkerMetrics(workers.each))
     metrics = _serve_metrics(settings, registry)
     facts = {
@@ -122,6 +124,7 @@ async def _run(settings: GatewaySettings) -> None:
             await server.stop()
     finally:
         if tracing:
+            # Blocks until the last spans are sent.
             await asyncio.to_thread(tracing.close)
         metrics.close()
 

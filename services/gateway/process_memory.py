@@ -16,10 +16,10 @@ _CONTAINER_LIMITS: Final = (
 
 
 def usable_memory_bytes(limits: Iterable[Path] = _CONTAINER_LIMITS) -> int:
-    """The least of the host's memory and of the limits that files say."""
+    """The least of the host's memory and of the limits in files."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in limits:
-        # "max" where there is none; the first generation of cgroups says a huge number.
+        # "max" where there is none; the first generation of cgroups has a huge number.
         with suppress(OSError, ValueError):
             found.append(int(path.read_text()))
     return min(found)

@@ -221,7 +221,8 @@ class GatewayServer:
             task.cancel()
 
     async def _listen(self) -> int:
-        host, port = self._settings.grpc_host, self._settings.grpc_port
+        host = self._settings.grpc_host
+        port = self._settings.grpc_port
         is_shared = self._settings.is_port_shared
         try:
             # Shared only when asked for: two gateways on one port by mistake would share clients.
@@ -241,7 +242,7 @@ class GatewayServer:
             task.result()
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, take no more requests, wait for those in flight, let go."""
+        """Answer NOT_SERVING, take no more requests, wait for those in flight, and close."""
         self._health.leave()
         await asyncio.sleep(self._settings.drain_notice_s)
         await self._server.stop(self._settings.drain_grace_s)

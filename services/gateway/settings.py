@@ -34,7 +34,7 @@ class GatewaySettings(FleetSecuritySettings):
         ready_fd: inherited pipe that gets one JSON line once clients can connect; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
         gateway_id: how the controller's log names this process.
-        server_name: as ServerMetadata says it; some clients of Triton want "triton".
+        server_name: as ServerMetadata has it; some clients of Triton want "triton".
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer. Requests of other methods than inference
             have 1 MiB at most.
@@ -76,11 +76,11 @@ class GatewaySettings(FleetSecuritySettings):
             clients. With an access file their tokens need the verb `load` for the first two and
             `admin` for settings, which are those of all workers.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
-        access_file: who may ask what, by bearer token (YAML, `access/access_file.py`); it is read
-            again when it changes. None lets everybody ask.
+        access_file: which callers may call what, by bearer token (YAML,
+            `access/access_file.py`); it is read again when it changes. None allows all callers.
         tls_cert_file, tls_key_file: PEM; the port then takes TLS alone. Read again when they
             change.
-        tls_client_ca_file: who signs clients' certificates (mTLS); None asks clients for none.
+        tls_client_ca_file: who signs clients' certificates (mTLS); None requires none of clients.
         access_log: file that gets one line of JSON for each request, `-` for standard output; ""
             for none. A file that was moved away is opened again.
         access_log_share: of the requests that went well; all others are always written.

@@ -80,14 +80,16 @@ class _ReplicaShare:
     """This gateway's share of what one replica counted; it never falls."""
 
     def __init__(self, version: _Version, first: _Counted) -> None:
-        self.version, self.totals = version, _NOTHING.totals
+        self.version = version
+        self.totals = _NOTHING.totals
         # What was answered before this gateway started was not its own.
         self._base = _NOTHING if first.num_answers <= first.num_own else first
         self.take(first)
 
     def take(self, now: _Counted) -> None:
         """Count what is new."""
-        base, num_answers = self._base, now.num_answers - self._base.num_answers
+        base = self._base
+        num_answers = now.num_answers - self._base.num_answers
         share = min((now.num_own - base.num_own) / num_answers, 1.0) if num_answers else 0.0
         self.totals = tuple(
             max(known, (total - before) * share)
@@ -105,7 +107,8 @@ class TritonMetrics(Collector):
             num_in_flight: requests by model and version, kept up to date by its owner.
             own: what this gateway counted of requests that no replica had, its cache's hits.
         """
-        self._num_in_flight, self._own = num_in_flight, own
+        self._num_in_flight = num_in_flight
+        self._own = own
         self._success: defaultdict[_Version, int] = defaultdict(int)
         self._failures: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._num_own: defaultdict[str, int] = defaultdict(int)
@@ -143,7 +146,7 @@ class TritonMetrics(Collector):
             del self._failures[failed]
 
     async def follow(self, endpoints: EndpointSet) -> None:
-        """Ask the replicas at intervals, until cancelled; new ones at once.
+        """Poll the replicas at intervals, until cancelled; new ones at once.
 
         What a replica counted before it was asked for the first time cannot be attributed.
         """
@@ -160,7 +163,7 @@ class TritonMetrics(Collector):
             await self.look([endpoint for peers in endpoints.peers() for endpoint in peers])
 
     async def look(self, endpoints: list[Endpoint]) -> None:
-        """Ask them once; those that were known and are not among them have ended."""
+        """Poll them once; those that were known and are not among them have ended."""
         # Before the wait: a replica that answers its first request meanwhile is not listed yet.
         had_answered = set(self._num_own)
         answers = await asyncio.gather(*map(ask_statistics, endpoints))
@@ -186,7 +189,7 @@ class TritonMetrics(Collector):
             self._shares[replica.replica_id] = _ReplicaShare(version, counted)
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the replicas."""
+        """Nothing: registering must not poll the replicas."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -214,8 +217,9 @@ class TritonMetrics(Collector):
             yield _family(name, text, values.items())
 
     def _ask_now(self) -> None:
-        """Ask the replicas, from the thread of a scrape, and wait for their answers a little."""
-        endpoints, loop = self._endpoints, self._loop
+        """Poll the replicas, from the thread of a scrape, and wait for their answers a little."""
+        endpoints = self._endpoints
+        loop = self._loop
         if endpoints is None or loop is None or not loop.is_running() or _is_in_a_loop():
             return
         look = asyncio.run_coroutine_threadsafe(self._look_at_all(endpoints), loop)

@@ -30,7 +30,7 @@ class _AnswersInBytes(_GenericHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
         """The handler of a call; None for a method that `inner` does not know."""
-        # A named tuple at run time, which gRPC's types do not say.
+        # A named tuple at run time, which gRPC's types do not show.
         handler: Any = self._inner.service(handler_call_details)
         if handler is not None and handler.response_serializer is None:
             handler = handler._replace(response_serializer=bytes)
@@ -64,7 +64,7 @@ class AioServer:
         tls: grpc.ServerCredentials | None = None,
         is_shared: bool = False,
     ) -> int:
-        """Listen; see `GrpcServer.start`."""
+        """Listen; see `GrpcServer.start` for arguments and errors."""
         # Not before: whether the port is shared is an option of gRPC's server.
         self._server = grpc.aio.server(options=[*self._options(), ("grpc.so_reuseport", is_shared)])
         self._server.add_generic_rpc_handlers(tuple(self._handlers))

@@ -21,7 +21,7 @@ _SHUTDOWN_TIMEOUT_S = 40.0
 # A share that orders placement and never blocks it: threads are the engine's business.
 _NUM_CPUS = 0.1
 # Half the cost of an image-sized request was page faults of memory that malloc had just
-# given back to the system; with these it keeps what it has.
+# returned to the system; with these it keeps what it has.
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
@@ -46,7 +46,10 @@ def application(args: dict[str, Any]) -> serve.Application:
 
 
 def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettings]:
-    """The deployment of that application, and the settings that its replicas get."""
+    """The deployment of that application, and the settings that its replicas get.
+
+    Raises InvalidRequestError for an argument that is no setting, or has a wrong value.
+    """
     given = {name: value for name, value in args.items() if name not in _OWN_ARGS}
     try:
         settings = ReplicaSettings(**given)

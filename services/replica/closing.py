@@ -46,7 +46,7 @@ async def stop_accepting(server: asyncio.Server) -> None:
 def has_threads_left(timeout_s: float) -> bool:
     """Whether threads are left that an interpreter waits for, after waiting for them to end.
 
-    One may hang in an engine for ever, another read files from a slow store for minutes.
+    One may hang in an engine without end, another read files from a slow store for minutes.
     """
     until_s = time.monotonic() + timeout_s
     own = (threading.main_thread(), threading.current_thread())
@@ -59,7 +59,7 @@ def has_threads_left(timeout_s: float) -> bool:
 async def ended(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait until it is over; its own error is logged, not raised."""
     task.cancel()
-    # Unlike awaiting it, this tells its cancellation from that of the caller.
+    # Unlike awaiting it, this distinguishes its cancellation from the caller's.
     await asyncio.wait([task])
     if not task.cancelled() and (error := task.exception()):
         logger.error("task '%s' had failed before it was ended", task.get_name(), exc_info=error)

@@ -23,7 +23,7 @@ from services.telemetry.tracing import TracingSettings, tracing_from_settings
 
 
 def settings_here(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with what this node says: its address, and a generation to simulate, if any."""
+    """The settings with this node's facts: its address, and a generation to simulate, if any."""
     import ray
 
     simulated = ray.get_runtime_context().get_node_labels().get(SIMULATED_LABEL, "")

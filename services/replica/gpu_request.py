@@ -16,7 +16,7 @@ def num_gpus_for(generation: str, nodes: Iterable[Mapping[str, Any]]) -> int:
 
     Args:
         generation: that the replica is bound to.
-        nodes: as `ray.nodes()` tells of them.
+        nodes: as `ray.nodes()` returns them.
     """
     if Generation.parse(generation).platform is Platform.CPU:
         return 0

@@ -86,10 +86,9 @@ class ReplicaServer:
         tracing: Tracing | None = None,
         reselect_period_s: float = _RESELECT_PERIOD_S,
     ) -> None:
-        """Nothing is opened yet; raises InvalidRequestError for the fleet's files of no use.
+        """Nothing is opened yet; without news the store is looked at each `reselect_period_s`.
 
-        A `replica_id` is made of the host's name unless given; without `tracing` nothing is
-        traced; `reselect_period_s` after the last look the store is looked at without news.
+        Raises InvalidRequestError for the fleet's files of no use.
         """
         self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
         self.addresses: list[str] = []
@@ -97,7 +96,8 @@ class ReplicaServer:
         self.token = NO_TOKEN if is_alone else secrets.token_bytes(TOKEN_BYTES)
         self.drained = asyncio.Event()
         self._has_news = asyncio.Event()
-        self._settings, self._recorder = settings, recorder
+        self._settings = settings
+        self._recorder = recorder
         self._reselect_period_s = reselect_period_s
         self._spans = RequestSpans(tracing) if tracing else None
         self._dialer = FleetDialer.of(settings)
@@ -167,7 +167,7 @@ class ReplicaServer:
         )
 
     async def check_health(self) -> None:
-        """Prove that the data port answers and the engine's thread and batcher live.
+        """Check that the data port answers and the engine's thread and batcher run.
 
         Raises:
             EngineError: the replica must be replaced; gateways are informed at once.
@@ -249,7 +249,8 @@ class ReplicaServer:
         host, _, port = address.rpartition(":")
         if not is_wildcard(host):
             return address
-        controller, named = self._settings.controller_address, self._settings.announced_host
+        controller = self._settings.controller_address
+        named = self._settings.announced_host
         if controller and not named:
             named = await asyncio.to_thread(address_towards, controller)
         return f"{named or host}:{port}"

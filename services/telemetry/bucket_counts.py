@@ -38,7 +38,8 @@ class BucketCounts:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         """`bounds` are upper ones and rise; the bucket beyond the last needs none."""
         self._bounds = bounds
-        self._counts, self._total = [0] * (len(bounds) + 1), 0.0
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
         self._exemplars: dict[int, Exemplar] = {}
         self._lock = Lock()
 
@@ -55,7 +56,8 @@ class BucketCounts:
     def snapshot(self) -> BucketSnapshot:
         """All of one moment."""
         with self._lock:
-            counts, total = tuple(self._counts), self._total
+            counts = tuple(self._counts)
+            total = self._total
             exemplars = dict(self._exemplars)
         # Summed up without the lock, which requests wait for.
         return BucketSnapshot(tuple(accumulate(counts)), total, exemplars)

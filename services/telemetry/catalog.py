@@ -6,24 +6,21 @@ Inference buckets start at 0.5 ms because an engine under a CUDA graph answers i
 than one; build buckets reach 30 minutes because TensorRT builds do.
 """
 
+from itertools import chain
+
 from services.telemetry.metric import counter as _counter
 from services.telemetry.metric import gauge as _gauge
 from services.telemetry.metric import histogram as _histogram
 
-INFERENCE_BUCKETS_S = (
-    0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0,
-)  # fmt: skip
+INFERENCE_BUCKETS_S = (*(0.0005 * 2**n for n in range(11)), 1.0, 2.0, 5.0)
 # What a gateway or a replica does beside an engine takes microseconds.
-STAGE_BUCKETS_S = (
-    0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5,
-)  # fmt: skip
+STAGE_BUCKETS_S = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.5)
 BUILD_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0)
 BATCH_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 # Lengths that engines like to be built for; `smelt buckets` proposes no others.
-SIZE_BUCKETS = tuple(
-    map(float, (1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, 512, 32),
-                *range(512, 1024, 64), 1024, 2048, 4096, 8192))
-)  # fmt: skip
+_STEPS = (range(8, 128, 8), range(128, 256, 16), range(256, 512, 32), range(512, 1024, 64))
+_SIZES = (1, 2, 4, *chain.from_iterable(_STEPS), 1024, 2048, 4096, 8192)
+SIZE_BUCKETS = tuple(map(float, _SIZES))
 
 REQUESTS = _counter(
     "smelt_requests_total",
@@ -63,10 +60,7 @@ REQUEST_MEMORY_LIMIT = _gauge(
     "How much of that there is; large requests beyond it are copied to replicas.",
     unit="bytes",
 )
-CONNECTIONS = _gauge(
-    "smelt_gateway_connections",
-    "Clients that are connected to the gateway.",
-)
+CONNECTIONS = _gauge("smelt_gateway_connections", "Clients that are connected to the gateway.")
 CONNECTIONS_ENDED = _counter(
     "smelt_gateway_connections_ended_total",
     "Connections that ended, by reason: client, idle, age, limit, flood, protocol, silent, unread, "
@@ -126,8 +120,7 @@ WORKERS_SERVING = _gauge(
     "Processes that serve on the port of a gateway with several workers.",
 )
 WORKER_RESTARTS = _counter(
-    "smelt_gateway_worker_restarts_total",
-    "Workers of a gateway that died and were started again.",
+    "smelt_gateway_worker_restarts_total", "Workers of a gateway that died and were started again."
 )
 BATCH_SIZE = _histogram(
     "smelt_batch_size",
@@ -137,9 +130,7 @@ BATCH_SIZE = _histogram(
     unit="",
 )
 ROWS = _counter(
-    "smelt_rows_total",
-    "Rows that engines ran; requests bring one or more.",
-    ("model", "version"),
+    "smelt_rows_total", "Rows that engines ran; requests bring one or more.", ("model", "version")
 )
 REQUEST_SIZE = _histogram(
     "smelt_request_size",
@@ -314,33 +305,28 @@ STORE_REQUESTS = _counter(
     ("operation", "outcome"),
 )
 
-GATEWAY_METRICS = (
-    REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT,
-    REQUEST_RETRIES, REPLICAS_READY, CONTROLLER_CONNECTED, CACHE_HITS, CACHE_MISSES,
-    REPLICA_EJECTIONS, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED,
-    ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT, CONNECTIONS, CONNECTIONS_ENDED,
-)  # fmt: skip
+_ANSWERS = (REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT)
+_FAILURES = (REQUEST_RETRIES, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED)
+_ENDPOINTS = (REPLICAS_READY, REPLICA_EJECTIONS, CONTROLLER_CONNECTED)
+_CACHE = (CACHE_HITS, CACHE_MISSES)
+_SERVER = (ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT, CONNECTIONS, CONNECTIONS_ENDED)
+GATEWAY_METRICS = _ANSWERS + _FAILURES + _ENDPOINTS + _CACHE + _SERVER
 # Of the process above several workers; a gateway of one process has none.
 GATEWAY_WORKERS_METRICS = (WORKERS_SERVING, WORKER_RESTARTS)
-REPLICA_METRICS = (
-    REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, QUEUE_DROPPED,
-    BATCH_SIZE, ROWS, QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION,
-    REPLY_DURATION, QUEUE_REQUESTS, QUEUE_USED, ENGINE_BUSY, ENGINE_IN_USE, FALLBACKS,
-    FALLBACKS_REFUTED, ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
-)  # fmt: skip
-# What builds did stands in the store; the controller counts it there, so that figures of
-# compilers that live for seconds are not lost. A compiler's own endpoint is for one run by hand.
+_RUN_SIZES = (REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, BATCH_SIZE, ROWS)
+_STAGES = (QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION, REPLY_DURATION)
+_QUEUE = (QUEUE_REQUESTS, QUEUE_USED, QUEUE_DROPPED)
+_ENGINE = (ENGINE_BUSY, ENGINE_IN_USE, ENGINE_RETURNS, ENGINE_LOAD_DURATION)
+_FALLBACK = (FALLBACKS, FALLBACKS_REFUTED)
+REPLICA_METRICS = (*_RUN_SIZES, *_STAGES, *_QUEUE, *_ENGINE, *_FALLBACK, STORE_REQUESTS)
+# The store has the outcomes of builds; the controller counts them there, so that the figures of
+# compilers that run for seconds are not lost. A compiler's own endpoint is for runs by hand.
 COMPILER_METRICS = (BUILDS, BUILD_DURATION, PROOFS, PROOF_DURATION)
-BUILD_LOOP_METRICS = (
-    CONTROLLER_BUILDS, BUILDS_RUNNING, BUILDS_WAITING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE,
-)  # fmt: skip
-CONTROLLER_METRICS = (
-    *COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES, REPLICAS_WANTED,
-    REPLICAS_ATTACHED, MODELS_UNPLACED, STORE_REQUESTS,
-)  # fmt: skip
-ALL_METRICS = tuple(
-    dict.fromkeys((
-        *GATEWAY_METRICS, *GATEWAY_WORKERS_METRICS, *REPLICA_METRICS, *COMPILER_METRICS,
-        *CONTROLLER_METRICS,
-    ))
-)  # fmt: skip
+_BUILD_TASKS = (CONTROLLER_BUILDS, BUILDS_RUNNING, BUILDS_WAITING)
+BUILD_LOOP_METRICS = (*_BUILD_TASKS, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
+_OUTCOMES = (*COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES)
+_PLACEMENT = (REPLICAS_WANTED, REPLICAS_ATTACHED, MODELS_UNPLACED)
+CONTROLLER_METRICS = (*_OUTCOMES, *_PLACEMENT, STORE_REQUESTS)
+# Processes share some; the compiler's are all among the controller's.
+_OF_PROCESSES = (GATEWAY_METRICS, GATEWAY_WORKERS_METRICS, REPLICA_METRICS, CONTROLLER_METRICS)
+ALL_METRICS = tuple(dict.fromkeys(chain.from_iterable(_OF_PROCESSES)))

@@ -1,4 +1,4 @@
-"""The log file of a child process, and the line of it that says why the child ended."""
+"""The log file of a child process, and the line of it with the reason why the child ended."""
 
 import json
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class ChildLog:
 
 
 def _fault_of(line: str) -> str:
-    """What an error says, in a process's log or as a command prints it; "" for other lines."""
+    """The text of an error, in a process's log or as a command prints it; "" for other lines."""
     if line.startswith(_COMMAND_FAULT):
         return line.removeprefix(_COMMAND_FAULT)
     document = _document(line)

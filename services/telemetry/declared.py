@@ -19,6 +19,11 @@ class DeclaredMetrics:
     def check(self, metric: Metric, kind: MetricKind, labels: Mapping[str, str]) -> None:
         """Refuse a record that the catalogue does not allow.
 
+        Args:
+            metric: of the catalogue.
+            kind: that the recorder's method is for.
+            labels: values by label name.
+
         Raises:
             SmeltError: the metric was not declared, is of another kind, or the labels are
                 not exactly its own. A fault of the calling code, so never a request's fault.

@@ -39,7 +39,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         own = {name: value for name, value in vars(record).items() if _is_field(name)}
-        # A field must never hide what the record itself says.
+        # A field must never replace one of the record's own.
         return json.dumps({**own, **fields}, ensure_ascii=False, default=str)
 
 
@@ -49,9 +49,12 @@ def _is_field(name: str) -> bool:
 
 
 def configure_logging(process: str, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send all logs of this process to one stream as JSON, standard error unless given.
+    """Send all logs of this process to one stream as JSON.
 
-    `process` names it in each line: gateway, controller, compiler.
+    Args:
+        process: named in each line: gateway, controller, compiler.
+        level: a level of Python's `logging`, in any case.
+        stream: None is standard error.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(process))

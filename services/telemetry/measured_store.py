@@ -34,7 +34,8 @@ class MeasuredStore:
     """An ArtifactStore that records `smelt_store_requests_total`, and changes nothing else."""
 
     def __init__(self, inner: ArtifactStore, recorder: Recorder) -> None:
-        self._inner, self._recorder = inner, recorder
+        self._inner = inner
+        self._recorder = recorder
         # A rate needs a first value: one error must not be the beginning of its own series.
         for operation in StoreOperation:
             for outcome in StoreOutcome:

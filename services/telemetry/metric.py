@@ -36,12 +36,19 @@ class Metric:
 
 
 def counter(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
-    """A metric that only grows."""
+    """A metric that only grows.
+
+    Args:
+        name: `smelt_<noun>_<unit>_total`.
+        text: help of the exposition.
+        labels: names; empty for a single series.
+        unit: "" for a number.
+    """
     return Metric(name=name, kind=MetricKind.COUNTER, help=text, unit=unit, labels=labels)
 
 
 def gauge(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
-    """A metric that rises and falls."""
+    """A metric that rises and falls; see `counter` for the arguments."""
     return Metric(name=name, kind=MetricKind.GAUGE, help=text, unit=unit, labels=labels)
 
 
@@ -53,7 +60,15 @@ def histogram(
     *,
     unit: str = "seconds",
 ) -> Metric:
-    """A metric that sorts what it observes by size; `buckets` are upper bounds."""
+    """A metric that counts observations by size.
+
+    Args:
+        name: `smelt_<noun>_<unit>`.
+        text: help of the exposition.
+        labels: names; empty for a single series.
+        buckets: upper bounds in `unit`, rising; +Inf is added.
+        unit: of what is observed.
+    """
     return Metric(
         name=name, kind=MetricKind.HISTOGRAM, help=text, unit=unit, labels=labels, buckets=buckets
     )

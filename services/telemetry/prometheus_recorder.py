@@ -41,15 +41,15 @@ class PrometheusRecorder:
         self.num_forgotten = 0
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
-        """Add to a counter."""
+        """Add to a counter; see `Recorder.count`."""
         self._series(metric, MetricKind.COUNTER, labels).inc(amount)
 
     def set(self, metric: Metric, value: float, **labels: str) -> None:
-        """Set a gauge."""
+        """Set a gauge; see `Recorder.set`."""
         self._series(metric, MetricKind.GAUGE, labels).set(value)
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Add one observation to a histogram."""
+        """Add one observation to a histogram; see `Recorder.observe`."""
         self._series(metric, MetricKind.HISTOGRAM, labels).observe(value)
 
     def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
@@ -89,7 +89,9 @@ class PrometheusRecorder:
 
 
 def _bound(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | HistogramCollector:
-    name, text, labels = metric.name, metric.help, metric.labels
+    name = metric.name
+    text = metric.help
+    labels = metric.labels
     match metric.kind:
         case MetricKind.COUNTER:
             return Counter(name, text, labels, registry=registry)

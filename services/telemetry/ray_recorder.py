@@ -30,19 +30,19 @@ class RayRecorder:
         self._bound = {metric.name: _bound(metric) for metric in declared}
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
-        """Add to a counter."""
+        """Add to a counter; see `Recorder.count`."""
         self._declared.check(metric, MetricKind.COUNTER, labels)
         # Ray refuses an increment of 0, which Prometheus allows.
         if amount > 0:
             self._bound[metric.name].inc(amount, tags=dict(labels))
 
     def set(self, metric: Metric, value: float, **labels: str) -> None:
-        """Set a gauge."""
+        """Set a gauge; see `Recorder.set`."""
         self._declared.check(metric, MetricKind.GAUGE, labels)
         self._bound[metric.name].set(value, tags=dict(labels))
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Add one observation to a histogram."""
+        """Add one observation to a histogram; see `Recorder.observe`."""
         self.observer(metric, **labels)(value)
 
     def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
@@ -73,7 +73,9 @@ class _RayHistogram:
     def __init__(self, metric: Metric) -> None:
         from ray.serve.metrics import Gauge
 
-        name, text, labels = metric.name, metric.help, metric.labels
+        name = metric.name
+        text = metric.help
+        labels = metric.labels
         self._bounds = metric.buckets
         self._les = (*map(str, metric.buckets), "+Inf")
         self._bucket = Gauge(f"{name}_bucket", text, (*labels, "le"))

@@ -37,7 +37,7 @@ def wait_ready(
         log: where it writes; None for our own standard error.
 
     Raises:
-        NotReadyError: the child ended first, or the time ran out; says why, and where its log is.
+        NotReadyError: the child ended first, or the time ran out; with the reason and its log.
     """
     with os.fdopen(read_fd) as pipe:
         readable, _, _ = select.select([pipe], [], [], timeout_s)

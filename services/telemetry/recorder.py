@@ -22,15 +22,33 @@ class Recorder(Protocol):
     """Records metric values. Labels are given by name and must be the metric's own."""
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
-        """Add to a counter."""
+        """Add to a counter.
+
+        Args:
+            metric: a counter of the catalogue.
+            amount: 0 or more.
+            **labels: values by label name, all of the metric's.
+        """
         ...
 
     def set(self, metric: Metric, value: float, **labels: str) -> None:
-        """Set a gauge."""
+        """Set a gauge.
+
+        Args:
+            metric: a gauge of the catalogue.
+            value: in the metric's unit.
+            **labels: values by label name, all of the metric's.
+        """
         ...
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Add one observation to a histogram."""
+        """Add one observation to a histogram.
+
+        Args:
+            metric: a histogram of the catalogue.
+            value: in the metric's unit.
+            **labels: values by label name, all of the metric's.
+        """
         ...
 
     def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
@@ -64,13 +82,13 @@ class NullRecorder:
         """Ignore."""
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: Any) -> None:
-        """Ignore."""
+        """Ignore; see `Recorder.count`."""
 
     def set(self, metric: Metric, value: float, **labels: Any) -> None:
-        """Ignore."""
+        """Ignore; see `Recorder.set`."""
 
     def observe(self, metric: Metric, value: float, **labels: Any) -> None:
-        """Ignore."""
+        """Ignore; see `Recorder.observe`."""
 
     def adder(self, metric: Metric, **labels: Any) -> Callable[[], None]:  # noqa: ARG002
         """What ignores."""

@@ -10,7 +10,8 @@ class ShownGauge:
     """Shows one picture after another of things that come and go."""
 
     def __init__(self, recorder: Recorder, metric: Metric) -> None:
-        self._recorder, self._metric = recorder, metric
+        self._recorder = recorder
+        self._metric = metric
         self._known: set[tuple[str, ...]] = set()
 
     def show(self, values: Mapping[tuple[str, ...], float]) -> None:

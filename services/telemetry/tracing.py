@@ -149,10 +149,12 @@ class Tracing:
             shutdown_on_exit=False,
         )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._sampler, self._ids = sampler, RandomIdGenerator()
+        self._sampler = sampler
+        self._ids = RandomIdGenerator()
         self.share = share
         self._propagator = TraceContextTextMapPropagator()
-        self._nobody, self._span_in = Context(), get_current_span
+        self._nobody = Context()
+        self._span_in = get_current_span
         self._sampled = Decision.RECORD_AND_SAMPLE
         self._tracer: Tracer = self._provider.get_tracer("smelt")
 
@@ -172,7 +174,7 @@ class Tracing:
         return decision is self._sampled
 
     def parent_of(self, carried: CarriedTrace | None) -> "Context":
-        """The context that another process speaks of; an empty one for none, or for nonsense."""
+        """The context that another process sent; an empty one for none, or for a malformed one."""
         if carried is None:
             return self._nobody
         texts = dict(zip(_FIELDS, (carried.traceparent, carried.tracestate), strict=True))
@@ -196,7 +198,16 @@ class Tracing:
         attributes: Mapping[str, Any] | None = None,
         links: "tuple[Link, ...]" = (),
     ) -> "Span":
-        """A new span below another one, or below what another process spoke of."""
+        """A new span; the caller ends it.
+
+        Args:
+            name: of the span.
+            parent: a span, or the context that `parent_of` made of another process's.
+            kind: None is INTERNAL.
+            begin_ns: Unix time; None is now.
+            attributes: OpenTelemetry's values by name.
+            links: to spans of other traces, as of requests in one batch.
+        """
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, set_span_in_context
 

@@ -52,7 +52,16 @@ class BenchOptions:
 
 
 def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_json: bool) -> int:
-    """Put each load on the model and print what came of it; 1 when a request failed, else 0.
+    """Send each load to the model and print what was measured.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        options: loads, inputs and gateway; without an address, this host's fleet is measured.
+        as_json: print the document in place of tables.
+
+    Returns:
+        The exit code: 1 when a request failed.
 
     Raises:
         InvalidRequestError: an option is malformed, or the page cannot be written.
@@ -110,7 +119,7 @@ async def _measured(
 
 
 async def _engine_now(ask: Callable[[], Awaitable[pb.ModelConfig]]) -> str:
-    """What serves, or why the gateway does not say: the figures stand, whatever the load did."""
+    """What serves, or why that is unknown: the figures of the load count all the same."""
     try:
         return _engine(await ask())
     except SmeltError as error:

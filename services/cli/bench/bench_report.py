@@ -17,7 +17,13 @@ _MOST_BUSY = 0.9
 
 
 def cell_document(requests: BenchRequests, num_callers: int, found: LoadResult) -> dict[str, Any]:
-    """Rates and latencies of what was answered, and how much was not."""
+    """Rates and latencies of one load's answers, and the number of its errors.
+
+    Args:
+        requests: that were sent.
+        num_callers: that sent them at the same time.
+        found: what was measured.
+    """
     answered_ms = 1e3 * np.array(found.latencies_s)
     latencies = np.percentile(answered_ms, PERCENTS).tolist() if answered_ms.size else []
     rate = answered_ms.size / found.elapsed_s

@@ -31,7 +31,18 @@ class BenchRequests:
     def of(
         cls, name: str, version: str, size: str, rows: int, arrays: Sequence[Mapping[str, Array]]
     ) -> "BenchRequests":
-        """A request of each; raises InvalidRequestError for a dtype without a datatype."""
+        """One serialised request of each set of inputs.
+
+        Args:
+            name: of the model.
+            version: "" leaves it to the gateway.
+            size: of the inputs, for people.
+            rows: of one request; 1 for a model without a batch dimension.
+            arrays: inputs by name, for each request.
+
+        Raises:
+            InvalidRequestError: a dtype has no datatype.
+        """
         requests = [request_from_arrays(name, version, dict(each)) for each in arrays]
         return cls(size=size, rows=rows, bodies=[each.SerializeToString() for each in requests])
 

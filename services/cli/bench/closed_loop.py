@@ -38,7 +38,13 @@ class LoadResult:
     client_share: float = 0.0
 
     async def ask(self, infer: _Infer, request: bytes, metadata: Metadata) -> None:
-        """Send one request and count how it ended."""
+        """Send one request and count how it ended; gRPC errors are counted and not raised.
+
+        Args:
+            infer: the gateway's ModelInfer, for serialised requests.
+            request: serialised.
+            metadata: of the call.
+        """
         began_s = time.perf_counter()
         try:
             await infer(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
@@ -75,7 +81,8 @@ async def run_load(
         # Opens the connections, and meets a shape for the first time: some engines compile then.
         await asyncio.gather(*(found.ask(each, requests[0], metadata) for each in callers))
         found.latencies_s.clear()
-        began_s, began_busy_s = time.perf_counter(), _busy_s()
+        began_s = time.perf_counter()
+        began_busy_s = _busy_s()
 
         async def call(number: int, infer: _Infer) -> None:
             while time.perf_counter() - began_s < seconds:

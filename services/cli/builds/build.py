@@ -32,6 +32,13 @@ def run_build(
 ) -> int:
     """Build for the newest version of a model.
 
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        generations: empty for this machine's.
+        kinds: of engines; empty for the recipe's.
+        as_json: print the report as one document.
+
     Returns:
         The exit code: 1 when a build failed, or when nothing that was asked for can be built.
 
@@ -49,7 +56,7 @@ def run_build(
     show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
     if not as_json and not is_anything_there(report):
         print_error(f"no engine of {name} can be built as asked; the reasons stand above")
-    # A script that asked for an engine must not go on without one.
+    # A script that needs an engine must not go on without one.
     return 0 if report.is_success and is_anything_there(report) else 1
 
 
@@ -71,7 +78,18 @@ def again_lines(registry: Registry, report: BuildReport) -> Iterator[str]:
 def build_engines(
     settings: CliSettings, registry: Registry, version: ModelVersion, wanted: Wanted, steps: Steps
 ) -> BuildReport:
-    """Build what is missing; published engines are kept."""
+    """Build what is missing; published engines are kept.
+
+    Args:
+        settings: URL of the store and folder of the cache.
+        registry: on that store.
+        version: of the model.
+        wanted: generations and kinds.
+        steps: show the progress.
+
+    Returns:
+        What was built, proven, kept and refused; builds that fail are in it too.
+    """
     with steps.step(f"Engines of {version.name}") as line:
         compiler = settings_from_environment(
             store_url=settings.store_url, cache_dir=settings.cache_dir

@@ -12,8 +12,13 @@ def queued_builds(
 ) -> dict[str, dict[str, Any]]:
     """By generation, the build of a model version that runs or comes first, as plain data.
 
-    `waits_for` are other models' builds that run and that it waits for, `num_before` is how many
-    wait before it, and `words` is all of that in one line.
+    `waits_for` names the running builds of other models that it waits for, `num_before` is the
+    number of builds that wait before it, and `words` is all of that in one line.
+
+    Args:
+        snapshot: of the fleet; None without a fleet, which has no queue.
+        name: of the model.
+        version: of the model.
     """
     builds = snapshot.builds if snapshot else ()
     queued: dict[str, dict[str, Any]] = {}

@@ -41,6 +41,12 @@ _PROOF_WORDS = {
 def run_engines(settings: CliSettings, model: str, *, as_json: bool, is_wide: bool = False) -> None:
     """Print the engines of one model's newest version, or of all masters.
 
+    Args:
+        settings: where the store is.
+        model: "" for all.
+        as_json: print one document.
+        is_wide: show columns that do not fit the terminal.
+
     Raises:
         NotFoundError: no such model.
     """
@@ -59,12 +65,16 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
     A model's `engines` are the digests of those that are for its recipe; what `other_recipe`
     holds was built of the same master for another one, and never serves this version; nor does
     what `slower_than_fallback` holds now, nor `not_measurable` unless it did before.
+
+    Raises:
+        NotFoundError: no such model.
     """
     names = [model] if model else registry.model_names()
     masters: dict[str, dict[str, Any]] = {}
     for version in (registry.model_version(name) for name in names):
         digest = version.master.digest
         engines, runs = registry.engines(digest), registry.joint_runs(digest)
+        # Models may share a master: its engines are listed once.
         entry = masters.setdefault(
             digest,
             {
@@ -154,7 +164,8 @@ def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timi
 
 
 def _row(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[str, ...]:
-    key, timings = engine.manifest.key, _timings(engine, runs)
+    key = engine.manifest.key
+    timings = _timings(engine, runs)
     num_bytes = engine.manifest.num_bytes
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (

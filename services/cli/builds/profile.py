@@ -28,6 +28,14 @@ def run_profile(
 ) -> None:
     """Profile one bucket of a model version in a process of its own, and show the report.
 
+    Args:
+        settings: where store and cache are.
+        name: of the model.
+        version: None for the newest.
+        options: bucket, precision, source and folder.
+        as_json: print the report as one document.
+        is_wide: show columns that do not fit the terminal.
+
     Raises:
         NotFoundError: no such model, version or bucket.
         InvalidModelError: the source is none, or the importer refuses the master.
@@ -50,7 +58,14 @@ def run_profile(
 
 
 def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileOptions:
-    """What the options ask for; raises InvalidRequestError naming the known precisions."""
+    """What the options ask for; raises InvalidRequestError for an unknown precision.
+
+    Args:
+        bucket: label of one of the model's buckets; "" is the largest.
+        precision: of the engine.
+        source: PyTorch source to look for graph breaks in; "" for none.
+        out: folder for the files; None names one after the model, in the current folder.
+    """
     if precision not in set(Precision):
         known = ", ".join(Precision)
         raise InvalidRequestError(f"--precision {precision}: expected one of {known}")

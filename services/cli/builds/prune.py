@@ -22,6 +22,12 @@ def run_prune(
 ) -> None:
     """Show what may go, and delete it when that was confirmed.
 
+    Args:
+        settings: where the store is.
+        older_than_days: objects younger than this stay.
+        is_confirmed: delete them; False only shows them.
+        as_json: print one document.
+
     Raises:
         NotFoundError: no store is there.
         StoreError: a document that names what is needed cannot be read, or nothing may be deleted.
@@ -71,7 +77,7 @@ def _in_use(settings: CliSettings, registry: Registry) -> InUse:
         with suppress(ValueError):
             state.apply(event)
     serving = {event.key for event in state.serving() if event.key}
-    # Replicas tell what they run now, which an event may not yet.
+    # Replicas report what they run now; an event of it may be missing still.
     snapshot, _ = fleet_or_why_not(settings)
     if snapshot is not None:
         serving |= {report.engine_digest for report in snapshot.replicas if report.engine_digest}

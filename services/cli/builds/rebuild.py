@@ -20,7 +20,15 @@ def run_rebuild(
     version: int | None = None,
     as_json: bool,
 ) -> None:
-    """Ask the controller for it; it is done where the generation's nodes are.
+    """Request a rebuild; it runs where the generation's nodes are.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        generation: "" for all.
+        why: kept in the request.
+        version: None for the newest.
+        as_json: print the request as one document.
 
     Raises:
         NotFoundError: no such model or version.
@@ -46,10 +54,16 @@ def run_rebuild(
 def rebuild_request(
     registry: Registry, version: ModelVersion, generation: str, why: str
 ) -> RebuildRequest:
-    """A request that pins what the store holds now of each planned engine.
+    """A request that names what the store has now of each planned engine.
 
-    A published engine is never overwritten, as its key names everything that changes its
-    bytes; so those are proven again, and only what failed is built again.
+    A published engine is never overwritten, as its key has everything that changes its bytes. So
+    published engines are proven again, and only failed ones are built again.
+
+    Args:
+        registry: on the store.
+        version: of the model.
+        generation: "" for all.
+        why: kept in the request.
     """
     engines = {e.digest: e for e in registry.engines(version.master.digest)}
     # Pinned by what is there now: the request asks for nothing more once a newer attempt or proof

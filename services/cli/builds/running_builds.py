@@ -11,9 +11,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.text.durations import readable_duration
 from services.contracts.text.text_table import Table
 
-_COLUMNS = (
-    "generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line",
-)  # fmt: skip
+_COLUMNS = ("generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line")
 _WIDE = ("stage for", "by", "last line")
 # Of a lease: it is renewed after a third of it, and clocks differ a little.
 _SILENT_SHARE = 0.67

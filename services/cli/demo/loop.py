@@ -49,11 +49,16 @@ class DemoLoop:
             version: that is followed.
             look: the fleet as it is now.
             lines: gets a line for each event.
-            traffic: asks the model meanwhile.
+            traffic: sends requests meanwhile.
             clock: in seconds.
         """
-        self._settings, self._registry, self._version = settings, registry, version
-        self._look, self._lines, self._traffic, self._clock = look, lines, traffic, clock
+        self._settings = settings
+        self._registry = registry
+        self._version = version
+        self._look = look
+        self._lines = lines
+        self._traffic = traffic
+        self._clock = clock
         self._engines: dict[str, str] = {}
         self._settled_at: float | None = None
         self.first_answer_s: float | None = None
@@ -66,7 +71,7 @@ class DemoLoop:
             position: events after it are shown.
 
         Returns:
-            What `smelt why` says of each generation that serves, with why it was given up.
+            What `smelt why` shows of each generation that serves, with why it was given up.
 
         Raises:
             SmeltError: the model cannot serve, or the controller does not answer.

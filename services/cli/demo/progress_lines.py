@@ -67,6 +67,6 @@ class ProgressLines:
         self.waiting(words)
 
     def waiting(self, words: str) -> None:
-        """What is awaited, for a terminal alone: the event at its end says as much in a log."""
+        """What is awaited, for a terminal alone: in a log the event at its end is enough."""
         if self._status:
             self._status.update(Text(words))

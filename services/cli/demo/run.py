@@ -45,11 +45,12 @@ class Answer:
 
 
 class Embedder:
-    """Asks a gateway for embeddings."""
+    """Requests embeddings from a gateway."""
 
     def __init__(self, settings: CliSettings, client: "InferenceServerClient") -> None:
-        """Nothing is asked yet."""
-        self._client, self._headers = client, bearer_metadata(settings)
+        """No request is sent yet."""
+        self._client = client
+        self._headers = bearer_metadata(settings)
 
     def embed(self, arrays: dict[str, Array]) -> Array:
         """Embeddings of sentences, float32 [N, D], of what `tokenise` made of them.
@@ -93,8 +94,8 @@ def ask(settings: CliSettings, embedder: Embedder, max_distance: float) -> list[
     """Embed corpus and queries, and find each query's nearest sentence.
 
     Args:
-        settings: say where the reference's embeddings are kept.
-        embedder: asks.
+        settings: have the folder where the reference's embeddings are kept.
+        embedder: sends the requests.
         max_distance: 1 - cosine to the reference's embedding, at most.
 
     Raises:

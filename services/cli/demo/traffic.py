@@ -56,14 +56,16 @@ class DemoTraffic:
         ask: Callable[[], object],
         period_s: float = PERIOD_S,
     ) -> None:
-        """Nothing is asked yet.
+        """No request is sent yet.
 
         Args:
-            wait_served: returns once the model can be asked: what is asked before is no failure.
+            wait_served: returns once the model serves: requests before that are no failures.
             ask: sends one request, and raises when it fails.
             period_s: pause between two requests.
         """
-        self._wait_served, self._ask, self._period_s = wait_served, ask, period_s
+        self._wait_served = wait_served
+        self._ask = ask
+        self._period_s = period_s
         self._lock = threading.Lock()
         self._num_requests = self._num_failed = 0
         self._last_fault = ""
@@ -75,19 +77,19 @@ class DemoTraffic:
         self._thread = threading.Thread(target=self._run, name="demo traffic", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start to ask."""
+        """Start to send requests."""
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Ask no more; a request under way is not waited for."""
+        """Send no more; a request under way is not waited for."""
         self._is_stopping.set()
 
     def counts(self) -> Counts:
         """How it goes.
 
         Raises:
-            SmeltError: the model cannot be asked at all.
+            SmeltError: the model does not serve at all.
         """
         with self._lock:
             if self._fault is not None:

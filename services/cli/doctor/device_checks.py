@@ -11,7 +11,8 @@ from services.contracts.hardware.facts import X86_ISA_FLAGS, DeviceFacts, Platfo
 from services.contracts.hardware.kinds import EngineKind, Precision
 
 _PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
 _NAMES: Final = {
     "v3": "AVX2",
     "avx512": "AVX-512",

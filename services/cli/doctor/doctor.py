@@ -1,4 +1,4 @@
-"""`smelt doctor`: what this host has and lacks for a fleet, and the commands that mend it."""
+"""`smelt doctor`: what this host has and lacks for a fleet, and the commands that install it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

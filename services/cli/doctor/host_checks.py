@@ -21,7 +21,9 @@ from services.contracts.text.words import readable_size
 
 _GB: Final = 1_000_000_000
 # A few models with three engines each, their copies in the cache, and the work of one build.
-_HOME_BYTES, _STORE_BYTES, _WORK_BYTES = 2 * _GB, 2 * _GB, _GB
+_HOME_BYTES = 2 * _GB
+_STORE_BYTES = 2 * _GB
+_WORK_BYTES = _GB
 # Below it even a log fills the disk.
 _LEAST_BYTES: Final = 200_000_000
 _LOOPBACK: Final = "127.0.0.1"
@@ -49,7 +51,8 @@ def check_packages() -> Iterator[Finding]:
 
 def check_ports(settings: CliSettings) -> Iterator[Finding]:
     """The ports that `smelt up` takes by default."""
-    options, fleet = UpOptions(), find_fleet(settings.run_dir)
+    options = UpOptions()
+    fleet = find_fleet(settings.run_dir)
     yield port_finding(options.grpc_port, "--grpc-port", Level.PROBLEM, fleet)
     yield port_finding(options.metrics_port, "--metrics-port", Level.PROBLEM, fleet)
     # Needed with --observe alone.
@@ -65,7 +68,8 @@ def port_finding(port: int, option: str, level: Level, fleet: RunningFleet | Non
         level: of one that something else holds.
         fleet: of this host, which may hold it itself.
     """
-    check, address = f"port {port}", f"{_LOOPBACK}:{port}"
+    check = f"port {port}"
+    address = f"{_LOOPBACK}:{port}"
     if fleet and _is_of(fleet, port):
         return Finding(check=check, found=f"this host's fleet ({option})")
     if is_free(address, _LOOPBACK):
@@ -80,7 +84,7 @@ def port_finding(port: int, option: str, level: Level, fleet: RunningFleet | Non
 
 
 def check_disk(settings: CliSettings) -> Iterator[Finding]:
-    """Free room where Smelt writes, once for each file system."""
+    """Free space where Smelt writes, once for each file system."""
     needs = [(settings.home, _HOME_BYTES), (Path(tempfile.gettempdir()), _WORK_BYTES)]
     if folder := store_folder(settings.store_url):
         needs.append((folder, _STORE_BYTES))
@@ -93,7 +97,7 @@ def check_disk(settings: CliSettings) -> Iterator[Finding]:
 
 
 def disk_finding(folders: list[Path], needed_bytes: int) -> Finding:
-    """Whether one file system has room for what these folders are to hold, and may be written."""
+    """Whether one file system has the space that these folders need, and can be written."""
     free_bytes = shutil.disk_usage(nearest_folder(folders[0])).free
     locked = [str(each) for each in folders if not os.access(nearest_folder(each), os.W_OK)]
     found = f"{readable_size(free_bytes)} free for {', '.join(map(str, folders))}"

@@ -10,11 +10,12 @@ _PACKAGE = "smelt"
 _EXTRA = re.compile(r"""extra == ["']([\w-]+)["']""")
 _NAME = re.compile(r"[\w.-]+")
 _MISSING_PACKAGE = re.compile(r"\bpackages? ([\w-]+)")
-_COMPILER, _CUDA_PROVIDER = "g++", "CUDAExecutionProvider"
+_COMPILER = "g++"
+_CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 def fix_of(reason: str) -> str:
-    """The command for why an engine kind is unavailable; "" where no command mends it."""
+    """The command for why an engine kind is unavailable; "" where no command helps."""
     if missing := _MISSING_PACKAGE.search(reason):
         return install_command(missing[1])
     if _CUDA_PROVIDER in reason:

@@ -66,7 +66,7 @@ def clock_skew_s(store: ObstoreArtifactStore) -> float:
         # As in the test of the create, no permission to delete is needed.
         with suppress(StoreError):
             store.delete(key)
-    # Within the time that it took nothing is known; stores tell whole seconds.
+    # A difference within the request's duration says nothing; stores give whole seconds.
     if before <= written <= after:
         return 0.0
     return (written - (after if written > after else before)).total_seconds()

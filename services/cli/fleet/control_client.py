@@ -25,7 +25,7 @@ def _control(
     address: str, settings: FleetSecuritySettings | None
 ) -> Iterator[tuple["fleet_grpc.FleetControlStub", Metadata]]:
     """A stub, and the metadata that its calls carry."""
-    # Where no fleet is asked, commands start sooner without gRPC.
+    # Commands that need no fleet start sooner without gRPC.
     import grpc
 
     from services.pb import fleet_v1_pb2_grpc as fleet_grpc
@@ -35,7 +35,7 @@ def _control(
         try:
             yield fleet_grpc.FleetControlStub(channel), dialer.metadata()
         except grpc.RpcError as error:
-            # In the clear, a port that wants TLS looks like one that nothing listens on.
+            # In the clear, a port with TLS looks like one that nothing listens on.
             is_away = error.code() is grpc.StatusCode.UNAVAILABLE
             hint = _TLS_HINT if is_away and dialer.tls is None else ""
             raise NotReadyError(f"controller at {address}: {error.details()}{hint}") from error
@@ -114,6 +114,11 @@ def watch_fleet(
 ) -> Iterator[fleet.FleetSnapshot]:
     """The whole fleet now and after each change, until the time is over.
 
+    Args:
+        address: `host:port` of the controller.
+        timeout_s: of the whole watch.
+        settings: TLS and token of the fleet; None without.
+
     Raises:
         NotReadyError: the controller is gone, or the time ran out.
     """
@@ -123,7 +128,13 @@ def watch_fleet(
 
 
 def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s: float) -> None:
-    """Return once a gateway can ask a model.
+    """Return once the gateway's health service says SERVING for a model.
+
+    Args:
+        settings: TLS and token for the gateway.
+        grpc_address: `host:port` of the gateway.
+        model: its name.
+        timeout_s: for the whole wait.
 
     Raises:
         NotReadyError: the gateway is gone, or the time ran out.

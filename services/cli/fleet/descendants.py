@@ -45,7 +45,8 @@ def _still_running(begun: set[int], timeout_s: float) -> set[int]:
 
     psutil waits until it is reaped, and the first process of a container may never do that.
     """
-    until_s, left = time.monotonic() + timeout_s, set(begun)
+    until_s = time.monotonic() + timeout_s
+    left = set(begun)
     poll = select.poll()
     for pid_fd in left:
         poll.register(pid_fd, select.POLLIN)

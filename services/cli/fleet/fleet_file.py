@@ -15,7 +15,8 @@ from pydantic import Field, ValidationError
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.document import Document
 
-_FILE, _LOCK = "fleet.json", "fleet.lock"
+_FILE = "fleet.json"
+_LOCK = "fleet.lock"
 
 
 class Restarts(Document):
@@ -56,7 +57,16 @@ class RunningFleet(Document):
     restarts: Mapping[str, Restarts] = Field(default_factory=dict)
 
     def with_trouble(self, name: str, fault: str, at: str) -> "RunningFleet":
-        """The fleet after a process ended, or with "" as fault after it was started again."""
+        """The fleet after a process ended, or was started again.
+
+        Args:
+            name: of the process.
+            fault: why it ended; "" when it runs again.
+            at: ISO 8601, UTC.
+
+        Returns:
+            A copy; this one stays as it is.
+        """
         troubles = {n: words for n, words in self.troubles.items() if n != name}
         restarts = self.restarts
         if fault:
@@ -100,7 +110,7 @@ def write_fleet(run_dir: Path, running: RunningFleet) -> None:
 
 
 def find_fleet(run_dir: Path) -> RunningFleet | None:
-    """The running fleet, or None; a file left by a dead supervisor counts as none."""
+    """The running fleet, or None; a file left by a supervisor that has ended counts as none."""
     if not _is_locked(run_dir):
         return None
     return _read(run_dir)

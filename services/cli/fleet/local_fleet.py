@@ -126,18 +126,18 @@ class LocalFleet:
 
     @property
     def settings(self) -> CliSettings:
-        """Those of commands that speak to this fleet: with its token, once it is entered."""
+        """Those of commands for this fleet: with its token, once it is entered."""
         return self._settings
 
     @property
     def running(self) -> RunningFleet:
-        """Where the fleet listens."""
+        """Where the fleet listens; raises NotReadyError before it is started."""
         if self._running is None:
             raise NotReadyError("the fleet is not started")
         return self._running
 
     def wait_model_ready(self, name: str, timeout_s: float) -> None:
-        """Return once the newest version of a model serves and the gateway can ask it.
+        """Return once the newest version of a model serves and the gateway has a connection to it.
 
         Raises:
             NotReadyError: the replicas failed (the message holds why) or took too long.
@@ -165,7 +165,8 @@ class LocalFleet:
         for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
             loading = [model.name for model in snapshot.models if model.state == "LOADING"]
             if len(loading) != before:
-                num, before = len(snapshot.models), len(loading)
+                num = len(snapshot.models)
+                before = len(loading)
                 on_part(num - before, num, f"loading {', '.join(loading)}" if loading else "")
             if not loading:
                 for name in {model.name for model in snapshot.models if model.state == "READY"}:
@@ -185,7 +186,8 @@ class LocalFleet:
 
     def _start_processes(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What controller and gateway announced when they were ready."""
-        settings, options = self._settings, self._options
+        settings = self._settings
+        options = self._options
         if options.ray_address:
             self.held.callback(self._withdraw)
             ray_address = options.ray_address
@@ -210,7 +212,9 @@ class LocalFleet:
         """Leave nothing on a cluster that goes on."""
         if self._running is None:
             return
-        settings, options, ray_address = self._settings, self._options, self._options.ray_address
+        settings = self._settings
+        options = self._options
+        ray_address = self._options.ray_address
         spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
         spec = replace(spec, module=_WITHDRAWAL)
         log_path = settings.run_dir / "withdraw.log"

@@ -17,7 +17,12 @@ def is_free(address: str, host: str) -> bool:
 
 
 def require_free(port: int, option: str, host: str = "127.0.0.1") -> None:
-    """Refuse a port that another process listens on; 0, which takes any, is always free.
+    """Refuse a port that another process listens on.
+
+    Args:
+        port: 0, which takes any, is always free.
+        option: that chooses the port, for the message.
+        host: address that the port is to be bound to.
 
     Raises:
         InvalidRequestError: names the port and the option that chooses another.

@@ -49,7 +49,13 @@ def controller_spec(
 
 
 def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> ProcessSpec:
-    """The gateway, which watches the controller at that address."""
+    """The gateway's module and settings.
+
+    Args:
+        settings: TLS and token of the fleet.
+        options: of `smelt up`: ports, host and number of workers.
+        controller: `host:port` that the gateway watches.
+    """
     workers = options.num_gateway_workers
     return ProcessSpec(
         module="services.gateway",

@@ -16,7 +16,7 @@ def remove_stale_sockets(folder: Path) -> None:
 
 
 def _is_stale(path: Path) -> bool:
-    """Whether the kernel knows of no listener; a process id in a name may be another's by now."""
+    """Whether the kernel lists no listener; a process id in a name may be another's by now."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         # A listener whose queue is full must not be waited for.
         probe.setblocking(False)

@@ -26,6 +26,11 @@ from services.pb import fleet_v1_pb2 as fleet
 def run_status(settings: CliSettings, *, as_json: bool, is_wide: bool = False) -> None:
     """Print models, replicas and running builds.
 
+    Args:
+        settings: name the controller, or the folder of this host's fleet.
+        as_json: print one document.
+        is_wide: show columns that do not fit the terminal.
+
     Raises:
         NotFoundError: no fleet runs here.
         NotReadyError: its controller does not answer.

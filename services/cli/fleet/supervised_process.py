@@ -17,7 +17,8 @@ from services.contracts.process.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 15.0
 # One that ran for less is not started again at once.
 _MIN_RUN_S = 5.0
 _STOP_POLL_S = 0.1
@@ -50,7 +51,8 @@ class SupervisedProcess(ChildProcess):
                 thread.
         """
         super().__init__(spec, log_path, start_timeout_s)
-        self._name, self._on_trouble = name, on_trouble
+        self._name = name
+        self._on_trouble = on_trouble
         self.on_restart: Callable[[dict[str, Any]], None] = lambda _: None
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._is_stopping = threading.Event()

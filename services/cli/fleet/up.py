@@ -30,7 +30,15 @@ def run_up(
     is_detached: bool,
     as_json: bool,
 ) -> int:
-    """Serve until Ctrl-C, which is then no failure.
+    """Run a fleet until Ctrl-C, which is no failure then.
+
+    Args:
+        settings: where store, cache and logs are.
+        options: of the fleet.
+        is_demo: add the demo's model and send it requests.
+        is_over_after_demo: stop after that.
+        is_detached: start the fleet in the background, and return once it serves.
+        as_json: print documents in place of text.
 
     Returns:
         The exit code: 1 when `is_over_after_demo` and a request failed or an answer did not

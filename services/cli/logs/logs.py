@@ -35,7 +35,7 @@ def run_logs(
     places = log_places(settings.run_dir)
     files = _files(places, component)
     reader = LogReader()
-    # Of all components together, what one of them says every moment would hide the others.
+    # Of all components together, one with many lines would hide the others.
     is_detailed = bool(component)
     last = reader.read(files, is_detailed=is_detailed)[-num_lines:]
     if not is_followed:
@@ -50,7 +50,12 @@ def run_logs(
 
 
 def run_log_files(settings: CliSettings, component: str, *, as_json: bool) -> None:
-    """Print where the logs lie.
+    """Print where the log files are.
+
+    Args:
+        settings: name the folder of this host's fleet.
+        component: "" for all.
+        as_json: print one document.
 
     Raises:
         NotFoundError: as `run_logs`.

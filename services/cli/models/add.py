@@ -58,6 +58,14 @@ def run_models_add(
 ) -> None:
     """Add a model version and have a running fleet deploy it.
 
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        source: an ONNX file or a factory `module:function`.
+        recipe: its file; None for the recipe by default.
+        samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
+        as_json: print the version as one document.
+
     Raises:
         InvalidModelError: the source cannot become a master, or the samples are not for it.
         InvalidRecipeError: the recipe has a wrong value, or its calibration set is refused.
@@ -80,7 +88,8 @@ def run_models_add(
 
 
 def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
-    master, buckets = version.master, version.buckets
+    master = version.master
+    buckets = version.buckets
     yield (
         f"{version.name} version {version.version}: master {master.digest[:12]}, opset "
         f"{master.opset}, {master.num_parameters:,} parameters"
@@ -124,6 +133,16 @@ def add_model(
     registry: Registry, name: str, source_text: str, options: AddOptions, steps: Steps
 ) -> ModelVersion:
     """Open a source as a master and publish it; the same source is not opened again.
+
+    Args:
+        registry: the version is published there.
+        name: of the model.
+        source_text: an ONNX file or a factory `module:function`.
+        options: recipe, samples, and the folder that the recipe's paths are relative to.
+        steps: show the progress.
+
+    Returns:
+        The new version; the newest one where source and options are those that it was made of.
 
     Raises:
         InvalidRequestError: no model can have such a name.

@@ -19,7 +19,17 @@ _WIDE = ("versions", "master", "opset", "source")
 def run_models_list(
     settings: CliSettings, *, is_each_version: bool, as_json: bool, is_wide: bool = False
 ) -> None:
-    """Print the newest version of each model and which versions serve, or every version."""
+    """Print the models with their newest versions, or all versions.
+
+    Args:
+        settings: where store and fleet are.
+        is_each_version: one row for each version.
+        as_json: print one document.
+        is_wide: show columns that do not fit the terminal.
+
+    Raises:
+        NotFoundError: no store is there.
+    """
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
     models: list[dict[str, Any]] = []
@@ -29,6 +39,7 @@ def run_models_list(
         document = _version_documents if is_each_version else _model_documents
         if versions:
             models += document(versions, snapshot)
+        # A document that cannot be read must not hide those that can.
         unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
     table = _versions_table(models) if is_each_version else _models_table(models)
     text: list[str | Table] = [table, why_not if models else "", *map(_unread_words, unread)]
@@ -108,5 +119,6 @@ def _serving(model: dict[str, Any]) -> str:
 
 
 def _master(version: dict[str, Any]) -> tuple[str, str, str, str]:
-    digest, size = version["master_digest"][:12], readable_size(version["num_bytes"])
+    digest = version["master_digest"][:12]
+    size = readable_size(version["num_bytes"])
     return size, digest, str(version["opset"]), version["source"]

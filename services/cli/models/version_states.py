@@ -39,7 +39,16 @@ def fleet_or_why_not(settings: CliSettings) -> tuple[fleet.FleetSnapshot | None,
 def version_states(
     snapshot: fleet.FleetSnapshot | None, name: str, versions: Sequence[int]
 ) -> dict[int, VersionState]:
-    """The state of each of these versions; none without a fleet."""
+    """The state of each of these versions; none without a fleet.
+
+    Args:
+        snapshot: of the fleet; None without a fleet: then the result is empty.
+        name: of the model.
+        versions: numbers.
+
+    Returns:
+        By number.
+    """
     if snapshot is None:
         return {}
     ready = {number: ready_replicas(snapshot, name, number) for number in versions}
@@ -58,7 +67,13 @@ def version_states(
 def ready_replicas(
     snapshot: fleet.FleetSnapshot, name: str, version: int
 ) -> list[fleet.ReplicaReport]:
-    """The replicas of a version that take requests."""
+    """The replicas of a model version that take requests.
+
+    Args:
+        snapshot: of the fleet.
+        name: of the model.
+        version: of the model.
+    """
     return [
         report
         for report in snapshot.replicas

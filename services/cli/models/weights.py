@@ -20,7 +20,14 @@ _WEIGHT = re.compile(r"([1-9][0-9]{0,17})=([0-9]+(?:\.[0-9]+)?)")
 def run_models_weights(
     settings: CliSettings, name: str, texts: Sequence[str], *, is_cleared: bool, as_json: bool
 ) -> None:
-    """Set weights such as `1=95`, also in a running fleet, or print those that are set.
+    """Set weights, also in a running fleet, or print those that are set.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        texts: `VERSION=WEIGHT` each, as `1=95`; empty only prints.
+        is_cleared: remove all weights; not together with `texts`.
+        as_json: print one document.
 
     Raises:
         InvalidRequestError: a weight cannot be read, or all are 0.

@@ -12,12 +12,19 @@ def run_models_remove(
 ) -> None:
     """Withdraw versions of a model, also from a running fleet.
 
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        version: None for all.
+        as_json: print one document.
+
     Raises:
         NotFoundError: no such model or version.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
     found = registry.remove_model(name, version, who=who_asks())
-    removed, left = list(found), registry.version_numbers(name)
+    removed = list(found)
+    left = registry.version_numbers(name)
     unread = {str(number): fault for number, fault in found.items() if fault}
     if not left:
         # A version that is added later is to serve, whatever was unloaded before.
@@ -36,6 +43,12 @@ def run_models_remove(
 
 def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
     """Load or unload a model, also in a running fleet.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        is_served: False unloads it.
+        as_json: print one document.
 
     Raises:
         NotFoundError: no such model.

@@ -45,7 +45,16 @@ def start_observers(
 
 
 def start_grafana(folder: Path, prometheus_url: str, held: ExitStack) -> tuple[str, str]:
-    """Its URL, or what to do without it."""
+    """Start Grafana with Smelt's boards, where it is installed.
+
+    Args:
+        folder: for its data and log.
+        prometheus_url: data source of the boards.
+        held: stops it when it is closed.
+
+    Returns:
+        Its URL and "", or "" and how to get the boards without it.
+    """
     by_hand = f"import {BOARDS}/*.json into a Grafana with {prometheus_url} as data source"
     command = find_grafana()
     if not command:

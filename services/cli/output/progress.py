@@ -54,8 +54,10 @@ class StepLine:
     ) -> None:
         self._progress = progress
         self._title = title
-        self._clock, self._started = clock, clock()
-        self._is_quiet, self._is_plain = is_quiet, progress.disable and not is_quiet
+        self._clock = clock
+        self._started = clock()
+        self._is_quiet = is_quiet
+        self._is_plain = progress.disable and not is_quiet
         self._logged = self._started
         self._place = ""
         self._task = progress.add_task(title, total=None, detail="")
@@ -67,7 +69,13 @@ class StepLine:
         return readable_duration(self._clock() - self._started)
 
     def begin(self, place: int, total: int, detail: str = "") -> None:
-        """Show that of so many parts this one begins."""
+        """Show which of several parts begins.
+
+        Args:
+            place: from 1.
+            total: number of parts.
+            detail: name of the part; "" shows none.
+        """
         self._place = f"{place} of {total}"
         self._progress.update(self._task, description=f"{self._title}: {self._place}")
         if detail:

@@ -17,6 +17,12 @@ _PREFIX = "recipe: "
 def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: bool) -> None:
     """Check a recipe, and whether it fits a model where one is named.
 
+    Args:
+        settings: where the store is.
+        path: of the recipe.
+        model: name in the store, or a source; "" checks the recipe alone.
+        as_json: print one document.
+
     Raises:
         InvalidRecipeError: with a line for each fault: file, line, key, value, expectation.
         NotFoundError: the store has no such model.
@@ -34,7 +40,12 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
 
 
 def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:
-    """Check what a recipe says of a model: names, sizes, values, the calibration set.
+    """Check a recipe against a model: names, sizes, values, the calibration set.
+
+    Args:
+        path: of the recipe, for messages and as the base of its own paths.
+        recipe: as read from there.
+        model: that it is for.
 
     Raises:
         InvalidRecipeError: with file and line.

@@ -27,7 +27,7 @@ _HEAD = """\
 """
 # Written out whatever they are; of the others what a model has set, the rest as comments.
 _ALWAYS = ("kinds", "precisions", "buckets")
-# In place of what the docstring says, which is for the whole of the reference.
+# In place of the docstring, which is written for the reference page.
 _MEANINGS = {
     "kinds": "Kinds of engines to try; one that does not apply is skipped with a reason.",
     "precisions": "What engines compute in: auto, which is what each generation has instructions "
@@ -39,6 +39,12 @@ _MEANINGS = {
 
 def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bool) -> None:
     """Write a recipe for a model of the store, or for a source.
+
+    Args:
+        settings: where the store is.
+        model: name in the store, or a source.
+        out: file to be created; never overwritten.
+        as_json: print one document.
 
     Raises:
         InvalidRequestError: the file is there already, or cannot be written.

@@ -45,6 +45,11 @@ class RecipeModel:
 def find_recipe_model(settings: CliSettings, model: str, steps: Steps) -> RecipeModel:
     """The newest version of a model, or what `smelt models add` would make of a source.
 
+    Args:
+        settings: where the store is.
+        model: name in the store, an ONNX file or a factory `module:function`.
+        steps: show the progress of opening a source.
+
     Raises:
         NotFoundError: the store has no such model.
         InvalidModelError: the source cannot become a master.

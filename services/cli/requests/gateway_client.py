@@ -23,6 +23,11 @@ def gateway_channel(
 ) -> grpc.Channel:
     """A channel to a gateway; use it as a context manager.
 
+    Args:
+        settings: TLS files for the gateway; without them the channel is plain text.
+        address: `host:port`.
+        options: of gRPC.
+
     Raises:
         InvalidRequestError: a TLS file cannot be read.
     """
@@ -35,7 +40,7 @@ def gateway_channel(
 def gateway_aio_channel(
     settings: CliSettings, address: str, options: Sequence[tuple[str, int]] = ()
 ) -> grpc.aio.Channel:
-    """The same for an event loop; raises InvalidRequestError as well."""
+    """The same for an event loop; see `gateway_channel` for arguments and errors."""
     credentials = _credentials(settings)
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
@@ -43,7 +48,13 @@ def gateway_aio_channel(
 
 
 def gateway_error(address: str, error: grpc.RpcError, hint: str = "") -> SmeltError:
-    """What a gateway answered in place of a response, in the class that its status means."""
+    """A gateway's status as an error, in the class that maps to it.
+
+    Args:
+        address: of the gateway, for the message.
+        error: as gRPC raised it.
+        hint: appended to the message.
+    """
     error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
     return error_class(f"gateway {address}: {error.code().name}: {error.details()}{hint}")
 

@@ -48,6 +48,14 @@ def run_infer(
 ) -> None:
     """Send the request and print each output.
 
+    Args:
+        settings: TLS and token for the gateway.
+        name: of the model.
+        inputs: `NAME=@FILE.npy` or `NAME=[...]`, JSON, each; empty for a model without inputs.
+        version: "" leaves it to the gateway.
+        address: `host:port` of the gateway; "" is this host's fleet.
+        as_json: print one document.
+
     Raises:
         InvalidRequestError: an --input is malformed, or missing; or the server refused the request.
         NotReadyError: no gateway answers.
@@ -105,7 +113,16 @@ def model_infer(
 
 
 def request_from_arrays(name: str, version: str, arrays: dict[str, Array]) -> pb.ModelInferRequest:
-    """A request with raw contents; raises InvalidRequestError for a foreign dtype."""
+    """A request with raw contents.
+
+    Args:
+        name: of the model.
+        version: "" leaves it to the gateway.
+        arrays: inputs by name.
+
+    Raises:
+        InvalidRequestError: a dtype has no datatype.
+    """
     request = pb.ModelInferRequest(model_name=name, model_version=version)
     for input_name, array in arrays.items():
         datatype = DATATYPE_FROM_NUMPY.get(array.dtype)
@@ -196,11 +213,15 @@ def answer_document(
         "model_name": response.model_name,
         "model_version": response.model_version,
         "outputs": [
-            {"name": n, "datatype": DATATYPE_FROM_NUMPY[a.dtype], "shape": list(a.shape),
-             "data": _plain(a).ravel().tolist()}
+            {
+                "name": n,
+                "datatype": DATATYPE_FROM_NUMPY[a.dtype],
+                "shape": list(a.shape),
+                "data": _plain(a).ravel().tolist(),
+            }
             for n, a in outputs.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _plain(array: Array) -> Array:

@@ -9,7 +9,14 @@ from services.gateway.access.verbs import Verb
 
 
 def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool) -> None:
-    """Print both; the token is kept nowhere."""
+    """Make and print a token, and its entry for the access file; the token is stored nowhere.
+
+    Args:
+        name: of the caller in logs.
+        verbs: that it may use.
+        models: names of models that it may use them on; `*` stands for any characters.
+        as_json: print one document.
+    """
     secret = new_token()
     grants = (Grant(verbs=tuple(verbs), models=tuple(models)),)
     entry = StaticToken(name=name, sha256=token_hash(secret), grants=grants)

@@ -43,13 +43,23 @@ class SizeCounts:
         return {f"p{round(100 * share)}": self.at_share(share) for share in _SHARES}
 
     def at_share(self, share: float, above: int = 0, up_to: int | None = None) -> int:
-        """The bound that this share of the requests keeps, of those within a range."""
+        """The smallest bound that a share of the requests does not exceed.
+
+        Args:
+            share: 0.5 is the median.
+            above: only sizes above this count.
+            up_to: only bounds up to this count; None for all.
+
+        Returns:
+            `up_to`, or 0 without it, where no request lies in the range.
+        """
         chosen = {
             bound: count
             for bound, count in sorted(self.counts.items())
             if bound > above and (up_to is None or bound <= up_to)
         }
-        wanted, seen = share * sum(chosen.values()), 0.0
+        wanted = share * sum(chosen.values())
+        seen = 0.0
         for bound, count in chosen.items():
             seen += count
             if count and seen >= wanted:
@@ -72,7 +82,16 @@ def edges_of(buckets: Sequence[Bucket], dim: str) -> list[int]:
 
 
 def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
-    """Edges, at most `num` and the last being `largest`, that waste least."""
+    """Edges of buckets that waste least, by dynamic programming over the bounds that were seen.
+
+    Args:
+        seen: sizes of one dimension.
+        num: at most so many edges.
+        largest: the last edge; larger sizes count as this one.
+
+    Returns:
+        Rising.
+    """
     bounds = sorted({min(b, largest) for b, count in seen.counts.items() if count} | {largest})
     counts = dict.fromkeys(bounds, 0.0)
     for bound, count in seen.counts.items():
@@ -81,7 +100,8 @@ def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
     best = [[0.0] + [float("inf")] * len(bounds)]
     cuts: list[list[int]] = [[0] * (len(bounds) + 1)]
     for k in range(1, min(num, len(bounds)) + 1):
-        row, cut = [0.0] + [float("inf")] * len(bounds), [0] * (len(bounds) + 1)
+        row = [0.0] + [float("inf")] * len(bounds)
+        cut = [0] * (len(bounds) + 1)
         for end in range(1, len(bounds) + 1):
             ran = 0.0
             for begin in range(end - 1, -1, -1):
@@ -90,7 +110,8 @@ def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
                     row[end], cut[end] = best[k - 1][begin] + ran, begin
         best.append(row)
         cuts.append(cut)
-    edges, end = [], len(bounds)
+    edges = []
+    end = len(bounds)
     for k in range(len(best) - 1, 0, -1):
         if end:
             edges.append(bounds[end - 1])
@@ -105,7 +126,15 @@ def proposed_buckets(
     seen: Mapping[str, SizeCounts],
     batch_dim: str | None,
 ) -> list[Bucket]:
-    """One bucket for each edge; other dimensions are as in the present ones."""
+    """One bucket for each edge; other dimensions are as in the present ones.
+
+    Args:
+        present: buckets of the model; other dimensions are as in these.
+        dim: the dimension that is split.
+        edges: largest size of each new bucket, rising.
+        seen: sizes by dimension.
+        batch_dim: None for a model without.
+    """
     least = min((bucket.dims[dim].min for bucket in present if dim in bucket.dims), default=1)
     buckets = []
     for below, edge in zip((0, *edges), edges, strict=False):

@@ -59,10 +59,16 @@ def run_buckets(
 def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[str, Any]:
     """Sizes, waste and proposal, as plain data.
 
+    Args:
+        model: with its buckets of now.
+        seen: sizes of its requests.
+        num: most buckets to propose.
+
     Raises:
         NotFoundError: no request of the model was seen.
     """
-    batch_dim, buckets = model.recipe.batching.batch_dim, model.buckets
+    batch_dim = model.recipe.batching.batch_dim
+    buckets = model.buckets
     dims = {dim: each for dim, each in sorted(seen.dims.items()) if each.counts}
     if not dims:
         raise NotFoundError(

@@ -35,6 +35,11 @@ class ObservedSizes:
 def observed_sizes(addresses: Sequence[str], model: str, version: int) -> ObservedSizes:
     """Read every endpoint and add up.
 
+    Args:
+        addresses: `host:port` of metrics endpoints; those that do not answer are left out.
+        model: its name.
+        version: of the model.
+
     Raises:
         NotReadyError: none of them answers, or one with something else than metrics.
     """
@@ -54,10 +59,17 @@ def observed_sizes(addresses: Sequence[str], model: str, version: int) -> Observ
 
 
 def sizes_from_pages(pages: Iterable[str], model: str, version: int) -> ObservedSizes:
-    """The sums of pages for a model version; ValueError for one not in Prometheus' text format."""
+    """The sums over pages of metrics, for one model version.
+
+    Args:
+        pages: in Prometheus' text format; raises ValueError for another one.
+        model: its name.
+        version: of the model.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
-    found, wanted = ObservedSizes(), {"model": model, "version": str(version)}
+    found = ObservedSizes()
+    wanted = {"model": model, "version": str(version)}
     below: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for page in pages:
         for family in text_string_to_metric_families(page):
@@ -77,7 +89,7 @@ def _add(
     value: float,
 ) -> None:
     if name in _names(catalog.REQUEST_SIZE, "_bucket"):
-        # Histograms are cumulative: bins are told apart once all replicas are added up.
+        # Histograms are cumulative: bins are subtracted once all replicas are added up.
         below[labels["dimension"]][float(labels["le"])] += value
     elif name in _names(catalog.REQUEST_SIZE, "_sum"):
         found.dims[labels["dimension"]].total += value
@@ -93,7 +105,8 @@ def _names(metric: Metric, suffix: str = "") -> tuple[str, str]:
 
 
 def _by_bound(cumulative: dict[float, float]) -> dict[int, float]:
-    counts, before = dict[int, float](), 0.0
+    counts = dict[int, float]()
+    before = 0.0
     for bound in sorted(cumulative):
         # Sizes beyond the last bound are not known more exactly.
         size = 2 * _LARGEST if math.isinf(bound) else round(bound)

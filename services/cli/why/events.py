@@ -28,7 +28,15 @@ def run_events(
     as_json: bool,
     is_wide: bool = False,
 ) -> None:
-    """Print the newest events, and with `is_followed` those that come, until Ctrl-C or SIGTERM.
+    """Print the newest events, and with `is_followed` new ones until Ctrl-C or SIGTERM.
+
+    Args:
+        settings: where the store is.
+        model: "" for all.
+        limit: number of events that are there already.
+        is_followed: go on with new ones.
+        as_json: print one document for each event.
+        is_wide: do not fold long events.
 
     Raises:
         NotFoundError: there is no such model and never was.

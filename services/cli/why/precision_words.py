@@ -19,14 +19,13 @@ def precision_document(version: ModelVersion, generation: str) -> dict[str, Any]
         # A node of a newer release reports it.
         return {"accuracy": version.recipe.accuracy.value, "precisions": {}}
     found = precisions_on(parsed, version.recipe, has_calibration=version.calibration is not None)
-    return {
-        "accuracy": version.recipe.accuracy.value,
-        "precisions": {
-            precision.value: {"not_built": reason} if reason
-            else {"distances": distances(precision, version.recipe)}
-            for precision, reason in found.items()
-        },
-    }  # fmt: skip
+    precisions = {
+        precision.value: {"not_built": reason}
+        if reason
+        else {"distances": distances(precision, version.recipe)}
+        for precision, reason in found.items()
+    }
+    return {"accuracy": version.recipe.accuracy.value, "precisions": precisions}
 
 
 def precision_lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the proof of an engine saw, and to what it was blind, in words."""
+"""What the proof of an engine compared, and what it could not, in words."""
 
 from collections.abc import Sequence
 

@@ -60,7 +60,8 @@ def run_why(
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
     cases = list(explained_cases(settings, registry, explained, wanted, snapshot))
-    unplaced, standby = _unplaced(snapshot, explained), standby_document(snapshot)
+    unplaced = _unplaced(snapshot, explained)
+    standby = standby_document(snapshot)
     text = [part for case in cases for part in _text(case, explained)]
     if not cases:
         text = [f"{name} version {explained.version}: nothing is planned for any generation"]
@@ -76,7 +77,13 @@ def run_why(
 
 
 def last_trouble(registry: Registry, model: str, generation: str) -> str:
-    """The last event of a build that failed or waits; "" when there is none."""
+    """One line on the last event of a build that failed or waits; "" when there is none.
+
+    Args:
+        registry: on the store.
+        model: its name.
+        generation: "" for all.
+    """
     for _, event in reversed(registry.last_events(_NUM_EVENTS_READ, model)):
         if event.kind in _TROUBLES and generation in ("", event.generation):
             kind = event.kind.replace("_", " ")
@@ -169,12 +176,14 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
 
 def _span(texts: Sequence[str]) -> str:
     """The first and the last of some with one unit: `1.20..34.50 ms`."""
-    least, most = texts[0], texts[-1]
+    least = texts[0]
+    most = texts[-1]
     return most if least == most else f"{least.partition(' ')[0]}..{most}"
 
 
 def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
-    keys, verdict = case["planned"], version.fallback_verdict
+    keys = case["planned"]
+    verdict = version.fallback_verdict
     if case["build"]:
         yield f"{version.name} {case['build']['words']}"
     if case["decided_by"]:

@@ -54,12 +54,15 @@ class Case:
             build: its place in the fleet's queue; None when nothing is due.
             trust: whose signatures count.
         """
-        self.version, self.replicas, self.build = version, replicas, build
+        self.version = version
+        self.replicas = replicas
+        self.build = build
         # Of a device and not of its generation: selection goes by name, memory and driver as well.
         facts = _facts(plans, replicas or ())
         self.plan = _plan(plans, facts)
         digest = version.master.digest
-        self.engines, self._runs = registry.engines(digest), registry.joint_runs(digest, trust)
+        self.engines = registry.engines(digest)
+        self._runs = registry.joint_runs(digest, trust)
         planned = [each.digest for each in self.plan.planned] if self.plan else []
         self._records = {digest: registry.build_records(digest) for digest in planned}
         self.selection: Selection | None = None
@@ -134,7 +137,7 @@ def _facts(
 def _plan(plans: Sequence[BuildPlan], facts: DeviceFacts | None) -> BuildPlan | None:
     if facts is None:
         return plans[-1] if plans else None
-    # Made on this very device. Which release's code it was made by is not asked: the digest of the
+    # Made on this very device. Which release's code made it does not matter: the digest of the
     # code that is here takes longer than all else.
     if made_here := [plan for plan in plans if plan.facts == facts]:
         return made_here[-1]

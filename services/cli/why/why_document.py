@@ -19,7 +19,8 @@ SHORT = 12
 
 def case_document(case: Case, store_url: str) -> dict[str, Any]:
     """Everything about one generation; `store_url` is for the commands in it."""
-    verdict, selection = case.version.fallback_verdict, case.selection
+    verdict = case.version.fallback_verdict
+    selection = case.selection
     rejections = selection.rejections if selection else ()
     return {
         "serves": _serves(case),
@@ -47,8 +48,10 @@ def case_document(case: Case, store_url: str) -> dict[str, Any]:
 
 
 def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, Any]:
-    key, digest = status.planned.key, status.planned.digest
-    at, nearest = status.next_attempt_at, _nearest(status, case)
+    key = status.planned.key
+    digest = status.planned.digest
+    at = status.next_attempt_at
+    nearest = _nearest(status, case)
     timings = case.timings(status.engine)
     bounds = speed_bounds(timings)
     # Another interpreter may lack the engine's libraries, another store has no such key.

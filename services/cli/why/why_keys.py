@@ -19,6 +19,11 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool) -> None:
     """Compare two keys, named by their digests or beginnings of them.
 
+    Args:
+        settings: where the store is.
+        keys: two digests, or the first digits of them.
+        as_json: print one document.
+
     Raises:
         NotFoundError: no engine and no plan has such a key.
         InvalidRequestError: several have.
@@ -37,7 +42,7 @@ def known_keys(registry: Registry) -> dict[str, BuildKey]:
     """Keys of all published engines and of all plans, by digest."""
     known = {engine.digest: engine.manifest.key for engine in registry.engines()}
     for name in registry.model_names():
-        # Planned keys too: the key that is missing is the one that is asked about.
+        # Planned keys too: the key that is missing is the one to compare.
         for version in registry.versions(name):
             for plan in registry.build_plans(name, version.version):
                 known |= {planned.digest: planned.key for planned in plan.planned}

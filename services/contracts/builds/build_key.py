@@ -59,6 +59,7 @@ class BuildKey(Document):
     def model_copy(self, **changes: Any) -> Self:
         """A copy, with a digest of its own."""
         copied = super().model_copy(**changes)
+        # pydantic copies cached properties too: the digest would be the original's.
         copied.__dict__.pop("_digest", None)
         return copied
 

@@ -6,8 +6,8 @@ leases/controller/<n>.json     the same, of the one controller that has what is 
 Taking, renewing and releasing a lease are one and the same step: to create the next number.
 Of all who try, one succeeds, on every store that honours a conditional create; a holder whose
 number was taken by another has lost its lease. The holder of the newest number removes the older
-ones, a dead worker's too, so that one or two are left of each key; a worker that finds a higher
-number than the one that it created, because its own was removed, has lost its lease as well.
+ones, those of workers that ended too, so that one or two are left of each key; a worker that finds
+a higher number than the one that it created, because its own was removed, has lost its lease too.
 No permission to change or delete is needed: without it the older ones stay.
 
 A worker that is killed renews no more. On its own machine its process is seen to be gone; clocks
@@ -114,14 +114,17 @@ class LeaseWatch:
             lease_s: how long a lease is waited for that cannot be read.
             clock: seconds that never go back.
         """
-        self._lease_s, self._clock = lease_s, clock
-        self._number, self._seen_at = 0, clock()
+        self._lease_s = lease_s
+        self._clock = clock
+        self._number = 0
+        self._seen_at = clock()
 
     def is_takeable(self, revision: LeaseRevision) -> bool:
         """Whether this revision is free, or was not renewed for as long as it holds."""
         if revision.is_free:
             return True
-        now_s, lease = self._clock(), revision.lease
+        now_s = self._clock()
+        lease = revision.lease
         if revision.number != self._number:
             self._number, self._seen_at = revision.number, now_s
         lease_s = lease.lease_s if lease else self._lease_s

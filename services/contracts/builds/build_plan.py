@@ -70,7 +70,7 @@ class BuildPlan(Document):
     created_at: str
 
     def says_same(self, other: "BuildPlan") -> bool:
-        """Whether the other says nothing that this does not, but for its time."""
+        """Whether the other is equal, but for its time."""
         return self.model_copy(update={"created_at": other.created_at}) == other
 
 
@@ -135,10 +135,10 @@ class TaskStart(TaskSpec):
 
 
 class TaskEnd(Document):
-    """A build task that ended before there was a plan, or was lost; records tell of all others.
+    """A build task that ended before there was a plan, or was lost; all others have records.
 
     Attributes:
-        detail: its last words.
+        detail: its last output.
         run: which run of that name; "" when it does not matter.
     """
 

@@ -4,7 +4,7 @@ A digest covers a module and all of `compiler_worker` and `services.engines` tha
 directly or not, wherever the import stands: builders write what the run halves read, and an engine
 without files of its own is its run half. It is taken of the syntax trees: comments, docstrings and
 layout do not count, names and values do. Sources are read and never imported, so that a replica can
-say with what code its node builds.
+report with what code its node builds.
 """
 
 import ast
@@ -130,7 +130,7 @@ def _read(path: Path, module: str) -> _Source:
 
 
 def _append(node: ast.AST, words: list[str], imports: list[str]) -> None:
-    """Put a tree into words, the same on all versions of Python, and what it imports beside.
+    """Write a tree as text, the same on all versions of Python, and what it imports beside.
 
     Fields that are empty are left out: each version of Python adds some.
     """

@@ -1,4 +1,4 @@
-"""What compilers may use again, kept in the store: a help that no engine's identity knows of.
+"""What compilers may use again, kept in the store: no build key depends on it.
 
 caches/<scope digest>/<n>.json   CacheRevision; the newest counts
 
@@ -64,8 +64,15 @@ class CacheRevision(Document):
 def bounded(
     order: Sequence[str], sizes_bytes: Mapping[str, int], max_bytes: int = MAX_CACHE_BYTES
 ) -> tuple[str, ...]:
-    """The newest names whose files fit; one that is too large alone keeps no other out."""
-    kept, num_bytes = [], 0
+    """The newest names whose files fit together.
+
+    Args:
+        order: names, newest first.
+        sizes_bytes: of all names.
+        max_bytes: of all kept ones; a file larger than this alone is skipped, the next one counts.
+    """
+    kept = []
+    num_bytes = 0
     for name in order:
         if sizes_bytes[name] > max_bytes:
             continue

@@ -37,9 +37,12 @@ class HeldLease:
         kept_lease_s: float | None = None,
     ) -> None:
         """The lease is ours already; see `take_lease` for the arguments."""
-        self._lease_s, self._kept_lease_s = lease.lease_s, kept_lease_s or lease.lease_s
-        self._registry, self._digest = registry, key_digest
-        self._number, self._lease = number, lease
+        self._lease_s = lease.lease_s
+        self._kept_lease_s = kept_lease_s or lease.lease_s
+        self._registry = registry
+        self._digest = key_digest
+        self._number = number
+        self._lease = lease
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._is_over = False
@@ -81,7 +84,7 @@ class HeldLease:
             self._wake.set()
 
     def lost_to(self) -> str:
-        """Who took the lease, in words; "" while it is ours."""
+        """Which process took the lease; "" while it is ours."""
         return self._lost_to
 
     def _beat(self) -> None:
@@ -135,7 +138,7 @@ def take_lease(
         key_digest: what the lease is of.
         found: the newest lease.
         lease_s: seconds without a renewal after which others may take it.
-        kept_lease_s: the same for a store that keeps each renewal for ever: rarely renewed, so
+        kept_lease_s: the same for a store that never deletes a renewal: rarely renewed, so
             that a lease of months stays small.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What tells two build keys apart: fact by fact, each with the reason why it is in the key."""
+"""The difference of two build keys: fact by fact, each with the reason why it is in the key."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ def check_num_strings(where: str, shape: Sequence[int]) -> None:
     """Refuse a BYTES tensor that is too large for a request, by its shape alone.
 
     Raises:
-        InvalidRequestError: says how many strings it has and how many are taken.
+        InvalidRequestError: with the number of strings found and the number allowed.
     """
     if (num := math.prod(shape)) > MAX_STRINGS:
         raise InvalidRequestError(
@@ -44,7 +44,8 @@ def strings_from_bytes(data: bytes | memoryview, shape: Sequence[int]) -> _Strin
             it, or are not UTF-8; says at which element.
     """
     # One copy; to slice a view costs three times as much, for each string.
-    raw, num = bytes(data), math.prod(shape)
+    raw = bytes(data)
+    num = math.prod(shape)
     # Before anything is made of them: a shape can promise more than any message brings.
     if len(raw) < num * _LENGTH.size:
         raise InvalidRequestError(
@@ -61,7 +62,9 @@ def strings_from_bytes(data: bytes | memoryview, shape: Sequence[int]) -> _Strin
 
 def _elements(raw: bytes, num: int, what: str) -> tuple[list[bytes], int]:
     """The first elements, and where they end."""
-    elements, at, length_at = [], 0, _LENGTH.unpack_from
+    elements = []
+    at = 0
+    length_at = _LENGTH.unpack_from
     for element in range(num):
         begin = at + _LENGTH.size
         if begin > len(raw):
@@ -126,7 +129,7 @@ def check_strings(name: str, array: _Strings) -> None:
     """Refuse an array of objects that are not all `str`.
 
     Raises:
-        InvalidRequestError: says which element it is and what it is.
+        InvalidRequestError: names the element and its type.
     """
     for at, text in enumerate(array.ravel().tolist()):
         if type(text) is not str:

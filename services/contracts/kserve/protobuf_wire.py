@@ -3,7 +3,8 @@
 from services.contracts.errors import InvalidRequestError
 from services.contracts.transport.frames import Payload
 
-VARINT, LENGTH_DELIMITED = 0, 2
+VARINT = 0
+LENGTH_DELIMITED = 2
 # Walking is work on the event loop, where all requests wait for it.
 MAX_FIELDS = 10_000
 _FIXED_BYTES = {1: 8, 5: 4}
@@ -49,7 +50,9 @@ def fields_of(view: Payload, begin: int = 0, end: int | None = None) -> list[Fie
     if end is not None:
         view = memoryview(view)[:end]
     found: list[Field] = []
-    add, position, stop = found.append, begin, len(view)
+    add = found.append
+    position = begin
+    stop = len(view)
     try:
         for _ in range(MAX_FIELDS):
             if position >= stop:
@@ -57,7 +60,8 @@ def fields_of(view: Payload, begin: int = 0, end: int | None = None) -> list[Fie
             start = position
             tag = view[start]
             if tag in _PLAIN_TAGS:
-                size, at = view[start + 1], start + 2
+                size = view[start + 1]
+                at = start + 2
                 if size >= 0x80:
                     # As `varint` does, whose call would cost more than all of this.
                     byte, size, shift = size, size & 0x7F, 7
@@ -92,7 +96,12 @@ def _span(view: Payload, wire_type: int, at: int) -> tuple[int, int]:
 
 
 def numbers_of(view: Payload, field: Field, most: int) -> list[int]:
-    """The first of a repeated field: packed, as all libraries write them, or one, unpacked.
+    """The first numbers of a repeated field: packed, as all libraries write them, or one, unpacked.
+
+    Args:
+        view: of the message that the field lies in.
+        field: as `fields_of` returns it.
+        most: numbers to read; the rest is not walked.
 
     Raises:
         InvalidRequestError: the last one does not end within the field.

@@ -1,4 +1,4 @@
-"""What a request may ask of memory, checked on its bytes before a parser allocates anything.
+"""How much memory a request may need, checked on its bytes before a parser allocates anything.
 
 A parsed message can take fifty times the bytes that came: two bytes make an empty tensor of
 a hundred. So all that comes in numbers is counted first, by walking over it. The limits are
@@ -66,7 +66,7 @@ def check_output_room(name: str, num_bytes: int, room_bytes: int) -> None:
 
 
 def check_request_head(head: bytes) -> None:
-    """Refuse a ModelInferRequest without its raw contents that asks for too much memory.
+    """Refuse a ModelInferRequest without its raw contents that needs too much memory.
 
     Raises:
         InvalidRequestError: too many fields, tensors, parameters, dimensions or elements; a
@@ -152,7 +152,7 @@ class _Walk:
 
 
 def _check_elements(where: str, dims: list[int]) -> None:
-    """Negative dimensions are left to the model's signature: they ask for nothing."""
+    """Negative dimensions are left to the model's signature: they need no memory."""
     if any(dim > _LARGEST_DIM for dim in dims):
         return
     # A dimension of 0 hides the others, and numpy multiplies them nevertheless.

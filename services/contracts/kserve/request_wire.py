@@ -44,7 +44,9 @@ def split_message(payload: Payload, raw_tag: int) -> tuple[bytes, bytes, list[me
             than MAX_FIELDS fields.
     """
     view = memoryview(payload).toreadonly()
-    head, request_id, raw_contents = [], b"", []
+    head = []
+    request_id = b""
+    raw_contents = []
     head_from = 0
     for tag, start, begin, end in fields_of(view):
         if tag == raw_tag:
@@ -62,7 +64,13 @@ def split_message(payload: Payload, raw_tag: int) -> tuple[bytes, bytes, list[me
 def join_response(
     head: bytes, request_id: bytes, raw_contents: Iterable[bytes | memoryview]
 ) -> bytes:
-    """A serialised ModelInferResponse from all but `id` and `raw_output_contents`, and those."""
+    """A serialised ModelInferResponse of its parts.
+
+    Args:
+        head: serialised, all but `id` and `raw_output_contents`.
+        request_id: UTF-8; may be empty.
+        raw_contents: one per output, in the order of the head's outputs.
+    """
     pieces: list[bytes | memoryview] = [head, id_field(request_id)]
     for raw in raw_contents:
         num_bytes = len(raw) if isinstance(raw, bytes) else raw.nbytes

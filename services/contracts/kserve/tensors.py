@@ -64,6 +64,11 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
 
     Strings are copied, as numpy has no view of them.
 
+    Args:
+        data: little-endian, C order.
+        datatype: KServe's name, as "FP32".
+        shape: no -1 in it.
+
     Raises:
         InvalidRequestError: unknown datatype, negative dimension, a wrong byte count, or strings
             that are not as `byte_strings` has them.
@@ -87,7 +92,10 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
 
 
 def bytes_from_array(array: Array) -> bytes:
-    """The raw little-endian bytes of an array, row-major; of strings, each after its length."""
+    """The raw little-endian bytes of an array, row-major; of strings, each after its length.
+
+    Raises InvalidRequestError for a string that is none.
+    """
     if array.dtype == STRING_DTYPE:
         return bytes_from_strings(array)
     return np.ascontiguousarray(array).tobytes()

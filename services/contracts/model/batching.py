@@ -2,8 +2,8 @@
 
 Levels of priority run from 1, the highest, to `priority_levels`. A request names one by its
 parameter `priority`; 0, nothing, or a level that there is not means `default_priority`. As in
-Triton each level has room of its own, of requests and of bytes, so that a flood of one level
-refuses none of another.
+Triton each level has queue bounds of its own, of requests and of bytes, so that a flood of one
+level refuses none of another.
 """
 
 from typing import Self

@@ -22,7 +22,7 @@ def default_buckets(
     Args:
         inputs: of the master.
         batch_dim: the dimension of rows.
-        limits: by dimension, where the source says what it may be.
+        limits: by dimension, where the source has some.
     """
     specs = tuple(inputs)
     dims = dict.fromkeys(dynamic_dims(specs), _DIM)

@@ -1,4 +1,4 @@
-"""The integers that a model's inputs may hold, as its graph says."""
+"""The integers that a model's inputs may hold, as its graph shows."""
 
 from services.contracts.model.document import Document
 from services.contracts.model.recipe import InputRole

@@ -77,7 +77,7 @@ class ModelVersion(Document):
         samples: real inputs (.npz) for task metrics, when the source brings some.
         calibration: real inputs (.npz) for the scales of quantised engines, when the recipe
             names some.
-        dim_limits: by dimension, from a source that says what sizes it takes.
+        dim_limits: by dimension, from a source that states the sizes that it takes.
         fallback_verdict, fallback_answers: what a fallback is held to (see `kept_answers`); None
             of older versions.
         created_at: ISO 8601, UTC.
@@ -167,7 +167,7 @@ class SideTiming(Document):
         peak_memory_bytes: what it holds once loaded and the most that a run at this shape
             adds, resident or on the device.
         ratio: to the baseline, which is the fallback, or eager where that was not timed; the
-            baseline's own is to itself, and tells the noise. None of eager beside the fallback,
+            baseline's own is to itself, and shows the noise. None of eager beside the fallback,
             which is called less often, and in older records.
     """
 

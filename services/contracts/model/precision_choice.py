@@ -1,4 +1,4 @@
-"""What a recipe says of precisions: `auto` or a list, and how close answers must be in a word."""
+"""Precisions in a recipe: `auto` or a list, and how close answers must be in a word."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal

@@ -1,7 +1,7 @@
-"""What the owner of a model asks for, apart from the code that can build anything.
+"""What the owner of a model requires, apart from the code that builds.
 
 A recipe is a small YAML file. Every field has a default, so `smelt models add` works
-without one; `Recipe.from_yaml` says key, value and what was expected when it is wrong.
+without one; `Recipe.from_yaml` raises with key, value and what was expected.
 """
 
 import math

@@ -83,14 +83,14 @@ def value_fault(fault: ErrorDetails) -> str:
     wanted = _WANTED.get(fault["type"]) or _WANTED_BY_WORD.get(word, "")
     if wanted:
         return f"got {found}: expected {wanted.format_map(fault.get('ctx', {}))}"
-    # A validator of ours raised it, and says what it expected.
+    # One of Smelt's validators raised it, with what it expected.
     return f"got {found}: {fault['msg'].removeprefix('Value error, ')}"
 
 
 def _tag_fault(
     key: str, fault: ErrorDetails, document: type[BaseModel], path: Sequence[str | int]
 ) -> str:
-    """A document of several kinds, of which the key that tells the kind is missing or wrong."""
+    """A document of several kinds, whose discriminator key is missing or wrong."""
     context = fault["ctx"]
     name = context["discriminator"].strip("'")
     field = document.model_fields.get(str(path[0]))

@@ -1,1 +1,1 @@
-"""Settings and life cycle of a process."""
+"""Settings, start and end of a process."""

@@ -9,7 +9,13 @@ _MAX_DOUBLINGS: Final = 64
 
 
 def wait_after(num_failures: int, *, first_s: float, most_s: float) -> float:
-    """Seconds to wait after that many failures in a row, at least one."""
+    """Seconds to wait after a number of failures in a row; doubles with each.
+
+    Args:
+        num_failures: at least one; 0 counts as one.
+        first_s: wait after the first failure.
+        most_s: longest wait.
+    """
     doublings = min(max(num_failures - 1, 0), _MAX_DOUBLINGS)
     return float(min(first_s * 2.0**doublings, most_s))
 
@@ -19,7 +25,8 @@ class Backoff:
 
     def __init__(self, first_s: float, most_s: float) -> None:
         """The first pause is at most `first_s`, the longest at most `most_s`."""
-        self._first_s, self._most_s = first_s, most_s
+        self._first_s = first_s
+        self._most_s = most_s
         self._num_failures = 0
 
     def reset(self) -> None:

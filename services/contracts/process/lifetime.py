@@ -1,4 +1,4 @@
-"""A child process that ends with its parent, however the parent dies."""
+"""A child process that ends with its parent, however the parent ends."""
 
 import ctypes
 import os
@@ -8,12 +8,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent_pid: int, signum: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send a signal to this process when its parent dies; 0 does nothing.
+    """Have the kernel send a signal to this process when its parent ends; 0 does nothing.
 
-    The parent is the thread that started this process: it must live as long as the parent.
+    The parent is the thread that started this process: it must run as long as the parent.
     """
     if parent_pid <= 0:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent_pid:  # it died before the kernel was asked
+    if os.getppid() != parent_pid:  # it ended before the call of prctl
         os.kill(os.getpid(), signum)

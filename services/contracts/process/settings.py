@@ -15,7 +15,7 @@ def read_settings(settings_class: type[_SettingsT], **given: object) -> _Setting
     """Settings of a process; `given` wins over the environment.
 
     Raises:
-        InvalidRequestError: a value is wrong or missing; says key, value and what was expected.
+        InvalidRequestError: a value is wrong or missing; with key, value and what was expected.
     """
     try:
         return settings_class(**given)  # type: ignore[arg-type] # its fields, by name

@@ -27,11 +27,11 @@ class BuildRegistry(RecordKeeper):
 
     @property
     def keeps_leases(self) -> bool:
-        """Whether the store refused to delete a lease: each renewal costs room then."""
+        """Whether the store refused to delete a lease: each renewal adds an object then."""
         return self._is_delete_refused
 
     def write_plan(self, plan: BuildPlan) -> bool:
-        """Keep a plan; False when the newest of its class says the same already."""
+        """Keep a plan; False when the newest of its class is equal already."""
         newest = self.build_plan(plan.model, plan.version, plan.node_class)
         if newest is not None and newest.says_same(plan):
             return False
@@ -39,7 +39,13 @@ class BuildRegistry(RecordKeeper):
         return True
 
     def build_plan(self, model: str, version: int, node_class: NodeClass) -> BuildPlan | None:
-        """The newest plan of exactly this class, or None."""
+        """The newest plan of exactly this class, or None.
+
+        Args:
+            model: its name.
+            version: of the model.
+            node_class: compared whole: another driver is another class.
+        """
         prefix = _class_prefix(model, version, node_class)
         numbers = self._records.numbers(prefix)
         if not numbers:
@@ -92,7 +98,11 @@ class BuildRegistry(RecordKeeper):
             return None
 
     def lease(self, key_digest: str) -> LeaseRevision:
-        """The newest lease of a key."""
+        """The newest lease of a key; number 0 when there is none.
+
+        Raises:
+            StoreError: the holder renewed it at each of a few attempts to read it.
+        """
         prefix = _leases_prefix(key_digest)
         for _ in range(_MAX_LOOKS):
             numbers = self._records.numbers(prefix)
@@ -106,9 +116,17 @@ class BuildRegistry(RecordKeeper):
         raise StoreError(f"'{prefix}' changes faster than it can be read; try again")
 
     def offer_lease(self, key_digest: str, number: int, lease: BuildLease) -> bool:
-        """Create a lease under a number; False when another one has it, or has a higher one.
+        """Create a lease under a number.
 
-        What is older than the newest is removed, where the store allows that.
+        Older numbers are removed, where the store allows that.
+
+        Args:
+            key_digest: of the build key.
+            number: one above that of the lease which was seen last.
+            lease: to be created.
+
+        Returns:
+            False when another process created that number or a higher one.
         """
         prefix = _leases_prefix(key_digest)
         try:
@@ -124,7 +142,7 @@ class BuildRegistry(RecordKeeper):
         return is_newest
 
     def _forget(self, keys: Iterable[str]) -> None:
-        """Remove documents that say nothing any more; where that is refused they stay."""
+        """Remove documents that are superseded; where that is refused they stay."""
         try:
             for key in keys:
                 self._store.delete(key)

@@ -37,13 +37,18 @@ class EngineRegistry(RecordKeeper):
     ) -> PublishedEngine:
         """Publish an engine: its files, its proof, and last the manifest that makes it visible.
 
-        `manifest.files` may be empty: it is filled from `files`.
+        Args:
+            manifest: `manifest.files` may be empty: it is filled from `files`.
+            files: paths on this machine by file name; empty for an engine that is the master
+                itself.
+            proof: of this engine; may be followed by others later.
 
         Raises:
             AlreadyPublishedError: the build key has an engine; nothing was overwritten.
             CorruptBlobError: the manifest names other digests than the files have.
         """
-        digest, folder = manifest.key.digest(), engine_folder(manifest.key)
+        digest = manifest.key.digest()
+        folder = engine_folder(manifest.key)
         if f"{folder}manifest.json" in self._records.keys(folder):
             raise AlreadyPublishedError(f"engine {digest} is published already")
         refs = put_files(self._store, files)
@@ -182,7 +187,7 @@ def _master_folder(master_digest: str) -> str:
 
 
 def _proofs_prefix(folder: str, manifest_sha256: str) -> str:
-    # A proof is about bytes, not about a key: proofs of a publisher that died or lost the
+    # A proof is about bytes, not about a key: proofs of a publisher that ended or lost the
     # race for this key must never count for the engine that another one published.
     return f"{folder}proofs/{manifest_sha256}/"
 

@@ -100,7 +100,10 @@ class EventRegistry(RecordKeeper):
                     self._store.delete(numbered_key(_CHECKPOINTS, older))
 
     def last_checkpoint(self) -> EventCheckpoint:
-        """The newest checkpoint that was kept; an empty one when there is none."""
+        """The newest checkpoint that was kept; an empty one when there is none.
+
+        Raises StoreError.
+        """
         numbers = self._records.numbers(_CHECKPOINTS)
         if not numbers:
             return EventCheckpoint()

@@ -35,7 +35,7 @@ class JointRegistry(RecordKeeper):
         return [run for run in found if run and _is_believed(run, master_digest, trust)]
 
     def joint_run_keys(self, master_digest: str) -> list[str]:
-        """The names of a master's runs: what tells a new one without reading any."""
+        """The names of a master's runs: they show a new one without reading any."""
         return self._records.keys(_prefix(master_digest))
 
     def _joint_run(self, key: str) -> JointRun | None:

@@ -109,7 +109,17 @@ class ModelRegistry(RecordKeeper):
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
-        A removed version is repeated by a next one. What is found of the fallback makes none.
+        Args:
+            name: of the model; versions that were removed are not counted as the latest.
+            master: is published already.
+            recipe: of the version.
+            source: what the master was made of, as the caller named it.
+            source_fingerprint: digest of the source.
+            samples: real inputs (.npz) for task metrics; None where the source has none.
+            calibration: real inputs (.npz) for the scales of quantised engines; None without them.
+            dim_limits: bounds of dynamic dimensions that the import found.
+            fallback_verdict: what a fallback is compared by, see `kept_answers`.
+            fallback_answers: file of the reference's answers; None where none are kept.
 
         Raises:
             InvalidRequestError: the name has characters that cannot stand in a key.
@@ -159,7 +169,8 @@ class ModelRegistry(RecordKeeper):
 
     def readable_versions(self, name: str) -> tuple[list[ModelVersion], dict[int, str]]:
         """Those of `versions` whose document can be read, and of the others why not, by number."""
-        found, unread = [], {}
+        found = []
+        unread = {}
         for number in self.version_numbers(name):
             try:
                 found.append(self._version(name, number))
@@ -175,12 +186,15 @@ class ModelRegistry(RecordKeeper):
         """One version of a model, the latest when none is given.
 
         Raises:
-            NotFoundError: says which models or versions exist.
+            NotFoundError: names the models or versions that exist.
         """
         return self._version(name, self._wanted(name, version)[-1])
 
     def version_numbers(self, name: str) -> list[int]:
-        """Numbers of the versions that were not removed, ascending; also of unreadable ones."""
+        """Numbers of the versions that were not removed, ascending; also of unreadable ones.
+
+        Raises InvalidRequestError for a name that no model can have.
+        """
         check_model_name(name)
         return self._numbers(name)[0]
 
@@ -199,14 +213,19 @@ class ModelRegistry(RecordKeeper):
     ) -> dict[int, str]:
         """Have versions served no more, all of them when none is given.
 
-        Masters and engines stay: their names say what they are, and another version may use
+        Masters and engines stay: their keys are digests, and another version may use
         them, also one that is added later.
+
+        Args:
+            name: of the model.
+            version: None removes all versions.
+            who: asked for it; kept in the removal record.
 
         Returns:
             Which, each with why its document cannot be read; "" where it can.
 
         Raises:
-            NotFoundError: says which models or versions exist.
+            NotFoundError: names the models or versions that exist.
         """
         numbers = self._wanted(name, version)
         _, unread = self.readable_versions(name)
@@ -283,7 +302,7 @@ def _is_same_interface(record: MasterRecord, opened: PublishableMaster) -> bool:
 
 
 def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
-    """Whether publishing would say nothing new; the master differs after a better export."""
+    """Whether publishing would change nothing; the master differs after a better export."""
     return (
         latest.source_fingerprint == version.source_fingerprint
         and latest.recipe == version.recipe

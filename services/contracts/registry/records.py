@@ -57,7 +57,13 @@ class DocumentCache:
             return found[1:]
 
     def keep(self, key: str, document: Document, digest: str) -> None:
-        """Keep a document, and drop those that nothing asked for in a while."""
+        """Keep a document, and drop those that nothing asked for in a while.
+
+        Args:
+            key: in the store.
+            document: as parsed.
+            digest: sha256 of the stored bytes, in hex.
+        """
         with self._lock:
             now_s = self._clock()
             self._kept[key] = (now_s, document, digest)
@@ -76,7 +82,8 @@ class Records:
         listing: Listing | None = None,
     ) -> None:
         """Take the parts; without a listing the store is listed for each question."""
-        self._store, self._listing = store, listing
+        self._store = store
+        self._listing = listing
         self._cache = DocumentCache() if cache is None else cache
 
     def listed(self, listing: Listing) -> "Records":
@@ -84,7 +91,10 @@ class Records:
         return Records(self._store, self._cache, listing)
 
     def keys(self, prefix: str) -> list[str]:
-        """Keys below a prefix, sorted."""
+        """Keys below a prefix, sorted.
+
+        Raises StoreError.
+        """
         return self._listing.below(prefix) if self._listing else self._store.list(prefix)
 
     def numbers(self, prefix: str) -> list[int]:
@@ -100,7 +110,8 @@ class Records:
         document, digest = self._cache.get(key) or (None, "")
         if not isinstance(document, document_type):
             data = self._store.read(key)
-            document, digest = parsed(key, data, document_type), hashlib.sha256(data).hexdigest()
+            document = parsed(key, data, document_type)
+            digest = hashlib.sha256(data).hexdigest()
             self._cache.keep(key, document, digest)
         return document, digest
 
@@ -163,7 +174,13 @@ class RecordKeeper:
 
 
 def parsed(key: str, data: bytes, document_type: type[_DocumentT]) -> _DocumentT:
-    """A document from its stored bytes; raises StoreError when it cannot be understood."""
+    """A document from its stored bytes; raises StoreError when it cannot be understood.
+
+    Args:
+        key: in the store, for the message.
+        data: the stored bytes.
+        document_type: what they are to be.
+    """
     try:
         return document_type.from_json(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Which models are to be served: all that the store has, but those that somebody unloaded.
+"""Which models are to be served: all in the store, but those that were unloaded.
 
 Each change is a numbered document, and the last one counts. A version that is published later
 changes nothing: a model that was unloaded stays so until it is loaded.
@@ -31,7 +31,7 @@ class ServingChange(Document):
 
 
 class ServingRegistry(RecordKeeper):
-    """Notes who is unloaded, and finds them."""
+    """Keeps which models are unloaded, and finds them."""
 
     def unloaded_models(self) -> set[str]:
         """Names of the models that were unloaded and not loaded since."""
@@ -45,7 +45,16 @@ class ServingRegistry(RecordKeeper):
         return [self._records.read(numbered_key(_prefix(name), n), ServingChange) for n in numbers]
 
     def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
-        """Note that a model is to be served, or not, and who asked; False when it was before."""
+        """Note that a model is to be served or not.
+
+        Args:
+            name: of the model; whether it exists is not checked.
+            is_served: False unloads it.
+            who: asked for it; kept in the record.
+
+        Returns:
+            False when that was its state before: nothing is noted then.
+        """
         if self._is_served(name, self._records.keys(_prefix(name))) is is_served:
             return False
         change = ServingChange(

@@ -26,15 +26,22 @@ if TYPE_CHECKING:  # it needs a library of cryptography, which a gateway has not
 
 
 class TrustRegistry(RecordKeeper):
-    """Keeps signatures, and says which engines lack one."""
+    """Keeps signatures, and finds engines that lack one."""
 
     def sign(
         self, manifest: EngineManifest, proof: Proof, master: MasterRecord, signer: Signer
     ) -> None:
-        """Keep a signature of an engine with a proof; do so before either is published."""
+        """Keep a signature of an engine with a proof; call it before either is published.
+
+        Args:
+            manifest: with its files.
+            proof: that this manifest is published with.
+            master: that the engine was built from.
+            signer: has the private key.
+        """
         payload = statement(manifest, proof, master)
         key = _signature_key(manifest.key, payload, signer.keyid)
-        # Two signatures of one payload differ; the one that is there says the same.
+        # Two signatures of one payload differ; the one that is there is as good.
         with suppress(AlreadyPublishedError):
             self._records.create(key, signer.sign(payload))
 

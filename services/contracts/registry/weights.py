@@ -47,7 +47,13 @@ class WeightRegistry(ModelRegistry):
     def set_version_weights(
         self, name: str, weights: Mapping[int, float], *, who: str = ""
     ) -> None:
-        """Note weights, in place of all former ones; none gives all to the newest again.
+        """Note the weights of a model's versions, in place of all former ones.
+
+        Args:
+            name: of the model.
+            weights: by version; relative to each other. Empty gives all requests to the newest
+                version.
+            who: asked for it; kept in the record.
 
         Raises:
             NotFoundError: no such model or version.

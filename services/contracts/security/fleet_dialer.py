@@ -1,4 +1,4 @@
-"""How a process of the fleet speaks to the controller: TLS at both ends, the token each time."""
+"""How a process of the fleet calls the controller: TLS at both ends, the token each time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class FleetDialer:
     """Opens channels to the controller; without files, in the clear and without a token.
 
     Attributes:
-        tls: of this process; None talks in the clear.
-        tokens: of the fleet; None says none.
+        tls: of this process; None is plain text.
+        tokens: of the fleet; None sends none.
         server_name: the name in the controller's certificate; "" is that of its address.
     """
 

@@ -1,4 +1,4 @@
-"""How the fleet's own processes know each other: one authority's certificates, one token.
+"""How the fleet's own processes authenticate each other: one authority's certificates, one token.
 
 Settings of every process (`SMELT_GATEWAY_FLEET_CERT_FILE` and so on) name the files. They are
 read again when they change, so that certificates and tokens are rotated while all serve.
@@ -23,12 +23,12 @@ _LOOPBACK_HOSTS = ("localhost", "::1", "[::1]")
 
 
 class FleetSecuritySettings(BaseSettings):
-    """The part of a process's settings that says how the fleet's processes know each other.
+    """The part of a process's settings by which the fleet's processes authenticate each other.
 
     Attributes:
         fleet_cert_file, fleet_key_file, fleet_ca_file: PEM: this process's certificate with its
             key, and the authority that signed those of all the fleet, and no other. With
-            them its processes talk by TLS alone, and only to those with such a certificate.
+            them its processes use TLS alone, and only to those with such a certificate.
             Read again when they change.
         fleet_token_file: tokens of the control plane, one a line: the first is sent with each
             call, each is accepted. Read again when it changes.
@@ -73,7 +73,7 @@ class FleetTls:
     """TLS contexts of this process, always of the newest files that fit together.
 
     Both ends show certificates, and each must be signed by the fleet's authority. Names are not
-    looked at: replicas come and go under any address, and their tokens say which one is meant.
+    looked at: replicas come and go under any address, and their tokens identify them.
     """
 
     def __init__(self, cert: Path, key: Path, ca: Path, period_s: float = 1.0) -> None:
@@ -88,12 +88,10 @@ class FleetTls:
 
     @classmethod
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
-        """That of a process's settings; None where the fleet talks in the clear."""
-        cert, key, ca = (
-            settings.fleet_cert_file,
-            settings.fleet_key_file,
-            settings.fleet_ca_file,
-        )
+        """That of a process's settings; None where the fleet uses plain text."""
+        cert = settings.fleet_cert_file
+        key = settings.fleet_key_file
+        ca = settings.fleet_ca_file
         return cls(cert, key, ca) if cert and key and ca else None
 
     def server_context(self) -> ssl.SSLContext:
@@ -154,7 +152,8 @@ class FleetTokens:
     @classmethod
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
         """Those of a process's settings; None without a token."""
-        path, given = settings.fleet_token_file, settings.fleet_token
+        path = settings.fleet_token_file
+        given = settings.fleet_token
         if path and (path.exists() or not given):
             return cls(path)
         return cls(None, given=given) if given else None
@@ -184,7 +183,13 @@ def is_loopback(host: str) -> bool:
 
 
 def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger.warning) -> None:
-    """Say that a port can be reached from other hosts and takes no TLS."""
+    """Warn of a port that other hosts can reach and that takes no TLS.
+
+    Args:
+        what: the port's name in the log.
+        host: that it is bound to; a loopback address gives no warning.
+        warn: takes a format and its arguments, as `Logger.warning`.
+    """
     if not is_loopback(host):
         warn(
             "%s listens on %s in the clear: anyone on the network can read it; give the "

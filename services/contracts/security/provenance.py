@@ -45,7 +45,16 @@ class Envelope(Document):
 
 
 def statement(manifest: EngineManifest, proof: Proof, master: MasterRecord) -> bytes:
-    """The one statement about an engine with its proof, built from a master."""
+    """The in-toto statement (SLSA provenance) that is signed about an engine.
+
+    Args:
+        manifest: with its files.
+        proof: of the engine.
+        master: that it was built from.
+
+    Returns:
+        Canonical JSON: equal arguments give equal bytes.
+    """
     key = manifest.key
     predicate = {
         "buildDefinition": {
@@ -81,7 +90,13 @@ def signed_bytes(payload: bytes) -> bytes:
 
 
 def envelope(payload: bytes, keyid: str, signature: bytes) -> Envelope:
-    """A payload with one signature."""
+    """A DSSE envelope with one signature.
+
+    Args:
+        payload: the signed bytes, not yet in base64.
+        keyid: of the public key, in hex.
+        signature: in DER.
+    """
     return Envelope(
         payload_type=PAYLOAD_TYPE,
         payload=base64.b64encode(payload).decode(),

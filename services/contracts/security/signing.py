@@ -80,7 +80,13 @@ class TrustRoot:
         self.keyids = tuple(sorted(self._keys))
 
     def fault(self, signed: Envelope, keyid: str, payload: bytes) -> str:
-        """Why an envelope is no trusted signature of this very payload; "" when it is one."""
+        """Why an envelope is no trusted signature of this very payload; "" when it is one.
+
+        Args:
+            signed: as read from the store.
+            keyid: of the signature that counts.
+            payload: made by this process, never taken from the envelope.
+        """
         signatures = [each.sig for each in signed.signatures if each.keyid == keyid]
         if keyid not in self._keys or not signatures:
             return f"it is not signed by key {keyid[:12]}"

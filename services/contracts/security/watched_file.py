@@ -12,7 +12,7 @@ _Stamp = tuple[int, int, int]
 
 
 class WatchedFile:
-    """Tells whether a file is another one than when it was last read.
+    """Detects that a file is another one than when it was last read.
 
     Links are followed: Kubernetes rotates a mounted Secret by turning a link.
     """
@@ -22,14 +22,15 @@ class WatchedFile:
     ) -> None:
         """Look at most once in `period_s`; a request must not cost a system call."""
         self.path = path
-        self._period_s, self._clock = period_s, clock
+        self._period_s = period_s
+        self._clock = clock
         self._seen: _Stamp | None = None
         self._look_after_s = clock()
 
     def read(self) -> bytes:
         """Its bytes; changes from here on count. Raises OSError."""
         # Until it is read it counts as changed: what kept it from being read, as a right that is
-        # given back, need not show as a change.
+        # reused, need not show as a change.
         self.forget()
         # The stamp first: what is written in between shows as a change, and is read again.
         stamp = self._stamp()
@@ -63,11 +64,12 @@ class WatchedFile:
 
 
 class Complaint:
-    """Says what is wrong with a file once, though it is tried again and again."""
+    """Logs what is wrong with a file once, though it is read again and again."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """`say` writes it to a log."""
-        self._say, self._said = say, ""
+        self._say = say
+        self._said = ""
 
     def make(self, text: str) -> None:
         """Log it, unless it was the last message."""
@@ -92,7 +94,8 @@ class WatchedFiles:
     ) -> None:
         """Look at most once in `period_s`; `what` is in them, in the words of the log."""
         self.all = tuple(WatchedFile(path, period_s) for path in paths)
-        self._what, self._logger = what, logger
+        self._what = what
+        self._logger = logger
         self._complaint = Complaint(partial(logger.warning, "%s stays as it was: %s", what))
 
     def renew(self, take: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a model's fallback computes what its master says, as it was found when it was added.
+"""Whether a model's fallback computes what its master does, as it was found when it was added.
 
 The fallback runs a graph that our own importer made. ONNX Runtime, which shares no code with it, is
 the witness; a few of its answers are kept with the version, so that every replica can compare its
@@ -12,7 +12,7 @@ from services.contracts.model.recipe import Tolerance
 
 
 class FallbackVerdict(Document):
-    """What the witness says of the importer's graph, in float32 and not compiled.
+    """The result of that comparison for the importer's graph, in float32 and not compiled.
 
     Attributes:
         refuted: where they differ, how far, and how far they may; "" when they agree.

@@ -1,6 +1,6 @@
-"""What the joint runs of a master say of its engines: one pure function over documents.
+"""The order of a master's engines by its joint runs: one pure function over documents.
 
-Each run after the first times the incumbent again. What a newcomer took is therefore known
+Each run after the first times the incumbent again. A newcomer's time is therefore known
 relative to it, and through it relative to all engines of earlier runs.
 """
 
@@ -49,7 +49,7 @@ def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun
 
     Args:
         digests: of the engines that could serve.
-        generation: of the device that will run them; runs elsewhere say nothing of it.
+        generation: of the device that will run them; runs elsewhere do not count.
         runs: of their master, oldest first.
     """
     wanted = frozenset(digests)
@@ -107,7 +107,7 @@ def unsettled(
 
 
 def _rivals(order: Sequence[str], runs: Sequence[JointRun]) -> frozenset[str]:
-    """Who may be faster than the first by much, for all that each run of both says."""
+    """Engines that may be much faster than the first by each run of both."""
     beside = {
         digest: [run for run in runs if {order[0], digest} <= run.digests] for digest in order[1:]
     }

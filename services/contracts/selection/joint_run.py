@@ -34,7 +34,8 @@ class JointTiming(Document):
 
     def paired_s(self, digest: str) -> float:
         """Seconds per call of an engine, relative to the baseline's."""
-        side, baseline = self.engines[digest], self.fallback or self.eager
+        side = self.engines[digest]
+        baseline = self.fallback or self.eager
         return baseline.p50_s / side.ratio.median if side.ratio else side.p50_s
 
 

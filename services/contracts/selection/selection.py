@@ -131,7 +131,7 @@ def select(
             none.
         failed_digests: engines that failed to load on this device before.
         untrusted: why engines lack a trusted signature, by digest (`Registry.untrusted`).
-        runs: joint runs of the master that may be believed (`Registry.joint_runs`).
+        runs: joint runs of the master that are trusted (`Registry.joint_runs`).
         serving: digest of the engine that serves now; "" for the fallback, or for nothing.
     """
     fitting: list[PublishedEngine] = []
@@ -158,7 +158,13 @@ def select(
 def joint_order_of(
     engines: Iterable[PublishedEngine], generation: str, runs: Sequence[JointRun]
 ) -> JointOrder:
-    """The order of engines by joint runs; those that were never timed come last anyway."""
+    """The order of engines by their joint runs; `joint_order` has the method.
+
+    Args:
+        engines: those without timings are left out.
+        generation: of the device.
+        runs: of any engines of that generation.
+    """
     timed = (engine.digest for engine in engines if engine.proof.timings)
     return joint_order(timed, generation, runs)
 
@@ -198,7 +204,8 @@ def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
 
     Engines of one master serve every version that has it, but only on that version's terms.
     """
-    key, recipe = engine.manifest.key, version.recipe
+    key = engine.manifest.key
+    recipe = version.recipe
     precisions = admitted_precisions(recipe, has_calibration=version.calibration is not None)
     if key.kind not in recipe.kinds:
         return f"kind {key.kind}, the recipe asks for {', '.join(recipe.kinds)}"
@@ -306,7 +313,8 @@ def _slowness(
     engine: PublishedEngine, shapes: frozenset[_Shape]
 ) -> tuple[bool, bool, float, float, str]:
     """Sort key, smaller is faster; of equals the smaller digest comes first."""
-    latencies_s, timings = _latencies_s(engine), engine.proof.timings
+    latencies_s = _latencies_s(engine)
+    timings = engine.proof.timings
     common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
     mean_s = geometric_mean(common_s) if common_s else 0.0
     return (not latencies_s, is_wild(timings), mean_s, -mean_speedup(timings), engine.digest)

@@ -19,12 +19,12 @@ from services.contracts.text.words import readable_ratio
 # Two runs of one and the same code differ by so much. Of equals the engine is the better one:
 # a replica loads it in moments, and compiles the fallback for seconds.
 NOISE = 0.05
-# An interval that is wider tells nothing of an engine, wherever it lies.
+# A wider interval decides nothing, wherever it lies.
 _WILD = 4.0
 
 
 class SpeedVerdict(StrEnum):
-    """What a run says of an engine beside the fallback."""
+    """The result of a run for an engine beside the fallback."""
 
     KEEPS_UP = "keeps_up"
     SLOWER = "slower"
@@ -40,7 +40,7 @@ class SpeedBounds:
 
     @property
     def is_wild(self) -> bool:
-        """Whether calls differed too much to tell anything."""
+        """Whether calls differed too much for any result."""
         return self.high >= _WILD * self.low
 
     @property
@@ -70,7 +70,7 @@ def speed_bounds(timings: Sequence[Timing]) -> SpeedBounds | None:
 
 
 def is_wild(timings: Sequence[Timing]) -> bool:
-    """Whether one run tells nothing of an engine; older records have no doubts."""
+    """Whether one run decides nothing for an engine; older records have no doubts."""
     bounds = speed_bounds(timings)
     return bounds is not None and bounds.is_wild
 
@@ -87,7 +87,7 @@ def _noise(timing: Timing) -> float:
 
 
 def verdict(timings: Sequence[Timing]) -> SpeedVerdict | None:
-    """What one run says; None where the fallback was not timed. Older records have no doubts."""
+    """The result of one run; None if the fallback was not timed. Older records have no doubts."""
     speed = speed_over_fallback(timings)
     if speed is None:
         return None

@@ -1,10 +1,10 @@
 """The artifact store: what every backend promises, in six verbs.
 
-Two kinds of things live in it. Blobs are bytes named by their own sha256; writing one
+It has two kinds of objects. Blobs are bytes named by their own sha256; writing one
 twice is harmless. Objects are small JSON documents under a path, created once and never
 overwritten; the first to create wins, so half of anything is never visible: all blobs are
 there before the manifest that names them. Only who holds what now is deleted, and where that is
-not allowed it stays; what nothing needs any more goes when somebody asks for it (`prune`). Keys
+not allowed it stays; what nothing needs any more is removed by `prune`. Keys
 are `str` with `/`, because object stores have no folders.
 """
 

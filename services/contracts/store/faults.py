@@ -7,8 +7,8 @@ _ROLE_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 
 def fault_words(error: Exception) -> str:
-    """What happened, in one line, with what mends it where that is known."""
-    # obstore appends pages of its internals; the first line says what happened.
+    """What happened, in one line, with the fix where that is known."""
+    # obstore appends pages of its internals; the first line has what happened.
     fault = str(error).partition("\n")[0]
     is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
     if any(host in fault for host in _ROLE_HOSTS):

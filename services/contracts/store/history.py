@@ -29,7 +29,8 @@ class BuildHistory:
 
     def __init__(self, store: ArtifactStore, max_at_start: int = MAX_AT_START) -> None:
         """`max_at_start` bounds the records, and the proofs, that the first look reads."""
-        self._store, self._max_at_start = store, max_at_start
+        self._store = store
+        self._max_at_start = max_at_start
         # Keys alone: documents are read once, and not kept in memory.
         self._seen_builds: set[str] | None = None
         self._seen_proofs: set[str] | None = None

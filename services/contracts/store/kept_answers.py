@@ -35,6 +35,7 @@ class KeptAnswer:
 
 def write_answers(path: Path, answers: Sequence[KeptAnswer]) -> None:
     """Write the file; equal answers give equal bytes."""
+    # numpy calls ml_dtypes' bfloat16 kind V, and would write it as raw bytes.
     named = {
         f"{number} {role} {name}": array.astype(np.float32) if array.dtype.kind == "V" else array
         for number, answer in enumerate(answers)
@@ -126,4 +127,5 @@ def _float_fault(found: Array, wanted: Array, allowed: Tolerance) -> str:
     rel_l2 = np.linalg.norm(error) / (np.linalg.norm(wanted) or _NO_SIZE)
     max_abs = error.max() / (np.abs(wanted).max() or _NO_SIZE)
     pairs = (("rel_l2", rel_l2, allowed.rel_l2), ("max_abs", max_abs, allowed.max_abs))
+    # Not `f > b`: NaN has to count as a fault.
     return "; ".join(f"{n} {f:.2e} found, {b:.2e} allowed" for n, f, b in pairs if not f <= b)

@@ -63,7 +63,8 @@ class ObstoreArtifactStore:
 
     def __init__(self, backend: ObjectStore, url: str) -> None:
         self._backend = backend
-        self.url, self.name = url, f"store {url}"
+        self.url = url
+        self.name = f"store {url}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

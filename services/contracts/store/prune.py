@@ -41,7 +41,7 @@ _DOCUMENT_FOLDERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class InUse:
-    """What a fleet needs that the store alone does not say.
+    """What a fleet needs that the store alone does not show.
 
     Attributes:
         serving: digests of the engines that serve.
@@ -120,7 +120,7 @@ def plan_prune(
 def prune(
     store: ObstoreArtifactStore, plan: PrunePlan, on_deleted: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Delete what a plan says; a second call, or one that goes on after a fault, is harmless.
+    """Delete what is in a plan; a second call, or one that goes on after a fault, is harmless.
 
     Args:
         store: that the plan is of.
@@ -144,7 +144,7 @@ class _Needed:
 
     Attributes:
         keys: build keys that are planned or serve.
-        unplanned: masters of versions without any plan: somebody builds them by hand.
+        unplanned: masters of versions without any plan: they are built by hand.
         dead: keys of the documents of versions that were removed.
     """
 

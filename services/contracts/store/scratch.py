@@ -22,7 +22,7 @@ _YOUNG_S = 60.0
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str, abandoned: str) -> Iterator[Path]:
-    """A folder below an absolute parent, removed afterwards, with those of dead processes.
+    """A folder below an absolute parent, removed afterwards, with those of ended processes.
 
     Args:
         parent: made when it is not there.

@@ -1,10 +1,11 @@
 """Seconds as people read them in messages and tables."""
 
-_MINUTE_S, _HOUR_S = 60, 3600
+_MINUTE_S = 60
+_HOUR_S = 3600
 
 
 def milliseconds(duration_s: float, decimals: int | None = None) -> str:
-    """A duration in milliseconds, with digits that say something: `0.35 ms`, `2 ms`, `1500 ms`.
+    """A duration in milliseconds, with significant digits: `0.35 ms`, `2 ms`, `1500 ms`.
 
     With `decimals` always so many, as figures that are compared have them.
     """

@@ -1,4 +1,4 @@
-"""The known word that somebody may have meant."""
+"""The known word nearest to a misspelt one."""
 
 import difflib
 from collections.abc import Iterable

@@ -56,7 +56,8 @@ class FrameDecoder:
 
     def _cut(self) -> Iterator[Frame]:
         """Yields frames that lie whole in the shared buffer, then tidies it."""
-        begin, shared = 0, self._shared
+        begin = 0
+        shared = self._shared
         while self._end - begin >= HEADER.size:
             fields = HEADER.unpack_from(shared, begin)
             kind = check_header(fields, self.max_payload_bytes)

@@ -80,7 +80,7 @@ class Traffic(NamedTuple):
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
-    """Base of both ends; a subclass says what frames mean.
+    """Base of both ends; a subclass implements the meaning of frames.
 
     Attributes:
         is_open: HELLO went both ways and the connection is up.
@@ -89,7 +89,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def __init__(
         self, *, token: bytes = NO_TOKEN, max_payload_bytes: int = MAX_PAYLOAD_BYTES
     ) -> None:
-        """Take what this end says in HELLO, and the largest payload it takes."""
+        """Take this end's HELLO, and the largest payload that it accepts."""
         self.is_open = False
         self._token = token
         self._max_payload_bytes = max_payload_bytes
@@ -113,7 +113,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Called once, when the peer's HELLO was accepted."""
 
     def frame_received(self, frame: Frame) -> None:
-        """Called for each frame after HELLO; InvalidRequestError ends the connection."""
+        """Take a frame after HELLO; raises InvalidRequestError, which ends the connection."""
         raise InvalidRequestError(f"data port: {frame.kind.name} is not for this end")
 
     def closed(self, error: Exception | None) -> None:
@@ -123,7 +123,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Refuses a peer by its token; this end takes any."""
 
     def send(self, kind: Kind, request_id: int, meta: bytes = b"", payload: Payload = b"") -> None:
-        """Writes one frame; into the void when the connection is gone."""
+        """Write one frame; dropped when the connection is closed.
+
+        Args:
+            kind: of the frame.
+            request_id: the gateway's; `CONNECTION_ID` for frames of the connection itself.
+            meta: at most `MAX_META_BYTES`; its content depends on the kind.
+            payload: of any size; not copied unless small.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -176,7 +183,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._wake_writer()
 
     def refuse(self, error: SmeltError) -> None:
-        """Tells the peer why, then closes."""
+        """Sends the peer an ERROR with the reason, then closes."""
         logger.warning("data connection refused: %s", error)
         self.send(Kind.ERROR, CONNECTION_ID, *encode_error(error))
         self.close()
@@ -184,11 +191,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(_REFUSAL_LINGER_S, self._transport.abort)
 
     async def writable(self) -> None:
-        """Waits while the peer is too slow for what is already written.
-
-        Writers go one by one, each waking the next: were all woken at once, most would only
-        find the connection full again.
-        """
+        """Wait while the peer is too slow for what is already written."""
         while self._is_paused:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(turn)
@@ -259,7 +262,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _greeted(self, frame: Frame) -> None:
         if frame.kind is Kind.ERROR:
-            # A peer that refuses us may not get as far as saying HELLO.
+            # A peer that refuses this end may close before its HELLO.
             self.frame_received(frame)
             return
         self.check_token(decode_hello(frame))
@@ -277,7 +280,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._wake_writer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wakes writers and tells the subclass."""
+        """Wakes writers and calls the subclass."""
         self.is_open = self._is_paused = False
         while self._writers:
             self._wake_writer()

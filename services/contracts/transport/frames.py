@@ -93,7 +93,14 @@ class InferFrame(NamedTuple):
 
 
 def header(kind: Kind, request_id: int, meta_size: int, payload_size: int) -> bytes:
-    """The first bytes of a frame."""
+    """The fixed-size header of a frame.
+
+    Args:
+        kind: of the frame.
+        request_id: the gateway's; `CONNECTION_ID` for frames of the connection itself.
+        meta_size: bytes.
+        payload_size: bytes.
+    """
     return HEADER.pack(kind, 0, meta_size, payload_size, request_id)
 
 
@@ -132,7 +139,7 @@ def encode_hello(token: bytes = NO_TOKEN) -> bytes:
 
     `token` is what a replica sent the controller when it attached, and the controller the
     gateways: a peer that knows it is of this fleet, and means this very replica. Addresses do not
-    say that much, as another process may listen on a dead replica's port.
+    check that, as another process may listen on the port of a replica that ended.
     """
     return _HELLO.pack(_MAGIC, PROTOCOL_VERSION, token)
 
@@ -142,7 +149,7 @@ def decode_hello(frame: Frame) -> bytes:
 
     Raises:
         InvalidRequestError: the first frame is not a HELLO of this protocol.
-        UnsupportedFeatureError: the peer speaks another version of it.
+        UnsupportedFeatureError: the peer has another version of it.
     """
     if frame.kind is not Kind.HELLO or len(frame.meta) != _HELLO.size:
         raise InvalidRequestError(
@@ -180,7 +187,7 @@ def decode_infer(frame: Frame) -> InferFrame:
     """The request in an INFER frame.
 
     Raises:
-        InvalidRequestError: the meta does not hold what it says.
+        InvalidRequestError: the meta is malformed.
     """
     meta = frame.meta
     try:
@@ -212,7 +219,8 @@ def decode_error(frame: Frame) -> SmeltError:
 
 def _error_class(name: str) -> type[SmeltError]:
     """The class of that name, or its nearest ancestor that shows a message as it was given."""
-    named, plain_str = getattr(errors, name, None), cast("object", SmeltError.__str__)
+    named = getattr(errors, name, None)
+    plain_str = cast("object", SmeltError.__str__)
     for known in named.__mro__ if isinstance(named, type) else ():
         if issubclass(known, SmeltError) and known.__str__ is plain_str:
             return known

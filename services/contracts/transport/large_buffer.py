@@ -45,7 +45,7 @@ class LargeBuffer:
         return self._memory
 
     def _grow(self) -> None:
-        """Makes room for as much again; a copy, as a reader may still hold the view."""
+        """Doubles the memory; a copy, as a reader may still hold the view."""
         have = len(self._memory)
         larger = unset_memory(min(self._size, 2 * have))
         larger[:have] = self._memory

@@ -1,17 +1,17 @@
 """Memory that a gateway lends to the replicas of its host: large requests need no copy there.
 
-A gateway reads a large request off the network into a slot of its arena, and tells a replica
-where that is. The arena and a ledger, one for each replica, are anonymous files that go over a
+A gateway reads a large request off the network into a slot of its arena, and sends a replica
+its place. The arena and a ledger, one for each replica, are anonymous files that go over a
 unix socket beside the replica's data socket:
 
     gateway  magic 4s | version uint16 | token 32s | link id 16s, with both descriptors
     replica  a zero to welcome it, or a one and why not
 
 That socket then stays open as long as the replica may look at the arena, and not a moment less:
-its end tells the gateway that every slot is its own again. Slots come back one by one by the
+its end shows the gateway that every slot is its own again. Slots come back one by one by the
 ledger, which has a byte for each UNIT_BYTES of the arena: the gateway sets that of a slot's first
-unit before it tells the replica of the slot, and the replica clears it when nothing there refers
-to the request any more. A byte costs neither end a system call.
+unit before it sends the replica the slot's place, and the replica clears it when nothing there
+refers to the request any more. A byte costs neither end a system call.
 
 Replicas can read the arena and nothing else, and neither can change the size of either file while
 the other has it in its memory.
@@ -82,7 +82,8 @@ def peers_memory(descriptor: int, *, is_writable: bool) -> mmap.mmap:
             or it is empty, or none that can be mapped so.
     """
     try:
-        seals, num_bytes = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        num_bytes = os.fstat(descriptor).st_size
         wanted = _SIZE_SEALS | (0 if is_writable else _SEAL_FUTURE_WRITE)
         if seals & wanted != wanted or not num_bytes:
             raise InvalidRequestError(

@@ -28,7 +28,7 @@ _CODE_BY_ERROR: Mapping[type[SmeltError], grpc.StatusCode] = {
 
 
 class FleetControl(fleet_grpc.FleetControlServicer):
-    """Replicas attach, gateways watch, people ask."""
+    """Attach for replicas, WatchEndpoints for gateways, and RPCs for commands."""
 
     def __init__(
         self,
@@ -38,8 +38,9 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         *,
         reattach_grace_s: float = 30.0,
     ) -> None:
-        """`reattach_grace_s` is how long a replica is remembered whose stream broke."""
-        self._state, self._serving = state, serving
+        """`reattach_grace_s` is how long a replica is kept whose stream was lost."""
+        self._state = state
+        self._serving = serving
         self._reconciler = reconciler
         self._reattach_grace_s = reattach_grace_s
 
@@ -86,7 +87,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         """Stream the whole fleet, once it is known, and again after each change.
 
         Before the first look a gateway would take an empty fleet for one without models. A look
-        that fails ends the stream with its fault; the gateway soon asks again.
+        that fails ends the stream with its fault; the gateway soon connects again.
         """
         logger.info("gateway watches: %s", request.gateway_id)
         if fault := await self._state.looked():

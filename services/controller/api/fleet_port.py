@@ -21,7 +21,15 @@ _SERVICE: Final = "/smelt.fleet.v1.FleetControl/"
 
 
 def listen(server: grpc.aio.Server, address: str, tls: FleetTls | None) -> int:
-    """Have a server listen, by TLS with newest certificates or in the clear; returns the port.
+    """Have a server listen, by TLS with the newest certificates or in the clear.
+
+    Args:
+        server: not yet started.
+        address: `HOST:PORT`; port 0 takes a free one.
+        tls: None listens in the clear, with a warning unless the host is a loopback address.
+
+    Returns:
+        The port.
 
     Raises:
         RuntimeError: the address cannot be had.
@@ -55,8 +63,9 @@ class _TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # for c
             return handler  # type: ignore[return-value] # its types hide that
         if self._is_authenticated(dict(handler_call_details.invocation_metadata or ())):
             return handler
-        logger.warning("%s refused: the call has not the fleet's token",
-                       handler_call_details.method)  # fmt: skip
+        logger.warning(
+            "%s refused: the call has not the fleet's token", handler_call_details.method
+        )
         return _refusing(handler)
 
     def _is_authenticated(self, metadata: dict[str, str | bytes]) -> bool:

@@ -58,7 +58,8 @@ class FleetState:
         self._standby: fleet.Standby | None = None
         self._changed = asyncio.Event()
         self._looked = asyncio.Event()
-        self._is_read, self._fault = False, ""
+        self._is_read = False
+        self._fault = ""
         self._last_fault = ""
 
     @property
@@ -145,7 +146,7 @@ class FleetState:
         """Register a replica by its first report, and announce the engines of its model.
 
         There may be other ones than those it began with: its stream can take seconds while it
-        loads, and an earlier controller may have died before it announced one. Before the first
+        loads, and an earlier controller may have ended before it announced one. Before the first
         look at the store none are known; that look announces them.
         """
         replica = AttachedReplica(report=report)
@@ -184,7 +185,16 @@ class FleetState:
             self._mark_changed()
 
     def has_other_engines(self, name: str, version: int, keys: Sequence[str]) -> bool:
-        """Whether documents of a version's engines are known, and others than these."""
+        """Whether documents of a version's engines are known, and others than these.
+
+        Args:
+            name: of the model.
+            version: of the model.
+            keys: of the documents in the store; their order counts.
+
+        Returns:
+            False as well for a version whose documents were never read.
+        """
         known = self._engines.get((name, version))
         return known is not None and list(known.document_keys) != list(keys)
 
@@ -214,7 +224,13 @@ class FleetState:
         return len(attached)
 
     def num_ready(self, name: str, version: int, generation: str) -> int:
-        """Replicas of a model version on nodes of a generation that take requests."""
+        """Number of ready replicas of a model version on nodes of a generation.
+
+        Args:
+            name: of the model.
+            version: of the model.
+            generation: text form, as "cuda-sm90".
+        """
         return sum(
             replica.report.state == fleet.REPLICA_STATE_READY
             and (replica.report.model_name, replica.report.model_version) == (name, version)
@@ -223,9 +239,9 @@ class FleetState:
         )
 
     def num_attached(self, name: str, version: int, generation: str) -> int:
-        """Replicas of a model version on nodes of a generation that have not failed.
+        """Number of attached replicas that have not failed; see `num_ready` for the arguments.
 
-        One that loads does not know its generation at first; it counts for each.
+        A replica that still loads does not know its generation; it counts for each generation.
         """
         return sum(
             replica.report.state != fleet.REPLICA_STATE_FAILED

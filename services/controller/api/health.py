@@ -23,7 +23,9 @@ class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  #
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`last_sync_s` is when the last sync ended, in seconds of `clock`."""
-        self._last_pass_s, self._max_silence_s, self._clock = last_sync_s, max_silence_s, clock
+        self._last_pass_s = last_sync_s
+        self._max_silence_s = max_silence_s
+        self._clock = clock
 
     async def Check(  # noqa: N802 - the proto's name
         self, request: health_pb2.HealthCheckRequest, context: Any

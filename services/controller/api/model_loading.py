@@ -26,16 +26,22 @@ class Serving:
         self, models: Registry, state: FleetState, loop: Reconciler, *, is_placing: bool
     ) -> None:
         """`is_placing`: whether replicas are placed by this controller."""
-        self._models, self._state, self._loop = models, state, loop
+        self._models = models
+        self._state = state
+        self._loop = loop
         self._is_placing = is_placing
 
     async def set_served(
         self, name: str, *, is_served: bool, who: str = ""
     ) -> fleet.SetServedReply:
-        """Load or unload a model, as `who` asked; "" for a client without a name.
+        """Load or unload a model; a second call changes nothing.
 
-        A second call changes nothing. Returns when a model to load is ready somewhere, or cannot
-        be: then with the reason.
+        A load returns when the model is ready on one replica, or cannot be: then with the reason.
+
+        Args:
+            name: of the model.
+            is_served: False unloads it.
+            who: asked for it; "" for a client without a name.
 
         Raises:
             NotFoundError: the store has no such model.

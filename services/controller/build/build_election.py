@@ -35,14 +35,16 @@ class BuildElection:
     def __init__(
         self, registry: BuildRegistry, *, lease_s: float = LEASE_S, poll_s: float = _POLL_S
     ) -> None:
-        """Nothing is asked of the store yet.
+        """Nothing is read from the store yet.
 
         Args:
             registry: on the store.
             lease_s: seconds without a renewal after which another controller may take it.
             poll_s: pause between two looks while another controller holds it.
         """
-        self._registry, self._lease_s, self._poll_s = registry, lease_s, poll_s
+        self._registry = registry
+        self._lease_s = lease_s
+        self._poll_s = poll_s
         self._shown = ""
 
     async def won(self, on_standby: Callable[[fleet.Standby], None]) -> HeldLease:
@@ -95,9 +97,13 @@ def _unread_message(error: Exception) -> str:
 
 
 def _standby(found: LeaseRevision, lease_s: float) -> fleet.Standby:
-    holder, since, when = "a controller of another release", "", ""
+    holder = "a controller of another release"
+    since = ""
+    when = ""
     if lease := found.lease:
-        holder, since, lease_s = lease.holder_process, lease.taken_at, lease.lease_s
+        holder = lease.holder_process
+        since = lease.taken_at
+        lease_s = lease.lease_s
         when = f" since {readable_time(since)}"
     reason = (
         f"this controller stands by: {holder} holds the lease of this store's controller{when}, "

@@ -1,6 +1,6 @@
 """The build loop: what the nodes of the fleet lack, against what is being built.
 
-Level-triggered: each sync asks the launcher, then reads the whole store, decides with
+Level-triggered: each sync lists the launcher's tasks, then reads the whole store, decides with
 `build_policy.decide` and launches what is due. All state is in the store and with the
 launcher, so a controller that is killed anywhere goes on after it is started again:
 
@@ -109,7 +109,9 @@ class BuildLoop:
             clock: monotonic seconds.
         """
         self._pace = pace or BuildPace()
-        self._registry, self._launcher, self._state = registry, launcher, state
+        self._registry = registry
+        self._launcher = launcher
+        self._state = state
         self._nodes = nodes
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
@@ -124,8 +126,9 @@ class BuildLoop:
         self.latest: tuple[FleetView, Registry] | None = None
 
     def _forget(self) -> None:
-        """Know of tasks and events what the store says, and nothing from an earlier lease."""
-        pace, clock = self._pace, self._clock
+        """Take tasks and events from the store, and nothing from an earlier lease."""
+        pace = self._pace
+        clock = self._clock
         self._accounts = TaskAccounts(
             self._registry, self._launcher, nodes_gone_after_s=pace.nodes_gone_after_s, clock=clock
         )
@@ -248,8 +251,12 @@ class BuildLoop:
         self._refusals.forget(task.name)
         logger.info(
             "task %s launched for %s version %d on %s: %s",
-            task.name, task.model, task.version, task.node_class.generation, task.reason,
-        )  # fmt: skip
+            task.name,
+            task.model,
+            task.version,
+            task.node_class.generation,
+            task.reason,
+        )
         return start
 
     def _pause_s(self, decision: Decision, view: FleetView) -> float:

@@ -54,7 +54,7 @@ class _Reservations:
         return (
             self.classes[task.node_class.digest()] >= num_builds
             or subject in self.subjects
-            # On nodes that serve something else: one at a time is burden enough.
+            # On nodes that serve something else: one at a time is load enough.
             or (task.is_anywhere and self.is_any_anywhere)
         )
 

@@ -53,7 +53,13 @@ class Decision:
 
 
 def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) -> Decision:
-    """Say what is to be launched now, and when there may be more."""
+    """What is to be launched now, and when there may be more.
+
+    Args:
+        view: of fleet and store at one moment.
+        now: with a time zone; compared with the times in the records.
+        policy: None is the policy by default.
+    """
     policy = policy or RetryPolicy()
     candidates = [
         _candidate(view, pool, version, now, policy)
@@ -80,7 +86,14 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
 def planning_names(
     view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
 ) -> list[str]:
-    """Names of the tasks that plan a version for a pool, one for each attempt."""
+    """Names of the tasks that plan a version for a pool, one for each attempt.
+
+    Args:
+        view: has the rebuild requests, each of which makes new names.
+        version: of the model that is planned.
+        pool: of nodes that the plan is for.
+        policy: bounds the number of attempts.
+    """
     num_requests = len(view.requests_for(version.name, pool.node_class.generation))
     # Another compiler may plan what this one could not.
     return [
@@ -94,9 +107,17 @@ def untouched_key(
     records: Mapping[str, Sequence[BuildRecord]],
     engines: Mapping[str, PublishedEngine],
 ) -> str | None:
-    """The first key of an ended task of which the store knows nothing new; None without one.
+    """The first key of an ended task for which the store has neither a new record nor a new proof.
 
-    That is the one in whose build or proof the task died, as it takes them in order.
+    A task takes its keys in order: the process ended while it built or proved this one.
+
+    Args:
+        start: what the store held when the task was launched.
+        records: by key digest, as they are now.
+        engines: by key digest, as they are now.
+
+    Returns:
+        None when the store has news of each key.
     """
     for digest in start.key_digests:
         engine = engines.get(digest)
@@ -108,7 +129,13 @@ def untouched_key(
 
 
 def task_start(task: BuildTask, view: FleetView, now: str) -> TaskStart:
-    """What to keep of a task before it is launched."""
+    """The record of a task that is kept before it is launched.
+
+    Args:
+        task: that is to be launched.
+        view: of the store, which `untouched_key` later compares with.
+        now: ISO 8601, UTC.
+    """
     published = {d: view.engines[d] for d in task.key_digests if d in view.engines}
     return TaskStart(
         name=task.name,

@@ -127,7 +127,9 @@ class ViewReader:
             if num > self._num_seen.get(digest, 0) and not self._is_first_look
         }
         kept = {digest: at for digest, at in self._seen_at.items() if digest in num_seen}
-        self._seen_at, self._num_seen, self._is_first_look = kept | new, num_seen, False
+        self._seen_at = kept | new
+        self._num_seen = num_seen
+        self._is_first_look = False
 
     def tasks(self, names: Iterable[str]) -> dict[str, TaskStart]:
         """What tasks of ours were launched to do, by name; others are left out."""

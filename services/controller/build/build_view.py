@@ -1,4 +1,4 @@
-"""What the build policy looks at, and the small questions that it asks of it. Pure."""
+"""What the build policy looks at, and simple queries on it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,6 +70,7 @@ class FleetView:
     def is_newest(self, version: ModelVersion) -> bool:
         """Whether it is the version that is wanted, and not one that only serves still."""
         same = (known for known in self.versions if known.name == version.name)
+        # The newest version of a model comes before its others.
         return next(same, version).version == version.version
 
     def requests_for(self, model: str, generation: str) -> list[RebuildRequest]:
@@ -85,7 +86,13 @@ class FleetView:
     def statuses(
         self, version: ModelVersion, plan: BuildPlan, policy: RetryPolicy
     ) -> list[KeyStatus]:
-        """How each key of a plan stands, in the plan's order."""
+        """The status of each key of a plan, in the plan's order.
+
+        Args:
+            version: that the plan is of; its rebuild requests count.
+            plan: for one class of nodes.
+            policy: of attempts and pauses.
+        """
         generation = plan.node_class.generation
         requests = self.requests_for(version.name, generation)
         return [
@@ -110,6 +117,14 @@ def plan_for_pool(
 
     Nodes that name their toolchain are of another class once it is another one. Of those that
     do not (Kubernetes', and those still to come) only the compiler's name shows it.
+
+    Args:
+        plans: of one model version.
+        pool: without nodes, only plans that were made without a device fit.
+        compiler: the launcher's name of the compiler that tasks run; "" when it has none.
+
+    Returns:
+        None when none fits.
     """
     is_on_device = pool.num_nodes > 0
     fitting = [
@@ -136,7 +151,7 @@ def distinct_pools(pools: Sequence[NodePool]) -> list[NodePool]:
 
 
 def _knows_better(other: NodePool, pool: NodePool) -> bool:
-    """Whether what one source knows of these nodes is a part of what the other knows."""
+    """Whether one source's facts on these nodes are a part of the other's."""
     if not pool.node_class.may_be(other.node_class) or (pool.num_nodes and not other.num_nodes):
         return False
     return _known_fields(pool.node_class) < _known_fields(other.node_class)

@@ -73,7 +73,7 @@ class KeyStatus:
 
     Attributes:
         engine: when it is published, proven or not.
-        num_failures: in a row, those that a rebuild request forgave not counted; those for
+        num_failures: in a row, not counting those that a rebuild request disregards; those for
             which memory was short are, though they never give the key up.
         next_attempt_at: not before that; None unless it failed and is tried again.
         reason: why it is not proven, in words; "" when it is.
@@ -97,7 +97,7 @@ def key_status(
     plan: BuildPlan | None = None,
     failed_at: datetime | None = None,
 ) -> KeyStatus:
-    """Judge one planned key for nodes of a generation.
+    """The status of one planned key for nodes of a generation.
 
     Args:
         planned: the key.
@@ -112,6 +112,7 @@ def key_status(
     """
     digest = planned.digest
     if engine is not None and not is_to_be_proven_again(engine, requests, plan):
+        # Not built again: equal keys give equal bytes, and so the same failed proof.
         if engine.proof.outcome is ProofOutcome.FAILED:
             return KeyStatus(
                 planned=planned,
@@ -139,7 +140,16 @@ def is_given_up(
     policy: RetryPolicy,
     plan: BuildPlan | None,
 ) -> bool:
-    """Whether only a rebuild request has a key tried again: refused, or failed too often."""
+    """Whether only a rebuild request has a key tried again: refused, or failed too often.
+
+    Args:
+        digest: of the key.
+        records: attempts at the key, oldest first.
+        requests: for its model and generation, oldest first; failures before one do not count.
+        policy: has the number of attempts.
+        plan: a verdict that is older than it and of other proof code ends the count; None: none
+            does.
+    """
     failures = _failures_that_count(digest, records, requests, plan)
     return _is_refused(failures) or _is_failed_too_often(failures, policy)
 
@@ -160,7 +170,13 @@ def _is_refused(failures: Sequence[BuildRecord]) -> bool:
 def is_to_be_proven_again(
     engine: PublishedEngine, requests: Sequence[RebuildRequest], plan: BuildPlan | None = None
 ) -> bool:
-    """Whether other code proved it, or another proof was requested and there is none yet."""
+    """Whether an engine needs a new proof: other code made the newest one, or one was requested.
+
+    Args:
+        engine: with its newest proof.
+        requests: for its model and generation; each names the proof that it wants a newer one of.
+        plan: names the code that proofs have to be of; None takes proofs of any code.
+    """
     newest = engine.proof.created_at
     return _is_outdated(engine.proof, plan) or any(
         request.reprove.get(engine.digest) == newest for request in requests
@@ -170,7 +186,7 @@ def is_to_be_proven_again(
 def _is_outdated(proof: Proof, plan: BuildPlan | None) -> bool:
     """Whether a verdict is of other code than a plan's, and older than the plan.
 
-    So once for each plan: nodes of two releases would replace each other's proofs for ever.
+    So once for each plan: nodes of two releases would replace each other's proofs without end.
     """
     if plan is None or proof.created_at >= plan.created_at:
         return False
@@ -192,11 +208,12 @@ def _failures_that_count(
     requests: Sequence[RebuildRequest],
     plan: BuildPlan | None,
 ) -> list[BuildRecord]:
-    """The failures since the last success or outdated verdict, none that a request forgave."""
+    """The failures since the last success or outdated verdict, none that a request disregards."""
     # Requests hold how many records there were: those are only ever appended to, oldest first.
     forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
     failures: list[BuildRecord] = []
     for record in reversed(records[forgiven:]):
+        # Newest first: what is older than a success is over.
         if record.outcome.is_good or (record.proof and _is_outdated(record.proof, plan)):
             break
         failures.append(record)
@@ -210,7 +227,8 @@ def _failed(
     policy: RetryPolicy,
     failed_at: datetime | None,
 ) -> KeyStatus:
-    last, num_failures = failures[-1], len(failures)
+    last = failures[-1]
+    num_failures = len(failures)
     reason = last.reason or f"failed in stage '{last.stage}' without a reason"
     if _is_refused(failures):
         return KeyStatus(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 2.0, 300.0
+_FIRST_PAUSE_S = 2.0
+_LAST_PAUSE_S = 300.0
 
 
 @dataclass
@@ -34,8 +35,12 @@ class LaunchRefusals:
         known = self._known.get(name)
         pause_s = min(known.pause_s * 2, _LAST_PAUSE_S) if known else _FIRST_PAUSE_S
         if known is None or known.fault != fault:
-            logger.error("task %s cannot be launched, and is tried again after pauses of up to "
-                         "%g s: %s", name, _LAST_PAUSE_S, fault)  # fmt: skip
+            logger.error(
+                "task %s cannot be launched, and is tried again after pauses of up to %g s: %s",
+                name,
+                _LAST_PAUSE_S,
+                fault,
+            )
         self._known[name] = _Refusal(fault, pause_s, self._clock() + pause_s)
 
     def forget(self, name: str) -> None:

@@ -20,7 +20,13 @@ def timing_names(
 ) -> list[str]:
     """Names of the tasks that time engines again, one for each attempt; none when none is to be.
 
-    Another engine or another proof makes others.
+    Another engine or another proof gives other names, so attempts are counted anew.
+
+    Args:
+        view: has engines and joint runs.
+        version: of the model.
+        pool: without nodes nothing is timed.
+        policy: has the number of attempts.
     """
     engines = _engines(view, version, pool, policy)
     generation = pool.node_class.generation
@@ -35,7 +41,11 @@ def timing_names(
 def next_timing(
     view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
 ) -> tuple[datetime, BuildTask] | None:
-    """When to launch what; None when nothing is to be timed, or was often enough."""
+    """When to launch which timing task; see `timing_names` for the arguments.
+
+    Returns:
+        None when nothing is to be timed, or was often enough.
+    """
     names = timing_names(view, version, pool, policy)
     starts = [view.timings[name] for name in names if name in view.timings]
     if len(starts) == len(names):

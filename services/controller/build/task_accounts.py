@@ -31,7 +31,7 @@ class TaskAccounts:
         nodes_gone_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is asked of store or launcher yet.
+        """Neither store nor launcher is called yet.
 
         Args:
             registry: gets the records.
@@ -39,8 +39,10 @@ class TaskAccounts:
             nodes_gone_after_s: how long no node of a task's class may be known.
             clock: monotonic seconds.
         """
-        self._registry, self._launcher = registry, launcher
-        self._nodes_gone_after_s, self._clock = nodes_gone_after_s, clock
+        self._registry = registry
+        self._launcher = launcher
+        self._nodes_gone_after_s = nodes_gone_after_s
+        self._clock = clock
         self._without_nodes_since_s: dict[str, float] = {}
 
     def settle(
@@ -49,7 +51,16 @@ class TaskAccounts:
         starts: Mapping[str, TaskStart],
         view: FleetView,
     ) -> bool:
-        """Account for our tasks that ended or can never run; whether there were any."""
+        """Record the outcome of tasks that ended, or that can never run, in the store.
+
+        Args:
+            statuses: of the launcher's tasks, by name.
+            starts: of the tasks to account for, by name; each has a status.
+            view: of fleet and store at one moment.
+
+        Returns:
+            Whether there were any.
+        """
         known = self._without_nodes_since_s
         self._without_nodes_since_s = {n: at for n, at in known.items() if n in starts}
         over = [self._try_settle(start, statuses[name], view) for name, start in starts.items()]
@@ -112,7 +123,7 @@ class TaskAccounts:
         """Whether the loss of its node is no fault of what a task was at.
 
         Planning, which comes before any build, takes no node down. A build may, so that only
-        the first node that an attempt loses is forgiven: the second is charged as a failure.
+        the first node that an attempt loses is no failure, the second one is.
         """
         if start.key_digests:
             end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)

@@ -14,7 +14,8 @@ class TaskWaits:
 
     def __init__(self, long_s: float, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds; what waits for `long_s` waits long."""
-        self._long_s, self._clock = long_s, clock
+        self._long_s = long_s
+        self._clock = clock
         self._since_s: dict[str, float] = {}
         self._details: dict[str, str] = {}
 

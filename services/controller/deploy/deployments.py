@@ -24,8 +24,9 @@ STARTING = "replicas are starting"
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
 _MISSED_BEFORE_FORGOTTEN = 2
-_FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
-# A model that loads for minutes need not be asked for ten times in each second of them.
+_FIRST_RETRY_S = 15.0
+_LAST_RETRY_S = 600.0
+# A model that loads for minutes need not be polled ten times a second.
 _SLOWEST_STATUS_PERIOD_S = 2.0
 # Placing takes a moment; from then on the reason for the wait is shown.
 _UNPLACED_AFTER_S = 10.0
@@ -83,8 +84,10 @@ class Deployments:
             clock: monotonic seconds.
         """
         self._clock = clock
-        self._replicas, self._threads = replicas, threads
-        self._on_change, self._on_success = on_change, on_success
+        self._replicas = replicas
+        self._threads = threads
+        self._on_change = on_change
+        self._on_success = on_success
         self._known: dict[DeploymentKey, _Deployment] = {}
         self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
 
@@ -173,7 +176,13 @@ class Deployments:
         return next(state for state in DeploymentState if state in states), reason
 
     def start(self, key: DeploymentKey, version: ModelVersion, args: dict[str, Any]) -> None:
-        """Begin to deploy; one that is withdrawn at present is taken up after that."""
+        """Begin to deploy; a deployment that is being withdrawn is left to a later call.
+
+        Args:
+            key: of the deployment.
+            version: of the model that is deployed.
+            args: of the application, beside model, version, generation and number of replicas.
+        """
         if key in self._withdrawals:
             return
         deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
@@ -219,7 +228,7 @@ class Deployments:
             logger.warning("%s version %d on %s is not deployed: %s", *key, error)
             self._note_failure(deployment, str(error))
         except Exception as error:
-            # Whatever Serve raises: the model must not look as if it were loading for ever.
+            # Whatever Serve raises: the model must not be shown as loading without end.
             logger.exception("deploy of %s version %d on %s failed", *key)
             self._note_failure(deployment, str(error))
         else:
@@ -236,7 +245,8 @@ class Deployments:
         Raises:
             NotReadyError: it never will be, or was not in time.
         """
-        pause_s, began_s = _STATUS_PERIOD_S, deployment.began_s
+        pause_s = _STATUS_PERIOD_S
+        began_s = deployment.began_s
         while not await self._is_running(key):
             if key in self._withdrawals:
                 return False
@@ -276,7 +286,7 @@ class Deployments:
         deployment.retry_at_s = self._clock() + wait_s
 
     async def _is_running(self, key: DeploymentKey) -> bool:
-        """Ask; a question that fails is no state of the deployment, so it is asked again."""
+        """Read the status; a failed call is no state of the deployment, so it is repeated."""
         try:
             return await self._threads.ask(self._replicas.is_running, key)
         except SmeltError:

@@ -15,7 +15,7 @@ _NUM_ASKING = 4
 # still take, and the next pass looks whether it did.
 SUBMIT_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 30.0
-# Threads that hang for ever cost their stacks: from here on Ray counts as away.
+# Threads that hang keep their stacks: from this number on Ray counts as unreachable.
 _MAX_STUCK = 64
 
 
@@ -28,7 +28,8 @@ class FleetThreads:
         ask_timeout_s: float = ASK_TIMEOUT_S,
     ) -> None:
         """No thread runs yet."""
-        self._submit_timeout_s, self._ask_timeout_s = submit_timeout_s, ask_timeout_s
+        self._submit_timeout_s = submit_timeout_s
+        self._ask_timeout_s = ask_timeout_s
         self._num_stuck = 0
         # Serve's pickler takes one application at a time anyway.
         self._submitting = ThreadPoolExecutor(1, thread_name_prefix="deploy")
@@ -54,7 +55,7 @@ class FleetThreads:
             ) from error
 
     def _count_stuck(self) -> None:
-        """When each thread has had a question that hung, ask with new ones."""
+        """When a call hangs in each thread, call in new ones."""
         self._num_stuck += 1
         if self._num_stuck % _NUM_ASKING == 0 and self._num_stuck < _MAX_STUCK:
             self._asking.shutdown(wait=False)

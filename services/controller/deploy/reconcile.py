@@ -63,10 +63,14 @@ class ReconcileLoop:
             ask_timeout_s: how long Ray may take to answer a question.
             clock: monotonic seconds.
         """
-        self._store, self._nodes = StoreView(source), nodes
-        self._state, self._replicas = state, replicas
+        self._store = StoreView(source)
+        self._nodes = nodes
+        self._state = state
+        self._replicas = replicas
         self._replica_args = replica_args
-        self._resync_s, self._withdraw_after_s, self._clock = resync_s, withdraw_after_s, clock
+        self._resync_s = resync_s
+        self._withdraw_after_s = withdraw_after_s
+        self._clock = clock
         self._enqueued = asyncio.Event()
         self._sync_lock = asyncio.Lock()
         self._observed = Observed()
@@ -131,7 +135,10 @@ class ReconcileLoop:
         await self.reconcile()
 
     async def reconcile(self) -> None:
-        """One sync of store, nodes and fleet; what failed waits for its time."""
+        """One sync of store, nodes and fleet; what failed is tried again when its pause is over.
+
+        Raises whatever the sync raises, once it is shown in the fleet's state.
+        """
         async with self._sync_lock:
             try:
                 await self._sync()
@@ -204,14 +211,19 @@ class ReconcileLoop:
 
     def _announce_changes(self, observed: Observed) -> None:
         for version in observed.selecting():
-            digest, which = version.master.digest, (version.name, version.version)
+            digest = version.master.digest
+            which = (version.name, version.version)
             if self._state.has_other_engines(*which, observed.engine_keys[digest]):
-                # What could not serve for want of an engine may do so now.
+                # What could not serve without an engine may do so now.
                 self.deployments.end_pauses(which)
             num_replicas = self._state.set_engines(*which, digest, observed.engine_keys[digest])
             if num_replicas:
-                logger.info("engines of %s version %d: announced to %d replicas",
-                            version.name, version.version, num_replicas)  # fmt: skip
+                logger.info(
+                    "engines of %s version %d: announced to %d replicas",
+                    version.name,
+                    version.version,
+                    num_replicas,
+                )
 
     def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
         """Whether a deployment is not wanted, and requests have another one."""
@@ -255,7 +267,8 @@ class ReconcileLoop:
         state, reason = self.deployments.state(version.name, version.version)
         wanted = self._replicas.num_wanted(version.name, version.version)
         if is_unloaded:
-            reason, wanted = "unloaded", 0
+            reason = "unloaded"
+            wanted = 0
         elif wanted is None:
             key = version.name, version.version
             num_places = sum(deployed[:2] == key for deployed in self.deployments.all())

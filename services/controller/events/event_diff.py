@@ -37,8 +37,10 @@ def hardware_events(state: EventState, view: FleetView) -> Iterator[Event]:
             classes[pool.node_class.digest()[:_SHORT]] = pool.node_class
     known = state.classes()
     for generation, classes in sorted(present.items()):
-        mark, before = ",".join(sorted(classes)), known.get(generation)
+        mark = ",".join(sorted(classes))
+        before = known.get(generation)
         if mark != before:
+            # `before` is such a mark: as digests have one length, none is a part of another.
             new = [each for digest, each in sorted(classes.items()) if digest not in (before or "")]
             yield Event(
                 kind=EventKind.TOOLCHAIN_CHANGED if before else EventKind.GENERATION_APPEARED,
@@ -111,7 +113,8 @@ def _waiting(start: TaskStart, detail: str) -> Event:
 def _engine_events(
     state: EventState, version: ModelVersion, engine: PublishedEngine
 ) -> Iterator[Event]:
-    manifest, proof = engine.manifest, engine.proof
+    manifest = engine.manifest
+    proof = engine.proof
     event = partial(
         Event,
         model=version.name,

@@ -37,7 +37,8 @@ class EventRecorder:
 
     def __init__(self, registry: EventRegistry, *, events_per_checkpoint: int = 200) -> None:
         """A start reads at most `events_per_checkpoint` events, and the checkpoint before them."""
-        self._registry, self._events_per_checkpoint = registry, events_per_checkpoint
+        self._registry = registry
+        self._events_per_checkpoint = events_per_checkpoint
         self._lock = threading.Lock()
         self._state = EventState()
         self._is_loaded = False
@@ -113,7 +114,7 @@ class EventRecorder:
 
     def _timed(self, event: Event, now: datetime) -> Event:
         changed = self._state.changed_at(event)
-        # Engines and proofs say when they were made; what is older than the change did not
+        # Engines and proofs have their time; what is older than the change did not
         # follow from it.
         happened = _parsed(event.mark) or now
         seconds = (now - datetime.fromisoformat(changed)).total_seconds() if changed else None

@@ -7,7 +7,7 @@ INTERIM = "ONNX Runtime serves while torch compiles the fallback"
 
 
 def fallback_name(report: fleet.ReplicaReport) -> str:
-    """What computes; replicas of an older release say no more than that it is a fallback."""
+    """What computes; replicas of an older release report only that it is a fallback."""
     return report.fallback_name or report.engine_kind
 
 

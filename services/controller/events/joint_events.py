@@ -1,7 +1,7 @@
 """What a joint run changed: which engine is best now, by how much, and in whose place. Pure.
 
 The event of a proof is of one engine alone, in its own state of the machine, and stays as it was
-recorded. Only this one says how engines compare.
+recorded. Only this one compares engines.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,6 +51,7 @@ def joint_events(state: EventState, view: FleetView) -> Iterator[Event]:
                 mark=runs[-1].created_at,
             )
             last = state.last(event)
+            # The mark is the run's own time: a controller that starts again records none twice.
             if last is None or last.mark != event.mark:
                 found = _found(version, engines, runs)
                 yield from [event.model_copy(update=found)] if found else []
@@ -96,6 +97,7 @@ def _found(
 
 def _best_words(now: Selection, run: JointRun) -> str:
     if now.engine is None:
+        # Sorted first: of equal ones every controller names the same.
         fastest = min(sorted(run.digests), key=run.mean_s)
         speed = speed_words(run.timings(fastest))
         if now.fallback_reason is FallbackReason.NOT_MEASURABLE:
@@ -103,7 +105,8 @@ def _best_words(now: Selection, run: JointRun) -> str:
         return f"the fallback is best: the fastest engine, {fastest[:_SHORT]}, is {speed}"
     timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()
     speed = speed_words(timed)
-    best, fitting = now.engine.digest, (now.engine, *now.runners_up)
+    best = now.engine.digest
+    fitting = (now.engine, *now.runners_up)
     close = [_words(e) for e in fitting if e.digest != best and overlaps(run, best, e.digest)]
     found = f"leads, too close to tell from {', '.join(close)}" if close else "is best"
     if verdict(timed) is SpeedVerdict.NOT_MEASURABLE:
@@ -119,7 +122,7 @@ def _place_words(now: Selection, before: Selection) -> str:
 
 
 def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
-    """What the run says of the others: it may correct their proofs."""
+    """The run's results for the others: it may correct their proofs."""
     if now.engine is None:
         return ""
     gated = {r.digest: _GATED_WORDS[r.reason] for r in now.rejections if r.reason in GATED}

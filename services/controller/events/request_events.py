@@ -19,7 +19,8 @@ def model_events(state: EventState, view: FleetView) -> Iterator[Event]:
         unknown = (each for each in removals if not state.is_removed(name, each.version))
         yield from (_removed(view, name, removal) for removal in unknown)
     for version in filter(view.is_newest, view.versions):
-        newest, name = state.newest(version.name), version.name
+        newest = state.newest(version.name)
+        name = version.name
         if newest is None or newest.version < version.version:
             yield _published(state, version, newest)
         loads = state.unrecorded("load", name, view.serving_changes.get(name, ()))

@@ -81,7 +81,7 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
 
 
 def unplaced_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
-    """Versions of which replicas are placed on no node; marks say for which reason."""
+    """Versions of which replicas are placed on no node; marks have the reason."""
     return [
         Event(
             kind=EventKind.REPLICAS_UNPLACED,

@@ -27,7 +27,13 @@ class BuildGauges:
     def show(
         self, decision: Decision, running: Iterable[TaskStart], waiting: Iterable[TaskStart]
     ) -> None:
-        """Show what runs, what of it waits, what was given up, and where nothing is proven."""
+        """Set the gauges; series that were set before and are not now become 0.
+
+        Args:
+            decision: has what was given up, and where nothing is proven.
+            running: tasks that were launched and have not ended.
+            waiting: those of them that wait for a node.
+        """
         self._running.show(Counter(map(_subject, running)))
         self._waiting.show(Counter(map(_subject, waiting)))
         self._quarantined.show(Counter((q.model, q.generation) for q in decision.quarantined))

@@ -54,7 +54,9 @@ class BuildMetrics:
             latest: the fleet as the build loop saw it last; None before, and while another
                 controller builds for this store.
         """
-        self._recorder, self._history, self._latest = recorder, history, latest
+        self._recorder = recorder
+        self._history = history
+        self._latest = latest
         self._engines = ShownGauge(recorder, catalog.ENGINES)
         self._states = ShownGauge(recorder, catalog.BUILD_STATE)
         # Counted together with the published ones, which the store may fail to give.

@@ -46,7 +46,8 @@ class ControllerMetrics:
         Raises:
             InvalidRequestError: the port cannot be had.
         """
-        host, port = self._settings.metrics_host, self._settings.metrics_port
+        host = self._settings.metrics_host
+        port = self._settings.metrics_port
         try:
             self._server = serve_metrics(port, self._collectors, address=host)
         except OSError as error:

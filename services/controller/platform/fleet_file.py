@@ -55,7 +55,7 @@ class FleetFile:
         """The file's pools, in its order.
 
         Raises:
-            NotReadyError: it is missing or wrong; says where and what is expected.
+            NotReadyError: it is missing or wrong; with the place and what is expected.
         """
         try:
             described = _FleetFile.model_validate(

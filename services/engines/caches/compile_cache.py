@@ -30,7 +30,7 @@ def compile_cache(cache_dir: Path) -> Path:
 def use_compile_cache(cache_dir: Path) -> None:
     """Have this process and its children compile into that folder; before torch compiles.
 
-    A folder that the environment names already stays: then somebody else keeps it in bounds.
+    A folder that the environment names already stays: then its owner keeps it in bounds.
     """
     os.environ.setdefault(_VARIABLE, str(compile_cache(cache_dir)))
 
@@ -60,9 +60,14 @@ def keep_headers_in_cache() -> None:
 def tidy_compile_cache(
     cache_dir: Path, *, max_bytes: int = MAX_CACHE_BYTES, max_age_s: float = MAX_AGE_S
 ) -> None:
-    """Remove what was cut short, what was compiled long ago, and the oldest of too much.
+    """Remove unfinished files, files that were compiled long ago, and the oldest beyond a size.
 
-    Whoever runs such code has it loaded; what is gone is compiled again when it is wanted.
+    Processes that run such code have it loaded; a removed file is compiled again when it is wanted.
+
+    Args:
+        cache_dir: Smelt's cache folder; torch's files are in a folder within it.
+        max_bytes: of all files together; files younger than an hour stay also beyond it.
+        max_age_s: since a file was last modified.
     """
     root = compile_cache(cache_dir)
     # First: what was cut short is useless at any age, and the bounds below spare young files.

@@ -1,7 +1,7 @@
 """Removes what a compiler was killed at: torch takes a library that is there for a whole one.
 
-Whoever is ended in the middle of a build (by its limits, by the machine) leaves libraries and
-objects without their last bytes, or without any. Torch never writes those anew, so every later
+A process that is ended in the middle of a build (by its limits, by the machine) leaves libraries
+and objects without their last bytes, or without any. Torch never writes those anew, so every later
 build of the same code would fail at loading it.
 """
 
@@ -45,7 +45,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _is_removed(path: Path) -> bool:
-    """Whether nobody was at it; torch holds a lock by the code's name while it compiles."""
+    """Whether no process works on it; torch holds a lock by the code's name while it compiles."""
     locks = path.parent.parent / "locks"
     if not locks.is_dir():
         path.unlink(missing_ok=True)

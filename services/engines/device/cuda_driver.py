@@ -16,7 +16,7 @@ _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True, kw_only=True)
 class CudaDevice:
-    """What the driver says about one device.
+    """What the driver reports of one device.
 
     Attributes:
         major, minor: compute capability.

@@ -83,7 +83,7 @@ def _cpu_facts(files: HostFiles) -> DeviceFacts:
 
 
 def cpu_flags(files: HostFiles | None = None) -> frozenset[str]:
-    """What the kernel says that the processor can, by its own names; of x86 alone."""
+    """The processor's flags by the kernel's names; of x86 alone."""
     return _flags(_cpuinfo((files or HostFiles()).cpuinfo))
 
 

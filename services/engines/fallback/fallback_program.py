@@ -35,9 +35,17 @@ def kept_program(
     *,
     max_bytes: int = MAX_PROGRAMS_BYTES,
 ) -> Path:
-    """A master as an exported program for these buckets; `export` writes it when it is not there.
+    """A master as an exported program for these buckets; exported once per machine.
 
-    It stays for an hour at least, also when it and others are more than `max_bytes`.
+    Args:
+        cache_dir: Smelt's cache folder.
+        master: its digest is part of the file's name.
+        buckets: bound the program's dimensions; other buckets are another program.
+        export: writes the program to a path; called only when the cache has none.
+        max_bytes: of all kept programs; each stays for an hour at least, also beyond this.
+
+    Returns:
+        The program's `.pt2` file.
     """
     # Buckets bound the program's dimensions; torch may not read another version's file; another
     # importer makes another program.

@@ -1,4 +1,4 @@
-"""What an Inductor engine for a GPU says of itself: its artifacts, their weights, the padding."""
+"""The index of an Inductor engine for a GPU: its artifacts, their weights, the padding."""
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ class WeightRef(Document):
 
     Attributes:
         name: initializer of the master, or key in the engine's own constants.
-        datatype: type that the artifact wants; a master's weight is converted to it.
+        datatype: type that the artifact takes; a master's weight is converted to it.
         is_in_master: which of the two it is.
         parts: weights of the master that make it up, side by side along the last axis; then
             the name is of no further use.

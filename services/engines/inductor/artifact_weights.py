@@ -42,14 +42,20 @@ class WeightTable:
 
     @classmethod
     def open(cls, directory: Path, master_path: Path, device: str) -> "WeightTable":
-        """Of an engine's folder and its master."""
+        """Of an engine's folder and its master; nothing of the master is read yet.
+
+        Args:
+            directory: the engine's files.
+            master_path: ONNX file whose initializers are the shared weights.
+            device: torch's name of it, as "cuda:0".
+        """
         path = directory / CONSTANTS
         # Tensors alone: a pickle from the store could run its writer's code.
         own = torch.load(path, weights_only=True) if path.exists() else {}
         return cls(MasterWeights(master_path), own, device)
 
     def tensor(self, ref: WeightRef) -> torch.Tensor:
-        """The tensor that an artifact wants for this argument."""
+        """The tensor that an artifact takes for this argument."""
         if ref not in self._loaded:
             self._loaded[ref] = self._read(ref).to(self._device)
         return self._loaded[ref]

@@ -2,7 +2,7 @@
 
 A request is padded to the largest sizes of the cheapest bucket that holds it, replayed, and
 its part of the outputs is copied out. Smaller ones than a bucket's least were never proven:
-whoever joins requests makes those larger that may be. The device is an argument, so the same
+the batcher pads those that may grow. The device is an argument, so the same
 path runs on a CPU in tests.
 """
 
@@ -57,14 +57,21 @@ class ArtifactProgram:
     def __init__(
         self, spec: LoadSpec, index: ArtifactIndex, programs: Sequence[BucketProgram]
     ) -> None:
-        self._inputs, self._outputs = spec.manifest.inputs, spec.manifest.outputs
+        self._inputs = spec.manifest.inputs
+        self._outputs = spec.manifest.outputs
         self._buckets = [artifact.bucket for artifact in index.artifacts]
         self._pads: Mapping[str, float] = index.pads
         self._programs = programs
 
     @classmethod
     def load(cls, spec: LoadSpec, *, device: str, capture: Capture) -> Self:
-        """Load every bucket's artifact, give it the weights, and capture it."""
+        """Load every bucket's artifact, give it the weights, and capture it.
+
+        Args:
+            spec: files and manifest of the engine, and its master.
+            device: torch's name of it, as "cuda:0".
+            capture: makes of a bucket's call one that replays it, see `cuda_graph`.
+        """
         from torch._inductor import config
 
         index = ArtifactIndex.from_json((spec.directory / INDEX).read_bytes())
@@ -77,7 +84,10 @@ class ArtifactProgram:
         return cls(spec, index, programs)
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
-        """Pad, replay, and copy this request's part of each output."""
+        """Pad, replay, and copy this request's part of each output.
+
+        Raises InvalidRequestError for sizes outside every bucket.
+        """
         program = self._programs[smallest_holding(self._buckets, sizes)]
         for spec, buffer, array in zip(self._inputs, program.inputs, arrays, strict=True):
             buffer.fill(array, self._pads.get(spec.name, 0.0))
@@ -111,7 +121,8 @@ def _load_bucket(
 
 
 def _static_input(spec: TensorSpec, sizes: Sizes, device: str) -> StaticInput:
-    shape, dtype = shape_at(spec, sizes), torch_dtype(spec.datatype)
+    shape = shape_at(spec, sizes)
+    dtype = torch_dtype(spec.datatype)
     # Zeros: the warm-up of a capture runs on them, and they are valid as indices too.
     staging = torch.zeros(shape, dtype=dtype, pin_memory=device != "cpu")
     return StaticInput(staging=staging, device=torch.zeros(shape, dtype=dtype, device=device))

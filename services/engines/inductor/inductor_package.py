@@ -49,7 +49,10 @@ class PackageProgram:
         return cls(loader, union_of(spec.manifest.buckets))
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
-        """Results in output order; the package itself checks no shape."""
+        """Results in output order; the package itself checks no shape.
+
+        Raises InvalidRequestError for sizes outside those that it was exported for.
+        """
         from services.engines.torch_runtime.torch_arrays import array_from_tensor, tensor_from_array
 
         check_within(self._ranges, sizes)

@@ -6,8 +6,8 @@ import torch
 def use_full_fp32() -> None:
     """Switch TF32 off in this process, for matrix products and for cuDNN.
 
-    cuDNN takes TF32 for fp32 convolutions unless told otherwise, so an engine with them would
-    serve other numbers than were proven. Whoever wants less than fp32 asks for it in the
+    cuDNN takes TF32 for fp32 convolutions by default, so an engine with them would
+    serve other numbers than were proven. Less than fp32 is chosen in the
     recipe, where it is proven.
     """
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,1 +1,1 @@
-"""Who may ask what: bearer tokens, their permissions, and TLS."""
+"""Authentication and authorization: bearer tokens, their permissions, and TLS."""

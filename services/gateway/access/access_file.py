@@ -48,13 +48,13 @@ class StaticToken(Document):
 
 
 class TrustedIssuer(Document):
-    """An identity provider whose signed tokens (JWT) are believed.
+    """An identity provider whose signed tokens (JWT) are accepted.
 
     Attributes:
         issuer: must be the token's `iss`.
         audience: must be among the token's `aud`.
         jwks: where its public keys are: an https URL, or a file's path.
-        name_claim: the claim that says whose the token is, for the log.
+        name_claim: the claim with the caller's name, for the log.
         roles_claim: the claim with the roles: a list, or words with spaces between.
         roles: what each role may do.
         leeway_s: by how much its clock and ours may differ.

@@ -13,10 +13,10 @@ CALLER_NAME: ContextVar[str] = ContextVar("smelt_caller", default="")
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """A token that was believed.
+    """A token that was accepted.
 
     Attributes:
-        expires_at_s: POSIX seconds after which it is not believed any more.
+        expires_at_s: POSIX seconds after which it is not accepted any more.
     """
 
     name: str

@@ -38,7 +38,8 @@ class Gate:
         Raises:
             InvalidRequestError: it cannot be read, or a value is wrong.
         """
-        self._file, self._clock = WatchedFile(path), clock
+        self._file = WatchedFile(path)
+        self._clock = clock
         self._complaint = Complaint(partial(logger.error, "the access file stays as it was: %s"))
         self._keys: dict[tuple[str, float], IssuerKeys] = {}
         self._remembered: OrderedDict[str, Caller] = OrderedDict()
@@ -53,7 +54,7 @@ class Gate:
         """The caller of a request.
 
         Raises:
-            UnauthenticatedError: there is no token, or it is not to be believed.
+            UnauthenticatedError: there is no token, or it is not valid.
             NotReadyError: the keys of the token's issuer cannot be had now.
         """
         self._refresh()
@@ -94,7 +95,7 @@ class Gate:
     def _take_over(self, document: AccessDocument) -> None:
         self._static = StaticTokens(document.tokens)
         self._jwt = JwtTokens(document.issuers, self._keys_of, self._clock)
-        # A token that was taken away must not live on in memory.
+        # A token that was withdrawn must not stay in memory.
         self._remembered.clear()
 
     def _keys_of(self, issuer: TrustedIssuer) -> IssuerKeys:

@@ -1,4 +1,4 @@
-"""Puts the gate before RPC handlers: who asks, and whether that one may."""
+"""Puts the gate before RPC handlers: it authenticates and authorizes the caller."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -26,7 +26,7 @@ Behaviour = Callable[[Any, Context], Awaitable[Any]]
 OnRejected = Callable[[InferenceCall, RequestOutcome], None]
 Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 
-# Load balancers and clients ask these before they have a token, and learn no secret.
+# Load balancers and clients call these before they have a token; they show no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
 _GUARDED: Final = f"/{SERVICE.full_name}/"
 # About one model, for callers with any verb on it.
@@ -40,7 +40,7 @@ def guarded(
 
     Args:
         handlers: by the names of their RPCs.
-        gate: says who asks.
+        gate: identifies the caller.
         statuses: of errors.
         on_rejected: called for each request for a model that is refused here.
     """
@@ -77,7 +77,7 @@ def _guarded(
     statuses: StatusTable,
     on_rejected: OnRejected,
 ) -> "Handler":
-    # The types say what handlers of a blocking server are.
+    # The types are those of a blocking server's handlers.
     behaviour: Behaviour | None = handler.unary_unary  # type: ignore[assignment]
     if behaviour is None:
         return _guarded_stream(handler, gate, statuses, on_rejected)
@@ -113,11 +113,12 @@ def _guarded_stream(
     statuses: StatusTable,
     on_rejected: OnRejected,
 ) -> "Handler":
-    """ModelStreamInfer: who asks, and what, is looked at with each request of the stream."""
+    """ModelStreamInfer: each request of the stream is authorized by itself."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
     async def checked(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        call, began_s = _call("ModelStreamInfer", context), time.monotonic()
+        call = _call("ModelStreamInfer", context)
+        began_s = time.monotonic()
 
         def on_error(error: Exception) -> None:
             on_rejected(call, RequestOutcome(statuses.code_of(error), time.monotonic() - began_s))
@@ -166,7 +167,7 @@ async def _permitted(
 
 
 def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:
-    """The verb that a method wants, and where its request says the model."""
+    """The verb that a method needs, and the field of its request that names the model."""
     if name == "ModelInfer":
         return Verb.INFER, lambda body: request_head_from_bytes(body).model_name
     if name in _QUESTIONS:

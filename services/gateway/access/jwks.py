@@ -44,7 +44,9 @@ class IssuerKeys:
             clock: monotonic seconds.
             read: gives the source's bytes; blocks; raises OSError or HTTPException.
         """
-        self._source, self._refresh_s, self._clock = source, refresh_s, clock
+        self._source = source
+        self._refresh_s = refresh_s
+        self._clock = clock
         self._read = read or read_source
         self._keys: KeySet | None = None
         self._ids: frozenset[str | None] = frozenset()
@@ -91,7 +93,8 @@ class IssuerKeys:
         """The keys that can be used; one that cannot must not cost the others (RFC 7517, 5)."""
         if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
             raise ValueError("expected a JSON object with a list of `keys`")
-        keys, faults = [], []
+        keys = []
+        faults = []
         for each in document["keys"]:
             try:
                 keys.append(_public_key(each))

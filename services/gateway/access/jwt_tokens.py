@@ -45,7 +45,7 @@ class JwtTokens:
         """Whose token it is.
 
         Raises:
-            UnauthenticatedError: it is not to be believed; says why.
+            UnauthenticatedError: it is not valid; with the reason.
             NotReadyError: its issuer's keys cannot be had now.
         """
         header, claims = _unproven(token)
@@ -64,7 +64,7 @@ class JwtTokens:
             # Whatever is raised while a token is read, the token brought: a `crit` that is no
             # list of words, an `exp` that no float holds.
             raise UnauthenticatedError(f"the token is not valid: {error}") from error
-        # Not for longer than keys are: one that is withdrawn must not live on in memory.
+        # Not for longer than keys are: one that is withdrawn must not stay in memory.
         believed_until_s = self._clock() + issuer.refresh_s
         return replace(caller, expires_at_s=min(caller.expires_at_s, believed_until_s))
 

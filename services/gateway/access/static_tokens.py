@@ -23,7 +23,7 @@ class StaticTokens:
     def find(self, token: str) -> Caller | None:
         """Whose token it is; None for an unknown one.
 
-        Looking a hash up tells by its time no more than how hashes begin, and of those no caller
+        The time of looking a hash up shows no more than how hashes begin, and of those no caller
         can choose the beginning.
         """
         return self._callers.get(token_hash(token))

@@ -39,7 +39,7 @@ class TlsFiles:
         cert: its certificate, then those that signed it.
         key: its private key, without a pass phrase.
         client_ca: who signs clients' certificates; clients without one are turned away. None
-            asks clients for none.
+            requires none of clients.
     """
 
     cert: Path
@@ -90,7 +90,7 @@ class RotatingTls:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """TLS of gRPC's own server, which asks for the files' content with each new connection."""
+    """TLS of gRPC's own server, which reads the files' content with each new connection."""
 
     def read() -> grpc.ServerCertificateConfiguration:
         authorities = files.client_ca.read_bytes() if files.client_ca else None
@@ -153,7 +153,7 @@ def _context_of(
 
 def _verify_clients(context: ssl.SSLContext, authorities: list[x509.Certificate]) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
-    # An authority that another one signed is believed too; its root need not be in the file.
+    # An authority that another one signed is trusted too; its root need not be in the file.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(
         cadata=b"".join(c.public_bytes(Encoding.DER) for c in authorities)

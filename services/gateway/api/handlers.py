@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 UnaryMethod = Callable[[Any], Awaitable[Message]]
 # Such requests are names; what a parser makes of bytes can be fifty times their size.
 _MAX_UNARY_REQUEST_BYTES: Final = 1 << 20
-# A gateway that is asked too much is alive all the same.
+# A gateway under overload is live all the same.
 _PROBES: Final = frozenset(("ServerLive", "ServerReady"))
 _NOTHING_IS_ON: Final = disabled_reasons()
 
@@ -79,9 +79,12 @@ def service_handler(
     statuses: StatusTable,
     reasons: Mapping[str, str] = _NOTHING_IS_ON,
 ) -> "GenericHandler":
-    """The whole service; RPCs without a handler answer that they are off, and why.
+    """The whole service; RPCs without a handler answer UNIMPLEMENTED, with the reason.
 
-    `reasons` are those of `disabled_rpcs.py`.
+    Args:
+        handlers: by method name.
+        statuses: status of each error class.
+        reasons: how to switch on what is off, by method name; see `disabled_rpcs`.
     """
     absent = {
         method.name: _disabled_handler(method.name, statuses, disabled_reason(method.name, reasons))
@@ -134,8 +137,10 @@ def _streaming_handler(
     async def model_stream_infer(
         requests: AsyncIterator[Incoming], context: Context
     ) -> AsyncIterator[bytes]:
-        session, deadline_s = _session(context, session_key), _deadline_s(context.time_remaining())
-        peer, metadata = context.peer(), context.invocation_metadata() or ()
+        session = _session(context, session_key)
+        deadline_s = _deadline_s(context.time_remaining())
+        peer = context.peer()
+        metadata = context.invocation_metadata() or ()
 
         def answer(body: Payload, deadline_s: float | None) -> Awaitable[Payload]:
             call = InferenceCall(
@@ -177,7 +182,7 @@ def _unary_handler(name: str, method: UnaryMethod, statuses: StatusTable) -> "Ha
 def _request_parser(
     message_class: type[Message],
 ) -> "Callable[[bytes], Message | InvalidRequestError]":
-    """Makes messages of bytes, or says why not: gRPC has no status for what raises here."""
+    """Parses a message, or raises with the reason: gRPC has no status for what raises here."""
 
     def parse(body: bytes) -> Message | InvalidRequestError:
         name = message_class.DESCRIPTOR.full_name
@@ -218,6 +223,12 @@ def _deadline_s(remaining_s: float | None) -> float | None:
 
 
 async def refuse(context: Context, statuses: StatusTable, error: Exception) -> NoReturn:
-    """End a call with the status of an error."""
+    """End a call with the status of an error.
+
+    Args:
+        context: of the call.
+        statuses: status of each error class.
+        error: of any class; one that is not Smelt's is INTERNAL.
+    """
     refusal = statuses.refusal_of(error)
     await context.abort(refusal.code, refusal.details, refusal.trailing)

@@ -33,7 +33,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         self._wake()
 
     def leave(self) -> None:
-        """Answer NOT_SERVING from now on, and end all watches after saying so."""
+        """Answer NOT_SERVING from now on, and end all watches after that answer."""
         self._is_leaving = True
         self._wake()
 

@@ -47,7 +47,8 @@ def _switches(level: int) -> dict[str, int]:
 def _values(settings: Mapping[str, _SettingValue]) -> dict[str, int]:
     values: dict[str, int] = {}
     for name, setting in settings.items():
-        wanted, found = _FIELD.get(name), setting.WhichOneof("parameter_choice")
+        wanted = _FIELD.get(name)
+        found = setting.WhichOneof("parameter_choice")
         if wanted is None:
             raise InvalidRequestError(
                 f"log setting '{name}' cannot be set here; expected one of {', '.join(_FIELD)}"

@@ -1,6 +1,6 @@
 """The RPCs about server and models; inference itself is in `pipeline/inference.py`.
 
-Each method takes the message, asks, and gives the message: errors become statuses in the
+Each method answers from the routing table or the replicas: errors become statuses in the
 handlers around it.
 """
 
@@ -41,12 +41,13 @@ class MetadataServicer:
             own: gives what this gateway itself counted.
             extensions: of the protocol, that work here.
         """
-        self._endpoints, self._server = endpoints, server
+        self._endpoints = endpoints
+        self._server = server
         self._statistics = FleetStatistics(own)
         self._extensions = sorted(extensions)
 
     async def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        """Live as long as it answers."""
+        """Always true: it answers."""
         return pb.ServerLiveResponse(live=True)
 
     async def server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
@@ -65,13 +66,19 @@ class MetadataServicer:
         return pb.ModelReadyResponse(ready=table.is_ready(request.name, request.version))
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        """Inputs and outputs of a version, and all its model's versions."""
+        """Inputs and outputs of a version, and all its model's versions.
+
+        Raises NotFoundError or InvalidRequestError, as `RoutingTable.served`.
+        """
         table = self._endpoints.table
         served = table.served(request.name, request.version)
         return metadata_from_model(served.document, sorted(table.view.models[request.name]))
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        """The model's configuration in Triton's terms."""
+        """The model's configuration in Triton's terms.
+
+        Raises NotFoundError or InvalidRequestError, as `RoutingTable.served`.
+        """
         table = self._endpoints.table
         document = table.served(request.name, request.version).document
         pool = table.pools.get((document.name, str(document.version)))
@@ -81,14 +88,20 @@ class MetadataServicer:
     async def model_statistics(
         self, request: pb.ModelStatisticsRequest
     ) -> pb.ModelStatisticsResponse:
-        """Counts and times, added up over the replicas."""
+        """Counts and times, added up over the replicas.
+
+        Raises NotFoundError or InvalidRequestError, as `RoutingTable.version_number`.
+        """
         table = self._endpoints.table
         return await self._statistics.answer(table, request.name, request.version)
 
     async def repository_index(
         self, request: pb.RepositoryIndexRequest
     ) -> pb.RepositoryIndexResponse:
-        """Every version of every model, with its state and why it is not ready."""
+        """Every version of every model, with its state and why it is not ready.
+
+        Raises UnsupportedFeatureError for another repository.
+        """
         check_repository(request.repository_name)
         index = index_from_table(self._endpoints.table)
         return pb.RepositoryIndexResponse(

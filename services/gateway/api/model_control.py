@@ -25,7 +25,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
 
-# What the controller says of a fleet is here within a stream message; then a connection opens.
+# A change of the fleet is here within one stream message; then a connection opens.
 FOLLOW_TIMEOUT_S: Final = 60.0
 # The controller itself waits for a model for ten minutes.
 SET_SERVED_TIMEOUT_S: Final = 660.0
@@ -48,7 +48,9 @@ class ModelControl:
 
     def __init__(self, controller: str, endpoints: EndpointSet, dialer: FleetDialer) -> None:
         """`controller` is its `host:port`."""
-        self._controller, self._endpoints, self._dialer = controller, endpoints, dialer
+        self._controller = controller
+        self._endpoints = endpoints
+        self._dialer = dialer
         self.methods: dict[str, Callable[[Any], Awaitable[Message]]] = {
             "RepositoryModelLoad": self.load,
             "RepositoryModelUnload": self.unload,
@@ -59,7 +61,7 @@ class ModelControl:
         }
 
     async def load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
-        """Return once this gateway can ask the model; one that is loaded already is.
+        """Return once this gateway can send the model requests; one that is loaded already is.
 
         Raises:
             NotFoundError: the store has no such model.
@@ -100,7 +102,7 @@ class ModelControl:
                 )
 
     async def follow_load(self, request: pb.RepositoryModelLoadRequest) -> None:
-        """Return once this process can ask a model that was loaded; raises NotReadyError."""
+        """Return once this process has a replica of a loaded model; raises NotReadyError."""
         name = request.model_name
         await self._until(name, lambda table: table.is_ready(name, ""))
 

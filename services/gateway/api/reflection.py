@@ -61,7 +61,9 @@ class _Reflection:
     def __init__(
         self, services: Sequence[str], pool: DescriptorPool, refuse: Callable[[Any, Exception], Any]
     ) -> None:
-        self._services, self._pool, self._refuse = services, pool, refuse
+        self._services = services
+        self._pool = pool
+        self._refuse = refuse
         self._bound = Bound(_MAX_STREAMS, "reflection", "the number of gateways")
         # By the file that was asked for: there are as many as the pool has.
         self._files: dict[str, messages.FileDescriptorResponse] = {}
@@ -91,7 +93,8 @@ class _Reflection:
 
     def _fill(self, answer: Any, request: Any) -> None:
         """Answer one question; raises KeyError for what is not there."""
-        pool, kind = self._pool, request.WhichOneof("message_request")
+        pool = self._pool
+        kind = request.WhichOneof("message_request")
         if kind == "list_services":
             answer.list_services_response.service.extend(
                 messages.ServiceResponse(name=name) for name in self._services

@@ -1,4 +1,4 @@
-"""The models of the fleet in the words of Triton's model repository."""
+"""The models of the fleet in the terms of Triton's model repository."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ def check_repository(name: str) -> None:
 
 
 def index_from_table(table: RoutingTable) -> list[pb.RepositoryIndexResponse.ModelIndex]:
-    """Every version, by name and number; READY is what this gateway can ask now."""
+    """Every version, by name and number; READY is what this gateway has replicas of now."""
     return [
         _entry(table, name, number)
         for name, versions in sorted(table.view.models.items())

@@ -27,7 +27,7 @@ OwnStatistics = Callable[[str, int], pb.ModelStatistics]
 
 
 class FleetStatistics:
-    """Asks the replicas, and remembers the counts of those that are gone: sums never fall.
+    """Polls the replicas, and keeps the counts of those that are gone: sums never fall.
 
     Clients subtract what they read before a measurement from what they read after it.
     """
@@ -40,7 +40,12 @@ class FleetStatistics:
     async def answer(
         self, table: RoutingTable, model: str, version: str
     ) -> pb.ModelStatisticsResponse:
-        """The sums for one version, one model, or for model "" all; zeros where nothing ran.
+        """The sums for one version, one model or all models; zeros where nothing ran.
+
+        Args:
+            table: of the models that are served.
+            model: "" asks for all models.
+            version: "" asks for all versions of the model.
 
         Raises:
             NotFoundError, InvalidRequestError: as RoutingTable.version_number.
@@ -80,7 +85,7 @@ def _wanted(table: RoutingTable, model: str, version: str) -> list[tuple[str, in
 
 
 async def ask_statistics(endpoint: Endpoint) -> pb.ModelStatistics | None:
-    """What one replica has counted; None when it does not say so soon enough."""
+    """What one replica has counted; None when it does not answer in time."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await endpoint.connection.statistics()
@@ -92,7 +97,13 @@ async def ask_statistics(endpoint: Endpoint) -> pb.ModelStatistics | None:
 def summed_statistics(
     model: str, version: int, parts: Iterable[pb.ModelStatistics]
 ) -> pb.ModelStatistics:
-    """Add up what replicas of one version counted."""
+    """Add up what replicas of one version counted; batch statistics by batch size.
+
+    Args:
+        model: its name.
+        version: its number.
+        parts: one of each replica; may be empty.
+    """
     total = pb.ModelStatistics(name=model, version=str(version))
     # Present even with zero requests: perf_analyzer reads each of them.
     for name in _DURATIONS:

@@ -90,7 +90,7 @@ class StatusTable:
         return grpc.StatusCode.INTERNAL
 
     def refusal_of(self, error: Exception) -> Refusal:
-        """What to tell the client; what it must not know goes to the log."""
+        """The client's status; details that it must not have go to the log."""
         code = self.code_of(error)
         if code is grpc.StatusCode.INTERNAL:
             return _internal_refusal(error)

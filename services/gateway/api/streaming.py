@@ -1,7 +1,7 @@
 """ModelStreamInfer: many requests on one stream, answered in their order.
 
 Triton's terms: the error of a request is sent in its own message and the stream goes on, unless
-the client asked for gRPC errors; every answer says that it is its request's last one, which is
+the client asked for gRPC errors; every answer is marked as its request's last one, which is
 what clients of models with several answers wait for.
 """
 
@@ -42,12 +42,19 @@ class InferenceStreams:
 
     def __init__(self, answer: Answer, statuses: StatusTable) -> None:
         """`answer` gets a request's bytes and the stream's deadline."""
-        self._answer, self._statuses = answer, statuses
+        self._answer = answer
+        self._statuses = statuses
 
     async def serve(
         self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: Context
     ) -> AsyncIterator[bytes]:
-        """Serialised ModelStreamInferResponses, one for each request, in the order of these."""
+        """Serialised ModelStreamInferResponses, one for each request, in the requests' order.
+
+        Args:
+            requests: of the client; at most `MAX_AHEAD` are read ahead.
+            deadline_s: of the stream, passed on with each request; None without one.
+            context: of the call; aborted at the first error where the client asked for gRPC errors.
+        """
         is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
         queue = _Ahead()
         reading = asyncio.create_task(self._read(requests, deadline_s, context, queue))
@@ -78,7 +85,7 @@ class InferenceStreams:
         queue: "_Ahead",
     ) -> None:
         try:
-            # First: a request that is not taken yet is in its client's charge.
+            # First: a request that is not taken yet is in its client's flow-control window.
             await queue.has_room()
             async for incoming in requests:
                 answer = asyncio.create_task(self._result(incoming, deadline_s))

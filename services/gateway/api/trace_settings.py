@@ -8,11 +8,14 @@ from services.pb import open_inference_v2_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-_LEVEL, _RATE, _MODE = "trace_level", "trace_rate", "trace_mode"
+_LEVEL = "trace_level"
+_RATE = "trace_rate"
+_MODE = "trace_mode"
 # Settings of Triton's trace files, with the values that hold here whatever a client asks for:
 # no bound on the number of traces, and no file that is written every so many of them.
 _IGNORED: Final = {"trace_count": "-1", "log_frequency": "0"}
-_ON, _OFF = "TIMESTAMPS", "OFF"
+_ON = "TIMESTAMPS"
+_OFF = "OFF"
 # What Triton has by default: one request in so many.
 _DEFAULT_RATE: Final = 1000
 _MAX_RATE: Final = 2**31 - 1
@@ -61,7 +64,8 @@ class TraceSettings:
         return response
 
     def _set(self, settings: dict[str, tuple[str, ...]]) -> None:
-        is_on, rate = self._is_on, self._rate
+        is_on = self._is_on
+        rate = self._rate
         for name, values in settings.items():
             if name == _LEVEL:
                 is_on = _is_on(values) if values else self._first[0]

@@ -44,8 +44,8 @@ class AccessRecord(NamedTuple):
 
     Attributes:
         time_s: POSIX seconds of the end.
-        peer: the client's address, as gRPC says it.
-        caller: who the token says it is; "" without an access file.
+        peer: the client's address, as gRPC writes it.
+        caller: the token's name; "" without an access file.
         replica_id: the replica that answered, or was asked last; "" for none.
     """
 
@@ -92,9 +92,12 @@ class AccessLog:
         Raises:
             InvalidRequestError: the file cannot be written.
         """
-        self._share, self._recorder, self._close_timeout_s = share, recorder, close_timeout_s
+        self._share = share
+        self._recorder = recorder
+        self._close_timeout_s = close_timeout_s
         self._pending: deque[AccessRecord] = deque()
-        self._num_dropped, self._num_counted = 0, 0
+        self._num_dropped = 0
+        self._num_counted = 0
         self._target = target
         self._check_target()
         self._has_failed = False
@@ -139,7 +142,7 @@ class AccessLog:
             try:
                 self._write()
             except Exception as error:
-                # Whatever it is: a thread that ended here would leave the log silent for ever.
+                # Whatever it is: a thread that ended here would end the log.
                 if not self._has_failed:
                     logger.error("access log %s cannot be written now: %s", self._target, error)
                 self._has_failed = True
@@ -169,7 +172,7 @@ def _append(target: str, lines: bytes) -> None:
     with Path(target).open("ab", buffering=0) as file:
         left = memoryview(lines)
         while left:
-            # A disk that is nearly full takes a part, and says what is wrong the next time.
+            # A disk that is nearly full takes a part, and raises the next time.
             left = left[file.write(left) :]
 
 

@@ -41,7 +41,9 @@ class FleetObserver:
             arena: of large requests; None without one.
         """
         self._arena = arena
-        self._health, self._recorder, self._num_in_flight = health, recorder, num_in_flight
+        self._health = health
+        self._recorder = recorder
+        self._num_in_flight = num_in_flight
         self._gauges: set[tuple[str, str, str]] = set()
         self.gone = GoneVersions()
         self.gone.on_drop(self._drop)
@@ -68,11 +70,11 @@ class FleetObserver:
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def note_controller(self, is_heard: bool) -> None:
-        """Say whether the controller speaks to this gateway."""
+        """Show whether the controller is connected."""
         self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_heard))
 
     def note_connections(self, number: int, reason: str) -> None:
-        """Say how many clients are connected, and for what reason one of them went; "" for none."""
+        """Record how many clients are connected, and why one of them closed; "" for none."""
         self._recorder.set(catalog.CONNECTIONS, number)
         if reason:
             self._recorder.count(catalog.CONNECTIONS_ENDED, reason=reason)

@@ -11,7 +11,7 @@ from services.gateway.routing.fleet_view import ReplicaInfo
 from services.telemetry import catalog
 from services.telemetry.recorder import Observer, Recorder
 
-# Requests that got no answer, by the status that says why.
+# Requests that got no answer, by status.
 _UNANSWERED: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED: catalog.REQUESTS_EXPIRED,
     grpc.StatusCode.CANCELLED: catalog.REQUESTS_CANCELLED,
@@ -30,7 +30,8 @@ class RequestMetrics(RequestObserver):
     """Records how requests ended, and how long the gateway and replicas took for them."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._num_forgotten = recorder, recorder.num_forgotten
+        self._recorder = recorder
+        self._num_forgotten = recorder.num_forgotten
         self._ended: dict[tuple[str, str, grpc.StatusCode], _Ended] = {}
         self._waited: dict[tuple[str, str, str, str], Observer] = {}
 
@@ -68,7 +69,13 @@ class RequestMetrics(RequestObserver):
             self._recorder.count(metric, model=call.model, version=call.version, reason=reason)
 
     def record_wait(self, replica: ReplicaInfo, version: str, waited_s: float) -> None:
-        """Add the time that one replica took, whatever it answered."""
+        """Record the time that one replica took, whatever it answered.
+
+        Args:
+            replica: that was asked.
+            version: that served the request.
+            waited_s: from sending the request to its answer.
+        """
         self._drop_forgotten()
         engine = replica.engine
         key = replica.model_name, version, replica.generation, engine.kind

@@ -1,4 +1,4 @@
-"""The observers that settings ask for: metrics always; traces, Triton's metrics, the access log.
+"""The observers that settings switch on: metrics always; traces, Triton's metrics, the access log.
 
 What is refused before inference is seen by all of them too: by the access check
 (`access/guard.py`), or by the server, where a call ended without its handler.
@@ -62,7 +62,13 @@ def request_observers(
 def note_rejection(
     observers: Sequence[RequestObserver], call: InferenceCall, outcome: RequestOutcome
 ) -> None:
-    """Have all of them see a request that never reached inference."""
+    """Show all observers a request that was refused before inference.
+
+    Args:
+        observers: of the gateway.
+        call: with what is known of the request.
+        outcome: its status and duration.
+    """
     for observer in observers:
         observer.rejected(call, outcome)
 

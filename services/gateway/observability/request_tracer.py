@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-# W3C lets a list of vendors be this long; the frame to the replica has room for it.
+# W3C lets a list of vendors be this long; the frame to the replica can hold it.
 _MAX_TRACESTATE_LENGTH: Final = 512
 
 
@@ -27,7 +27,8 @@ class RequestTracer(RequestObserver):
 
     def begin(self, call: InferenceCall) -> None:
         """Begin a span, unless the sampler lets this request pass."""
-        tracing, name = self._tracing, f"{_SERVICE}/{call.rpc}"
+        tracing = self._tracing
+        name = f"{_SERVICE}/{call.rpc}"
         parent = tracing.parent_of(_carried(call.metadata))
         if not tracing.is_wanted(name, parent):
             return
@@ -46,7 +47,8 @@ class RequestTracer(RequestObserver):
 
     def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """End the span of a request that has one."""
-        span, code = call.span, outcome.code
+        span = call.span
+        code = outcome.code
         if span is None:
             return
         span.set_attributes(

@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 _SETTING: Final = "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT"
 # Pace is measured over at least this long; a hint lies between these bounds.
 _MIN_MEASURED_S = 0.25
-_LEAST_HINT_S, _LARGEST_HINT_S = 0.01, 5.0
+_LEAST_HINT_S = 0.01
+_LARGEST_HINT_S = 5.0
 
 
 class Bound:
@@ -38,9 +39,14 @@ class Bound:
             clock: monotonic seconds.
         """
         self.num_in_flight = 0
-        self._limit, self._whose, self._setting, self._clock = limit, whose, setting, clock
+        self._limit = limit
+        self._whose = whose
+        self._setting = setting
+        self._clock = clock
         self._num_ended = 0
-        self._mark_s, self._mark_ended, self._hint_s = clock(), 0, _LEAST_HINT_S
+        self._mark_s = clock()
+        self._mark_ended = 0
+        self._hint_s = _LEAST_HINT_S
 
     def enter(self) -> None:
         """Count one more; raises OverloadedError when there are too many."""
@@ -51,7 +57,7 @@ class Bound:
                 retry_after_s=self.retry_after_s(),
             )
         if not self.num_in_flight:
-            # Pace is that of busy times: an hour without requests says nothing of it.
+            # The rate is that of busy times: an hour without requests is no low rate.
             self._mark_s, self._mark_ended = self._clock(), self._num_ended
         self.num_in_flight += 1
 
@@ -66,7 +72,8 @@ class Bound:
         By then those that were admitted before are through, and with them the queue in which
         a refused one would stand.
         """
-        took_s, num_ended = self._clock() - self._mark_s, self._num_ended - self._mark_ended
+        took_s = self._clock() - self._mark_s
+        num_ended = self._num_ended - self._mark_ended
         if took_s >= _MIN_MEASURED_S:
             self._mark_s, self._mark_ended = self._clock(), self._num_ended
             wait_s = self.num_in_flight * took_s / num_ended if num_ended else took_s
@@ -77,7 +84,7 @@ class Bound:
 class AdmittedInference:
     """Refuses requests beyond the gateway's bounds, before their bytes are looked at.
 
-    Large requests hold room of their own from when they begin to come, so that the bytes of
+    Large requests reserve memory from when they begin to come, so that the bytes of
     others alone are counted here.
     """
 
@@ -85,7 +92,8 @@ class AdmittedInference:
         """`max_bytes` bounds the requests of up to SMALL_BYTES that are under way."""
         self._inner = inner
         self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")
-        self._max_bytes, self._num_bytes = max_bytes, 0
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
 
     async def answer(self, call: InferenceCall) -> Payload:
         """Answer; raises OverloadedError when too many requests are under way."""
@@ -113,7 +121,8 @@ class ModelBounds:
 
     def __init__(self, default: int | None, by_model: Mapping[str, int]) -> None:
         """`default` is for models that are not named; None leaves those without a bound."""
-        self._default, self._by_model = default, dict(by_model)
+        self._default = default
+        self._by_model = dict(by_model)
         self._bounds: dict[str, Bound | None] = {}
         self._told: set[str] = set()
 
@@ -126,7 +135,7 @@ class ModelBounds:
             return bound
 
     def tell_unknown(self, served: Collection[str]) -> None:
-        """Say of a model that is named but not served, once: it may be misspelt, or come later."""
+        """Log a model that is named but not served, once: it may be misspelt, or come later."""
         for name in self._by_model.keys() - self._told - set(served):
             self._told.add(name)
             logger.warning(

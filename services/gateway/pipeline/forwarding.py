@@ -32,7 +32,7 @@ from services.telemetry import catalog
 from services.telemetry.logs import REQUEST_ID
 from services.telemetry.recorder import Recorder
 
-# A client may choose an id of any length; a log line and a frame have little room for it.
+# A client may choose an id of any length; a log line and a frame are bounded.
 _MAX_TRACE_LENGTH = 128
 # Replicas that are asked at most, one after the other: those that drain did not run the request.
 _MAX_TRIED = 3
@@ -65,8 +65,10 @@ class ForwardedInference:
         outliers: OutlierWatch,
         bounds: ModelBounds,
     ) -> None:
-        self._endpoints, self._recorder = endpoints, recorder
-        self._outliers, self._bounds = outliers, bounds
+        self._endpoints = endpoints
+        self._recorder = recorder
+        self._outliers = outliers
+        self._bounds = bounds
         self._metrics = RequestMetrics(recorder)
         self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -86,7 +88,8 @@ class ForwardedInference:
             trace = call.trace.beside(trace)
         pool = call.pool or self._pool(call, head)
         call.model, call.version = pool.model, pool.version
-        key, bound = (pool.model, pool.version), self._bounds.of(pool.model)
+        key = (pool.model, pool.version)
+        bound = self._bounds.of(pool.model)
         if bound is not None:
             bound.enter()
         self.num_in_flight[key] += 1
@@ -114,7 +117,8 @@ class ForwardedInference:
         self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
     ) -> Payload:
         tried: list[Endpoint] = []
-        num_lost, session = 0, call.session
+        num_lost = 0
+        session = call.session
         while True:
             choice = pool.choice
             tried.append(choose_for_session(session, choice) if session else choose(choice))
@@ -135,7 +139,8 @@ class ForwardedInference:
             self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
 
     async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> Payload:
-        replica, remaining_s = endpoint.replica, call.remaining_s()
+        replica = endpoint.replica
+        remaining_s = call.remaining_s()
         if remaining_s == 0.0:
             late_s = time.monotonic() - (call.deadline_s or 0.0)
             raise DeadlineExceededError(
@@ -147,7 +152,7 @@ class ForwardedInference:
         try:
             return await endpoint.infer(call.body, remaining_s, trace=trace)
         except ConnectionLostError:
-            # At once: a dead replica fails fast, and so would look like the least loaded.
+            # At once: a replica that ended fails fast, and would look like the least loaded.
             self._endpoints.eject(endpoint)
             raise
         except SmeltError as error:
@@ -162,7 +167,7 @@ class ForwardedInference:
             self._metrics.record_wait(replica, call.version, waited_s)
 
     def _next_pool(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
-        """Whom to ask next, of a newer table.
+        """The replica to try next, of a newer table.
 
         Raises:
             NotReadyError: no replica is left, or enough were asked.

@@ -89,7 +89,7 @@ class RequestOutcome(NamedTuple):
         duration_s: from arrival to answer.
         num_bytes: of the answer.
         error: what it was refused with; None where that is not known, and for an answer.
-        is_overload: the server had no room for it.
+        is_overload: a bound of memory or of requests was reached.
     """
 
     code: grpc.StatusCode
@@ -130,7 +130,8 @@ class ObservedInference:
         max_answer_bytes: int,
     ) -> None:
         self._max_answer_bytes = max_answer_bytes
-        self._inner, self._statuses = inner, statuses
+        self._inner = inner
+        self._statuses = statuses
         # Bound once, and none that does nothing: this is part of every request's time.
         does_nothing = RequestObserver.begin
         self._begins = [each.begin for each in observers if type(each).begin is not does_nothing]
@@ -144,7 +145,8 @@ class ObservedInference:
         try:
             answer = self._sendable(await self._inner.answer(call), call.frame_bytes)
         except BaseException as error:  # a cancelled request counts too
-            code, took_s = self._code_of(error, call), time.monotonic() - begin_s
+            code = self._code_of(error, call)
+            took_s = time.monotonic() - begin_s
             self._end(call, RequestOutcome(code, took_s, error=error))
             raise
         self._end(call, RequestOutcome(_OK, time.monotonic() - begin_s, len(answer)))

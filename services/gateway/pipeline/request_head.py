@@ -11,12 +11,14 @@ from services.contracts.kserve.protobuf_wire import fields_of, malformed
 from services.contracts.kserve.request_limits import MAX_NAME_BYTES, check_name
 from services.contracts.transport.frames import Payload
 
-_NAME_TAG, _VERSION_TAG, _ID_TAG = 0x0A, 0x12, 0x1A
+_NAME_TAG = 0x0A
+_VERSION_TAG = 0x12
+_ID_TAG = 0x1A
 _UTF8: Final = "utf-8"
 
 
 class RequestHead(NamedTuple):
-    """What the gateway knows of a request: whom it is for, and the client's id of it."""
+    """What the gateway parses of a request: its model and version, and the client's id of it."""
 
     model_name: str
     model_version: str

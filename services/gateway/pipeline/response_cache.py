@@ -1,6 +1,6 @@
 """Answers that were given before: an interceptor that models opt into with their recipe.
 
-The key is the model version and the request without its id, so that it says nothing of engines:
+The key is the model version and the request without its id, so that it does not depend on engines:
 an answer stays while engines come and go, and ends with the version, which a change of the
 master or the recipe makes a new one of.
 """
@@ -42,7 +42,8 @@ class AnswerStore:
     """Answers by key; the least recently used go when a bound on bytes is reached."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self.num_bytes = max_bytes, 0
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
         self._answers: OrderedDict[bytes, Payload] = OrderedDict()
 
     def get(self, key: bytes) -> Payload | None:
@@ -53,7 +54,7 @@ class AnswerStore:
         return answer
 
     def put(self, key: bytes, answer: Payload) -> None:
-        """Keep an answer, unless it alone would take a good part of the room."""
+        """Keep an answer, unless it alone would take a good part of the memory."""
         if len(answer) + ENTRY_OVERHEAD_BYTES > self._max_bytes // _LARGEST_SHARE:
             return
         former = self._answers.pop(key, None)
@@ -72,7 +73,9 @@ class CachedInference:
     def __init__(
         self, inner: InferenceHandler, endpoints: EndpointSet, recorder: Recorder, max_bytes: int
     ) -> None:
-        self._inner, self._endpoints, self._recorder = inner, endpoints, recorder
+        self._inner = inner
+        self._endpoints = endpoints
+        self._recorder = recorder
         self._store = AnswerStore(max_bytes)
         self._counts: dict[tuple[str, str], pb.ModelStatistics] = {}
         self._table: RoutingTable | None = None

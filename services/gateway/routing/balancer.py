@@ -61,10 +61,19 @@ def _choose_by_share(
 def others_than(
     tried: Sequence[Endpoint], endpoints: tuple[Endpoint, ...], *, is_lost: bool
 ) -> tuple[Endpoint, ...]:
-    """Whom else to ask; after a loss those of other hosts, else of other generations, if any.
+    """The replicas to retry on.
 
     A host that goes down takes its replicas with it one by one, and so does a device's driver:
-    for some moments the neighbours of a lost one only look alive.
+    for some moments the other replicas of a lost one's host only look reachable.
+
+    Args:
+        tried: the replicas that were asked, the last one last; not empty.
+        endpoints: of the pool.
+        is_lost: the last connection broke: replicas of other hosts are preferred, then those of
+            other generations.
+
+    Returns:
+        May be empty.
     """
     others = tuple(endpoint for endpoint in endpoints if endpoint not in tried)
     if not is_lost:

@@ -24,7 +24,8 @@ class ControllerEpochs:
     """Completes the views of a new controller with what the last one left."""
 
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._grace_s, self._clock = grace_s, clock
+        self._grace_s = grace_s
+        self._clock = clock
         self._current = DiscoveredFleet()
         self._former = DiscoveredFleet()
         self._ends_s = 0.0
@@ -76,7 +77,8 @@ def _with_served(current: Models, former: Models, replicas: Iterable[ReplicaInfo
         return current or former
     models = {name: dict(versions) for name, versions in current.items()}
     for replica in replicas:
-        name, version = replica.model_name, replica.model_version
+        name = replica.model_name
+        version = replica.model_version
         if name in models and (served := former.get(name, {}).get(version)):
             models[name].setdefault(version, served)
     return models

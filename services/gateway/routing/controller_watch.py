@@ -41,7 +41,9 @@ class ControllerWatch:
         """
         self._dialer = dialer or FleetDialer()
         self._last_fault = ""
-        self._address, self._gateway_id, self._on_snapshot = address, gateway_id, on_snapshot
+        self._address = address
+        self._gateway_id = gateway_id
+        self._on_snapshot = on_snapshot
         self._on_heard = on_heard
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 

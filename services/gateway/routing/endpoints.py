@@ -24,13 +24,14 @@ class EndpointSet:
         """`slow_start_s` is how long a replica that became ready gets less than its share."""
         self.table = RoutingTable()
         self.changed = asyncio.Event()
-        self._host_id, self._connect = host_id, connect
+        self._host_id = host_id
+        self._connect = connect
         self._slow_start_s = slow_start_s
         self._holders: dict[str, ReplicaHolder] = {}
         self._next_look: asyncio.TimerHandle | None = None
 
     def apply(self, view: DiscoveredFleet) -> None:
-        """Take over what the controller says: connect to new replicas, let others go.
+        """Take the controller's view: connect to new replicas, let others go.
 
         A replica that the controller lost sight of is kept, as a cut between those two takes
         nothing from its clients. One that answers may serve, so a lost connection to it is opened
@@ -103,6 +104,7 @@ class EndpointSet:
         if self._next_look:
             self._next_look.cancel()
         returns_s = [each.ejected_until_s for each in endpoints if each.ejected_until_s > now_s]
+        # Shares of new replicas rise in steps, each of which is a new table.
         if any(now_s - each.born_s < self._slow_start_s for each in endpoints):
             returns_s.append(now_s + self._slow_start_s / NUM_WARMING_STEPS)
         self._next_look = None

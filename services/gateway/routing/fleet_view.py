@@ -26,7 +26,7 @@ class ServedModel:
         reason: why it is not ready; "" when it is.
         weight: its share of requests that name no version, relative to other versions'; where
             all have 0 the newest gets them.
-        is_unloaded: it gets no request until somebody loads it.
+        is_unloaded: it gets no request until it is loaded.
     """
 
     document: ModelVersion
@@ -52,13 +52,13 @@ class ReplicaInfo:
     """One replica, as it reported itself.
 
     Attributes:
-        is_ready: whether it asks for requests.
+        is_ready: whether it takes requests.
         addresses: `unix:/path` or `host:port`.
         token: that its data port requires.
         generation: of its device; "" until it is known.
         speeds: samples per second of its engine by shape, as proven; empty when not measured.
         is_interim: a stand-in serves until its fallback is compiled.
-        is_stale: it was ready when its line to the controller broke; whether it serves on only
+        is_stale: it was ready when its stream to the controller was lost; whether it serves on only
             those know that are connected to it.
     """
 

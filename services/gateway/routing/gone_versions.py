@@ -24,7 +24,8 @@ class GoneVersions:
 
     def observe(self, present: Iterable[tuple[str, str]]) -> None:
         """Take the models and versions that the fleet has now."""
-        now, now_s = set(present), self._clock()
+        now = set(present)
+        now_s = self._clock()
         self._gone_since_s |= dict.fromkeys(self._present - now, now_s)
         for back in self._gone_since_s.keys() & now:
             del self._gone_since_s[back]

@@ -21,9 +21,11 @@ from services.telemetry.recorder import Recorder
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
-FAILURES, SLOW = "failures", "slow"
-# Fewer answers between two looks say nothing of a replica's speed, fewer peers nothing at all.
-_MIN_ANSWERS, _MIN_PEERS = 10, 3
+FAILURES = "failures"
+SLOW = "slow"
+# Fewer answers between two looks are no measure of a replica's speed; fewer peers are none.
+_MIN_ANSWERS = 10
+_MIN_PEERS = 3
 _MAX_SLOW_LOOKS: Final = 3
 # Requests that take less than this longer than others are not worth a replica.
 _LEAST_LAG_S: Final = 0.005
@@ -65,8 +67,11 @@ class OutlierWatch:
             on_change: makes a new routing table.
             clock: that of `Endpoint.ejected_until_s`.
         """
-        self._rules, self._recorder = rules, recorder
-        self._peers_of, self._on_change, self._clock = peers_of, on_change, clock
+        self._rules = rules
+        self._recorder = recorder
+        self._peers_of = peers_of
+        self._on_change = on_change
+        self._clock = clock
 
     def note_failure(self, endpoint: Endpoint) -> None:
         """An endpoint answered with a fault of its own."""
@@ -108,7 +113,8 @@ class OutlierWatch:
                 self._eject(endpoint, SLOW)
 
     def _eject(self, endpoint: Endpoint, reason: str) -> None:
-        now_s, replica = self._clock(), endpoint.replica
+        now_s = self._clock()
+        replica = endpoint.replica
         peers = self._peers_of(endpoint)
         num_away = sum(each.ejected_until_s > now_s for each in peers)
         if endpoint.ejected_until_s > now_s or 2 * (num_away + 1) > len(peers):

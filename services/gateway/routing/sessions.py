@@ -18,7 +18,8 @@ _MASK: Final = (1 << _BITS) - 1
 # Odd, with bits all over: it spreads each bit of what it multiplies.
 _SPREAD: Final = 0x9E3779B97F4A7C15
 # A replica has too much when it has so many requests, and so many times its share of all.
-_MIN_SPILLED, _MAX_TIMES_SHARE = 8, 2.0
+_MIN_SPILLED = 8
+_MAX_TIMES_SHARE = 2.0
 
 
 def session_number(session: str | bytes) -> int:

@@ -19,7 +19,7 @@ _VERSION: Final = re.compile("[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingTable:
-    """Everything that routing asks, made anew after each change of the fleet.
+    """Everything that routing reads, made anew after each change of the fleet.
 
     Attributes:
         view: the controller's last snapshot.
@@ -115,11 +115,19 @@ def routing_table(
     now_s: float | None = None,
     slow_start_s: float = 0.0,
 ) -> RoutingTable:
-    """Sort the endpoints of models that the controller serves into pools, and weigh them."""
+    """Sort the endpoints of models that the controller serves into pools, and weigh them.
+
+    Args:
+        view: models, versions and their weights, as the controller sent them last.
+        endpoints: with an open connection; those of versions that are not served are left out.
+        now_s: `time.monotonic()`; None reads it.
+        slow_start_s: seconds in which a new replica's share rises to its whole; 0 gives it at once.
+    """
     at_s = time.monotonic() if now_s is None else now_s
     by_version: dict[tuple[str, int], list[Endpoint]] = {}
     for endpoint in endpoints:
-        name, number = endpoint.replica.model_name, endpoint.replica.model_version
+        name = endpoint.replica.model_name
+        number = endpoint.replica.model_version
         served = view.models.get(name, {}).get(number)
         if served is not None and not served.is_unloaded:
             by_version.setdefault((name, number), []).append(endpoint)
@@ -128,7 +136,7 @@ def routing_table(
     # Sorted, so that a session's share is of the same version in every gateway.
     for (name, number), members in sorted(by_version.items(), key=lambda item: item[0]):
         weigh(members, at_s, slow_start_s)
-        # Somebody has to answer: where all are outliers, none is.
+        # A pool must not be empty: where all are outliers, none is.
         chosen = [each for each in members if each.ejected_until_s <= at_s] or members
         pool = Pool(
             model=name, version=str(number), endpoints=tuple(members), choice=choice_of(chosen)

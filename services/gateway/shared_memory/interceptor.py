@@ -55,7 +55,8 @@ class SharedMemoryInference:
         self, inner: InferenceHandler, regions: SharedMemoryRegions, max_message_bytes: int
     ) -> None:
         """`max_message_bytes` bounds what a request may be with its inputs in it."""
-        self._inner, self._regions = inner, regions
+        self._inner = inner
+        self._regions = regions
         self._max_message_bytes = max_message_bytes
 
     async def answer(self, call: InferenceCall) -> Payload:
@@ -72,7 +73,7 @@ class SharedMemoryInference:
         try:
             request = pb.ModelInferRequest.FromString(head)
         except DecodeError:
-            return await self._inner.answer(call)  # which says so in due words
+            return await self._inner.answer(call)  # which raises the fitting error
         with ExitStack() as held:
             targets = self._targets(request, held)
             pieces = self._pieces(request, raw_contents, held)
@@ -127,7 +128,7 @@ class SharedMemoryInference:
         return targets
 
     def _taken_place(self, parameters: _Parameters, what: str, held: ExitStack) -> _Place | None:
-        """Take the parameters that say a place out of a tensor's."""
+        """Remove the parameters of a shared memory region from a tensor's."""
         if _REGION not in parameters:
             return None
         name = _value(parameters, _REGION, "string_param", what)

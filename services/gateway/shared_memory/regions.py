@@ -22,7 +22,7 @@ FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where shm_open keeps its object
 # Each holds an open file.
 MAX_REGIONS: Final = 512
 _MAX_NAME_LENGTH: Final = 255
-# Not to be led elsewhere by a link, and not to wait where somebody put a pipe.
+# Not to be led elsewhere by a link, and not to block on a named pipe.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _Status = pb.SystemSharedMemoryStatusResponse
 
@@ -36,9 +36,13 @@ class Region:
 
     def __init__(self, request: pb.SystemSharedMemoryRegisterRequest, fd: int, owner: str) -> None:
         """Take over an open file whose size was checked."""
-        self.name, self.key, self.owner = request.name, request.key, owner
-        self.offset, self.byte_size = request.offset, request.byte_size
-        self._fd, self._num_users = fd, 1
+        self.name = request.name
+        self.key = request.key
+        self.owner = owner
+        self.offset = request.offset
+        self.byte_size = request.byte_size
+        self._fd = fd
+        self._num_users = 1
 
     @property
     def fd(self) -> int:
@@ -80,7 +84,8 @@ class Region:
         Raises:
             InvalidRequestError: the span is not there any more.
         """
-        at, byte_size = self.offset + offset, len(room)
+        at = self.offset + offset
+        byte_size = len(room)
         while room:
             # One call transfers 2 GiB at most.
             num_read = os.preadv(self._fd, [room], at)
@@ -93,7 +98,8 @@ class Region:
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Fill a span that was checked, from any thread; raises InvalidRequestError."""
-        view, at = memoryview(data), self.offset + offset
+        view = memoryview(data)
+        at = self.offset + offset
         try:
             if os.fstat(self._fd).st_size < at + len(view):
                 raise OSError("it was cut short")
@@ -114,7 +120,8 @@ class SharedMemoryRegions:
 
     def __init__(self, folder: Path = FOLDER) -> None:
         """None yet; `folder` is where the system keeps shared memory objects."""
-        self._folder, self._regions = folder, dict[tuple[str, str], Region]()
+        self._folder = folder
+        self._regions = dict[tuple[str, str], Region]()
 
     def region(self, name: str) -> Region:
         """One region; raises NotFoundError."""
@@ -222,6 +229,7 @@ def _key(name: str) -> tuple[str, str]:
 
 
 def _check_object(fd: int, request: pb.SystemSharedMemoryRegisterRequest) -> None:
+    # Of the open file: its name may be another object's by now.
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise InvalidRequestError(

@@ -23,7 +23,7 @@ MIN_ARENA_BYTES: Final = MAX_SLOT_BYTES
 _ALIGNMENT: Final = 64
 # Loans that are looked at for each slot that is taken: more than one comes back, on average.
 _LOOKS: Final = 4
-# And when there is no room: more would take longer than the copy that they may spare.
+# And when the arena is full: more would take longer than the copy that they may spare.
 _MANY_LOOKS: Final = 128
 
 
@@ -57,7 +57,8 @@ class Block:
     __slots__ = ("consumers", "num_units", "unit")
 
     def __init__(self, unit: int, num_units: int) -> None:
-        self.unit, self.num_units = unit, num_units
+        self.unit = unit
+        self.num_units = num_units
         self.consumers: tuple[Consumer, ...] = ()
 
     @property
@@ -85,10 +86,19 @@ class Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
     @classmethod
     def at(cls, block: Block, size: int, arena: memoryview, ended: "deque[Block]") -> Self:
-        """A slot of so many bytes in a block of that arena."""
+        """A slot in a block, its end aligned for the last tensor of a request.
+
+        Args:
+            block: large enough for `size` and the alignment.
+            size: bytes.
+            arena: the memory that all blocks are of.
+            ended: the block is appended to it when the slot is deallocated.
+        """
         begin = block.unit * UNIT_BYTES + -size % _ALIGNMENT
         slot = cls((size,), np.uint8, arena, begin)
-        slot.block, slot.begin, slot._ended = block, begin, ended
+        slot.block = block
+        slot.begin = begin
+        slot._ended = ended
         return slot
 
     def __del__(self) -> None:
@@ -132,7 +142,7 @@ class RequestArena:
         return self._units.count(1) * UNIT_BYTES
 
     def take(self, size: int) -> memoryview | None:
-        """Memory for a request of so many bytes; None when there is no use or no room for it."""
+        """Memory for a request of so many bytes; None without use for it, or when full."""
         if not self.consumers or not 0 < size <= MAX_SLOT_BYTES - _ALIGNMENT:
             return None
         free = bytes(-(-(size + _ALIGNMENT - 1) // UNIT_BYTES))
@@ -162,7 +172,8 @@ class RequestArena:
 
     def _settle(self, num_looks: int) -> None:
         """Give back blocks whose slots ended, as far as no replica looks at them."""
-        ended, lent = self._ended, self._lent
+        ended = self._ended
+        lent = self._lent
         while ended:
             block = ended.popleft()
             self._settle_one(block)

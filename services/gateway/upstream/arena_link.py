@@ -42,11 +42,14 @@ class ArenaLink(asyncio.Protocol):
     """
 
     def __init__(self, arena: RequestArena, ledger: mmap.mmap, link_id: bytes) -> None:
-        self.link_id, self.num_units = link_id, 0
+        self.link_id = link_id
+        self.num_units = 0
         self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The opener may have given up before it failed.
         self.welcome.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._arena, self._mapping, self._ledger = arena, ledger, memoryview(ledger)
+        self._arena = arena
+        self._mapping = ledger
+        self._ledger = memoryview(ledger)
         self._received = b""
         self._is_over = False
         self._transport: asyncio.BaseTransport | None = None
@@ -57,7 +60,7 @@ class ArenaLink(asyncio.Protocol):
         if self._is_over or block is None or self._ledger[block.unit]:
             return False
         if self.num_units > self._arena.max_lent_units:
-            # An engine that hangs keeps what it has, and the others want some too.
+            # An engine that hangs keeps its slots, and the others need some too.
             return False
         self._ledger[block.unit] = 1
         block.lent_to(self)
@@ -111,7 +114,7 @@ async def lend_arena(
         arena: what is lent.
         data_path: of the replica's data socket.
         token: of the replica.
-        announce: tells it on the data connection which link to look at; raises SmeltError.
+        announce: names the link to the replica on the data connection; raises SmeltError.
     """
     link = None
     try:
@@ -133,7 +136,7 @@ async def _open_link(arena: RequestArena, data_path: str, token: bytes) -> Arena
 
     Raises:
         OSError: no memory port listens there, or the kernel has none for the ledger.
-        ConnectionLostError: the replica refuses it, and says why.
+        ConnectionLostError: the replica refuses it, with a reason.
     """
     link_id = secrets.token_bytes(LINK_ID_BYTES)
     descriptor, ledger = sealed_memory(
@@ -166,7 +169,7 @@ async def _greeted(
         await asyncio.get_running_loop().sock_connect(peer, memory_path(data_path))
         _require_own_user(peer)
         greeting = GREETING.pack(MAGIC, VERSION, token, link_id)
-        # Nothing was written before, so there is room for all of it.
+        # Nothing was written before, so all of it fits into the socket's buffer.
         socket.send_fds(peer, [greeting], descriptors)
     except BaseException:
         peer.close()

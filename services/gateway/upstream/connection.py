@@ -1,7 +1,7 @@
 """One multiplexed connection from a gateway to a replica.
 
 Many requests are in flight on it at once; answers come in any order. A cancelled request
-tells the replica so. When the connection is lost every request on it fails at once with
+sends the replica CANCEL. When the connection is lost every request on it fails at once with
 ConnectionLostError, which says whether the replica may have run it.
 """
 
@@ -37,7 +37,7 @@ from services.pb import open_inference_v2_pb2 as pb
 
 # What is worth waiting for before the first request: with it that is not copied.
 _LEND_PATIENCE_S = 1.0
-# A peer may say goodbye late or never.
+# A peer may close its end late or never.
 _TLS_SHUTDOWN_TIMEOUT_S = 1.0
 
 __all__ = ["ConnectionLostError", "ReplicaConnection", "connect"]
@@ -207,7 +207,7 @@ class ReplicaConnection(FrameProtocol):
     # ---- what FrameProtocol calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says HELLO."""
+        """Sends HELLO."""
         super().connection_made(transport)
         self.say_hello()
 
@@ -263,10 +263,15 @@ async def connect(
     tls: FleetTls | None = None,
     arena: RequestArena | None = None,
 ) -> ReplicaConnection:
-    """Opens a connection to `host:port` or `unix:/path`, HELLO included.
+    """Open a connection to a replica, HELLO included.
 
-    With `tls` a TCP connection speaks it; a unix socket never does. Over a unix socket the replica
-    is lent the `arena`, if it takes it.
+    Args:
+        address: `host:port` or `unix:/path`.
+        token: of the replica; 32 zero bytes for a replica without one.
+        max_payload_bytes: the longest frame payload that is accepted.
+        timeout_s: for connecting and HELLO.
+        tls: of TCP connections; a unix socket never has it.
+        arena: memory that is shared with the replica over a unix socket, if the replica takes it.
 
     Raises:
         ConnectionLostError: nothing listens there, nothing answers within `timeout_s`, or the
@@ -283,7 +288,7 @@ async def connect(
             else:
                 await loop.create_connection(lambda: connection, *parts, **_tls_options(tls))
             await connection.wait_ready()
-        # With a time of its own: a connection that works shall not fail for want of it.
+        # With a time of its own: a connection that works shall not fail without it.
         if arena is not None and isinstance(parts, str):
             await connection.lend(arena, parts)
     except (OSError, SmeltError) as error:

@@ -19,7 +19,7 @@ class Endpoint:
         weight: its share of the load relative to the others of its pool, once it is warm.
         cost: what one more request costs here, relative to the others; low where it is fast.
         num_failures: answers in a row that were a fault of the replica.
-        num_answers, answers_took_s: requests that ended since somebody last looked whether it
+        num_answers, answers_took_s: requests that ended since the last look whether it
             is slow, and how long they took.
         num_slow_looks: looks in a row that found it slow.
         ejected_until_s: time.monotonic() before which it is not chosen; 0 for one that may be.
@@ -41,9 +41,16 @@ class Endpoint:
     num_ejections: int = 0
 
     async def infer(self, body: Payload, timeout_s: float | None, *, trace: str) -> Payload:
-        """Send one request and count it while it is out; raises what the connection raises.
+        """Send one request and count it while it is outstanding; raises what the connection raises.
 
-        `trace` is the client's id of the request, cut short, for the replica's log.
+        Args:
+            body: a serialised ModelInferRequest.
+            timeout_s: None waits without end.
+            trace: the client's request id, cut short, for the replica's log; of a traced request
+                the trace.
+
+        Returns:
+            A serialised ModelInferResponse.
         """
         self.num_outstanding += 1
         try:

@@ -27,7 +27,7 @@ class Connect(Protocol):
     """Opens a connection to an address; see `connection.connect`."""
 
     def __call__(self, address: str, *, token: bytes) -> Awaitable[ReplicaConnection]:
-        """Raise whatever says that there is none."""
+        """Open it; raises a SmeltError when that fails."""
         ...
 
 
@@ -44,7 +44,8 @@ class ReplicaHolder:
         self.endpoint: Endpoint | None = None
         self._replica = replica
         self._addresses = preferred_addresses(replica, host_id)
-        self._connect, self._on_change = connect, on_change
+        self._connect = connect
+        self._on_change = on_change
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._task: asyncio.Task[None] | None = asyncio.create_task(
             self._hold(), name=f"hold {replica.replica_id}"
@@ -87,7 +88,7 @@ class ReplicaHolder:
                 endpoint = Endpoint(replica=self._replica, connection=connection)
                 self.endpoint = endpoint
                 self._on_change()
-                # Not ended by `release`: answers may still be owed. Its timers keep it alive.
+                # Not ended by `release`: answers may be outstanding. Its timers hold a reference.
                 watch = asyncio.create_task(self._until_lost(connection), name=f"watch {name}")
                 await asyncio.shield(watch)
                 logger.warning("replica %s: connection lost", name)
@@ -113,7 +114,8 @@ class ReplicaHolder:
     async def _sign_of_life(self, connection: ReplicaConnection) -> None:
         """Return once it answers; raises TimeoutError when for long nothing moved either."""
         answer = asyncio.ensure_future(connection.ping())
-        traffic, silent_s = connection.traffic(), 0.0
+        traffic = connection.traffic()
+        silent_s = 0.0
         try:
             while not (await asyncio.wait((answer,), timeout=PING_EVERY_S))[0]:
                 before, traffic = traffic, connection.traffic()

@@ -1,6 +1,6 @@
 """What clients change of a gateway with several workers: kept by the process above them.
 
-It makes each change itself first, as the one who says whether it can be made, and can tell all
+It makes each change itself first, as it decides whether the change can be made, and can send all
 that was changed to a worker that comes later. Files of shared memory are opened here alone and
 handed on open, so that all workers have the same object under a name, also when its name was
 given to another one meanwhile.
@@ -25,7 +25,8 @@ from services.gateway.shared_memory.rpcs import (
 )
 from services.pb import open_inference_v2_pb2 as pb
 
-_LOG, _TRACE = "LogSettings", "TraceSetting"
+_LOG = "LogSettings"
+_TRACE = "TraceSetting"
 # The RPCs that change a gateway itself; a model's state is the fleet's.
 CHANGING: Final = (_LOG, _TRACE, REGISTER, UNREGISTER)
 # Those that change the fleet, which comes to each worker from the controller: sooner or later.
@@ -76,7 +77,8 @@ class CommonState:
             regions: none are registered; by default those of this host.
         """
         self.regions = regions or SharedMemoryRegions()
-        self._log, self._trace = pb.LogSettingsRequest(), pb.TraceSettingRequest()
+        self._log = pb.LogSettingsRequest()
+        self._trace = pb.TraceSettingRequest()
         self._answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
             _LOG: log_settings,
             _TRACE: TraceSettings(_Share(trace_share)).answer,

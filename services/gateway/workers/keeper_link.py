@@ -63,7 +63,9 @@ class KeeperLink:
             followers: what waits until this worker sees what an RPC changed of the fleet.
             regions: of this worker.
         """
-        self._methods, self._followers, self._regions = methods, followers, regions
+        self._methods = methods
+        self._followers = followers
+        self._regions = regions
         asked = dict.fromkeys(CHANGING, self._answer) | dict.fromkeys(FOLLOWED, self._seen_by_all)
         return {
             name: partial(asked[name], name) if name in asked else method
@@ -105,7 +107,8 @@ class KeeperLink:
         asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
         try:
-            body, caller = request.SerializeToString(), CALLER_NAME.get().encode()
+            body = request.SerializeToString()
+            caller = CALLER_NAME.get().encode()
             self._send(Packet(PacketKind.ASK, number, name.encode(), body, caller=caller))
             return await asked
         finally:

@@ -1,4 +1,4 @@
-"""How many workers a gateway may have; apart, so that the command line asks nothing heavy."""
+"""How many workers a gateway may have; apart, so that the command line imports nothing heavy."""
 
 from typing import Final
 

@@ -3,7 +3,7 @@
 Every series of a worker is shown with one label more, its number: the workers look as several
 gateways do, a restart is a counter's reset as Prometheus knows it, and a request costs no more
 than in one process. Sums over processes (files that all of them write, as prometheus_client
-offers) would make every count slower, and a sum that loses a dead worker's part would fall.
+offers) would make every count slower, and a sum that loses an ended worker's part would fall.
 """
 
 import logging
@@ -32,7 +32,7 @@ class WorkerMetrics(Collector):
         self._workers = tuple(workers)
 
     def describe(self) -> list[Metric]:
-        """Nothing: who registers it shall not ask the workers yet."""
+        """Nothing: registering it must not poll the workers yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -85,7 +85,9 @@ class PacketSocket:
     ) -> None:
         """Take over a socket and call back from the loop; `on_closed` once, when it is gone."""
         end.setblocking(False)
-        self._end, self._on_packet, self._on_closed = end, on_packet, on_closed
+        self._end = end
+        self._on_packet = on_packet
+        self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end.fileno(), self._receive)
 
@@ -102,7 +104,8 @@ class PacketSocket:
             OverloadedError: the other end does not keep up.
             OSError: there is no other end any more.
         """
-        name, caller = packet.name, packet.caller
+        name = packet.name
+        caller = packet.caller
         head = _HEAD.pack(packet.kind, packet.number, len(name), len(caller))
         data = head + name + caller + packet.body
         if len(data) > MAX_PACKET_BYTES:
@@ -128,13 +131,16 @@ class PacketSocket:
         except BlockingIOError:
             return
         except OSError:
-            data, files = b"", []
+            data = b""
+            files = []
         if not data:
             self.close()
             return
         kind, number, name_size, caller_size = _HEAD.unpack_from(data)
-        name, rest = data[_HEAD.size :][:name_size], data[_HEAD.size + name_size :]
-        caller, body = rest[:caller_size], rest[caller_size:]
+        name = data[_HEAD.size :][:name_size]
+        rest = data[_HEAD.size + name_size :]
+        caller = rest[:caller_size]
+        body = rest[caller_size:]
         fd = files[0] if files else -1
         self._on_packet(Packet(PacketKind(kind), number, name, body, fd, caller))
 

@@ -44,7 +44,8 @@ class WorkerLink:
         self, end: socket.socket, on_packet: Callable[["WorkerLink", Packet], None], what: str
     ) -> None:
         """Begin to listen; `what` is the worker's name in the log."""
-        self.is_restored, self._what = False, what
+        self.is_restored = False
+        self._what = what
         self._numbers = itertools.count(1)
         self._applied: dict[int, asyncio.Future[None]] = {}
         self._on_packet = on_packet
@@ -57,7 +58,7 @@ class WorkerLink:
         return self._packets.is_open
 
     def on_refusal(self, kill: Callable[[], None]) -> None:
-        """Say how to end the worker, should it not make a change."""
+        """Take how to end the worker, should it not make a change."""
         self._kill = kill
 
     async def apply(self, change: Change) -> None:

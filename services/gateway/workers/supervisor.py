@@ -29,7 +29,8 @@ from services.telemetry.ready import wait_ready
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S: Final = 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
 # One that lived as long does not suffer from what killed the one before it.
 _LONG_LIFE_S: Final = 10.0
 # Beyond the time in which it drains.
@@ -37,7 +38,7 @@ _STOP_MARGIN_S: Final = 10.0
 
 
 class Worker:
-    """One gateway process; a next one takes its place when it dies.
+    """One gateway process; a next one takes its place when it ends.
 
     Attributes:
         number: from 0, the `worker` label of its metrics.
@@ -49,8 +50,11 @@ class Worker:
         self, number: int, settings: dict[str, Any], stop_timeout_s: float, keeper: StateKeeper
     ) -> None:
         """`settings` are by name, without the prefix of gateway settings."""
-        self.number, self.metrics_port, self.num_restarts = number, 0, 0
-        self._settings, self._stop_timeout_s = settings, stop_timeout_s
+        self.number = number
+        self.metrics_port = 0
+        self.num_restarts = 0
+        self._settings = settings
+        self._stop_timeout_s = stop_timeout_s
         self._keeper = keeper
         self._process: asyncio.subprocess.Process | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -92,7 +96,7 @@ class Worker:
         self.metrics_port = int(ready["metrics_port"])
 
     async def keep(self) -> None:
-        """Start it again whenever it dies, until cancelled."""
+        """Start it again whenever it ends, until cancelled."""
         while True:
             began_s = time.monotonic()
             with suppress(NotReadyError):
@@ -231,7 +235,7 @@ def reserved_port(host: str, port: int) -> socket.socket:
     """A socket bound to an address where gateways may listen; port 0 takes a free one.
 
     Raises:
-        InvalidRequestError: somebody listens there, or it is no address of this host.
+        InvalidRequestError: another process listens there, or it is no address of this host.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -1,1 +1,1 @@
-"""A call: its handler, what that knows of it, and its end."""
+"""A call: its handler, the handler's context, and its end."""

@@ -33,9 +33,19 @@ class Call(ReceiveStream):
         on_end: callbacks of the end.
     """
 
-    __slots__ = ("_began_s", "_context", "_deadline_s", "_has_begun", "_is_overload",
-                 "_seen_window", "_task", "_timer", "is_cancelled", "is_handled",
-                 "on_end")  # fmt: skip
+    __slots__ = (
+        "_began_s",
+        "_context",
+        "_deadline_s",
+        "_has_begun",
+        "_is_overload",
+        "_seen_window",
+        "_task",
+        "_timer",
+        "is_cancelled",
+        "is_handled",
+        "on_end",
+    )
 
     def begin(self) -> None:
         """Start the deadline, and a handler that reads a stream."""
@@ -62,7 +72,8 @@ class Call(ReceiveStream):
     @property
     def is_nearly_expired(self) -> bool:
         """Whether nearly all of the deadline is used: clients reset streams a little early."""
-        timeout_s, left_s = self.headers.timeout_s, self.time_remaining()
+        timeout_s = self.headers.timeout_s
+        left_s = self.time_remaining()
         return timeout_s is not None and left_s is not None and left_s <= timeout_s / 10
 
     def time_remaining(self) -> float | None:
@@ -98,8 +109,10 @@ class Call(ReceiveStream):
         """End the call if its request does not come; runs every `Limits.check_interval_s`."""
         if self.is_ended:
             return
-        limits, memory = self._connection.options.limits, self._connection.options.memory
-        most_s, is_stream = limits.max_request_age_s, self._handler.request_streaming
+        limits = self._connection.options.limits
+        memory = self._connection.options.memory
+        most_s = limits.max_request_age_s
+        is_stream = self._handler.request_streaming
         seen, self._seen_window = self._seen_window, self.window_in
         is_awaited = self.is_awaited and not self.is_half_closed
         why = self.upload.overload() if self.upload is not None else ""
@@ -156,7 +169,15 @@ class Call(ReceiveStream):
             self._connection.writer.finish(self, block)
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
-        """End the call with a status, behind the messages that were sent; again: do nothing."""
+        """End the call with a status, behind the messages that were sent.
+
+        Does nothing when the call has ended.
+
+        Args:
+            code: OK too.
+            details: for `grpc-message`; may be empty.
+            trailing: metadata of the trailers.
+        """
         if self.is_ended:
             return
         self._settle()
@@ -208,15 +229,23 @@ class Call(ReceiveStream):
 
     def _note_end(self, code: grpc.StatusCode) -> None:
         if not self.is_handled:
-            headers, duration_s = self.headers, time.monotonic() - self._began_s
+            headers = self.headers
+            duration_s = time.monotonic() - self._began_s
             self._connection.options.on_unhandled(
-                UnhandledCall(headers.path, self._connection.peer, headers.metadata, code,
-                          duration_s, self._is_overload)
-            )  # fmt: skip
+                UnhandledCall(
+                    path=headers.path,
+                    peer=self._connection.peer,
+                    metadata=headers.metadata,
+                    code=code,
+                    duration_s=duration_s,
+                    is_overload=self._is_overload,
+                )
+            )
 
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still end with a status.
-        size, most = memoryview(message).nbytes, self._connection.options.limits.max_message_bytes
+        size = memoryview(message).nbytes
+        most = self._connection.options.limits.max_message_bytes
         if size > most:
             # Raised, so that the handler ends too.
             raise StatusError(

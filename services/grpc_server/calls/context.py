@@ -17,4 +17,6 @@ class AbortError(Exception):
 
     def __init__(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum]) -> None:
         super().__init__(f"{code.name}: {details}")
-        self.code, self.details, self.trailing = code, details, trailing
+        self.code = code
+        self.details = details
+        self.trailing = trailing

@@ -26,7 +26,8 @@ class Requests:
     """The messages of a request stream, for a handler to iterate over."""
 
     def __init__(self, call: "Call", deserializer: Callable[[Any], Any] | None) -> None:
-        self._call, self._deserializer = call, deserializer
+        self._call = call
+        self._deserializer = deserializer
 
     def __aiter__(self) -> "Requests":
         return self
@@ -39,7 +40,15 @@ class Requests:
 async def run_handler(
     call: "Call", handler: "Handler", given: "Message | CompressedMessage | Requests"
 ) -> None:
-    """Run a call's handler on its request, or on its stream of requests, and end the call."""
+    """Run a call's handler on its request, or on its stream of requests, and end the call.
+
+    Errors of the handler become the call's status; only a cancellation is raised again.
+
+    Args:
+        call: has begun.
+        handler: of the call's method.
+        given: the one message of a unary request, or the stream of messages.
+    """
     try:
         if isinstance(given, Requests):
             request: Any = given
@@ -82,7 +91,8 @@ def _status_of(call: "Call", error: Exception) -> StatusError:
     code = context.code()
     if code in _OK:
         logger.error("%s failed", call.headers.path, exc_info=error)
-        code, details = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
+        code = grpc.StatusCode.UNKNOWN
+        details = f"unexpected {type(error).__name__}: {error}"
     else:
         # As generated code does for methods that a servicer does not override.
         details = context.details() or str(error)

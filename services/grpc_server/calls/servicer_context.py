@@ -24,7 +24,8 @@ class ServicerContext:
         Attributes:
             is_plain: no status, details or trailing metadata are set.
         """
-        self._call, self.is_plain = call, True
+        self._call = call
+        self.is_plain = True
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Sequence[Metadatum] = ()
@@ -60,7 +61,16 @@ class ServicerContext:
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[Metadatum] = ()
     ) -> NoReturn:
-        """End the call with a status; raises AbortError, which ends the handler."""
+        """End the call with a status; never returns.
+
+        Args:
+            code: the status.
+            details: for `grpc-message`.
+            trailing_metadata: replaces what `set_trailing_metadata` was given, unless empty.
+
+        Raises:
+            AbortError: always; it ends the handler.
+        """
         raise AbortError(code, details, trailing_metadata or self._trailing)
 
     async def abort_with_status(self, status: grpc.Status) -> NoReturn:

@@ -39,7 +39,8 @@ class HeaderDecoder:
     def __init__(self, max_metadata_bytes: int, guard: FloodGuard) -> None:
         """`max_metadata_bytes` as in `Limits`; decoding is charged to `guard`."""
         self._decoder = Decoder(max_header_list_size=_HARD_LIMIT * max_metadata_bytes)
-        self._max_metadata_bytes, self._guard = max_metadata_bytes, guard
+        self._max_metadata_bytes = max_metadata_bytes
+        self._guard = guard
         self._decoded: dict[bytes, RequestHeaders] = {}
         self._num_fields = self._num_bytes = 0
 

@@ -32,7 +32,17 @@ class HeaderFragments:
         self._is_last = False
 
     def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """A block begins; raises Http2ConnectionError."""
+        """A block begins; complete ones go on to `on_block`.
+
+        Args:
+            flags: of the frame.
+            stream_id: of the frame.
+            payload: with padding and priority fields, where the flags say so.
+
+        Raises:
+            Http2ConnectionError: the stream is a server's, or the padding is longer than the
+                payload.
+        """
         # Streams of clients are odd (section 5.1.1), and servers open none here.
         if not stream_id % 2:
             raise protocol_error(f"HEADERS of stream {stream_id}")
@@ -46,7 +56,16 @@ class HeaderFragments:
             self._fragments, self._num_bytes = [payload], len(payload)
 
     def on_continuation(self, flags: int, _: int, payload: bytes) -> None:
-        """A block goes on; raises Http2ConnectionError."""
+        """A block goes on.
+
+        Args:
+            flags: of the frame.
+            _: the stream; `Streams` has compared it with that of the block.
+            payload: bytes of the block.
+
+        Raises:
+            Http2ConnectionError: no block has begun, or it is too long or in too many frames.
+        """
         if not self.stream_id:
             raise protocol_error("CONTINUATION without HEADERS before it")
         self._fragments.append(payload)
@@ -69,7 +88,8 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     # In the order of section 6.2: Pad Length, priority fields, the fragment, padding.
     begin = padding = 0
     if flags & PADDED:
-        padding, begin = payload[0] if payload else 0, 1
+        padding = payload[0] if payload else 0
+        begin = 1
     if flags & HAS_PRIORITY:
         begin += _PRIORITY_BYTES
     if begin + padding > len(payload):

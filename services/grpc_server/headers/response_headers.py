@@ -36,7 +36,16 @@ def response_block(metadata: Metadata = ()) -> bytes:
 
 
 def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> bytes:
-    """Trailers: the status, its details, and metadata."""
+    """Trailers: the status, its details, and metadata.
+
+    Args:
+        code: the status.
+        details: for `grpc-message`, percent-encoded; left out when empty.
+        trailing: custom metadata.
+
+    Returns:
+        The HPACK block, which any frame size limit may still split.
+    """
     number: int = code.value[0]
     block = _field(b"grpc-status", str(number).encode())
     if details:
@@ -45,7 +54,7 @@ def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata 
 
 
 def trailers_only_block(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> bytes:
-    """Trailers-Only: an answer that is a status alone."""
+    """Trailers-Only: an answer that is a status alone; see `trailers_block` for the arguments."""
     return response_block() + trailers_block(code, details, trailing)
 
 
@@ -64,7 +73,8 @@ def _escaped(details: str) -> bytes:
     # Most details are plain ASCII.
     if _PLAIN.fullmatch(details):
         return details.encode()
-    parts, num_bytes = [], 0
+    parts = []
+    num_bytes = 0
     for character in details:
         part = b"".join(map(_ESCAPES.__getitem__, character.encode(errors="replace")))
         num_bytes += len(part)

@@ -132,7 +132,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         _tune(transport.get_extra_info("socket"))
-        server, peer = self._server, peer_name(transport.get_extra_info("peername"))
+        server = self._server
+        peer = peer_name(transport.get_extra_info("peername"))
         self._writer = FrameWriter(self._transport)
         # Answers to slow readers are still sent: the grace of a stop is for them.
         finish = partial(self.close, is_patient=True)
@@ -144,7 +145,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _keep_time(self) -> None:
-        limits, loop = self._server.options.limits, asyncio.get_running_loop()
+        limits = self._server.options.limits
+        loop = asyncio.get_running_loop()
         self._busy_s, self._busy_id = loop.time(), 0
         self._timers = [
             loop.call_later(limits.handshake_timeout_s, self._expect_settings),
@@ -160,11 +162,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def check_progress(self) -> None:
         """End requests that do not come, and the connection when it is idle for too long."""
-        limits, loop, streams = (
-            self._server.options.limits,
-            asyncio.get_running_loop(),
-            self._streams,
-        )
+        limits = self._server.options.limits
+        loop = asyncio.get_running_loop()
+        streams = self._streams
         streams.check_progress()
         if streams.num_calls or streams.last_stream_id != self._busy_id:
             self._busy_s, self._busy_id = loop.time(), streams.last_stream_id
@@ -257,11 +257,13 @@ class Connection(asyncio.BufferedProtocol):
         """A connection error (RFC 9113, section 5.4.1)."""
         peer = self._streams.peer
         if isinstance(error, Http2ConnectionError):
-            code, reason = error.code, str(error)
+            code = error.code
+            reason = str(error)
             logger.debug("connection of %s: %s: %s", peer, code.name, reason)
         else:
             # An error of this server ends one connection alone.
-            code, reason = ErrorCode.INTERNAL_ERROR, "internal error"
+            code = ErrorCode.INTERNAL_ERROR
+            reason = "internal error"
             logger.error("a connection of %s failed", peer, exc_info=error)
         self._reason = _REASONS.get(code, "protocol")
         self._streams.connection_lost()

@@ -61,11 +61,15 @@ class ControlFrames:
             on_drained: is called when DRAIN_PING is acknowledged.
             max_ping_strikes: see `Limits`.
         """
-        self._writer, self._guard = writer, guard
-        self._streams, self._on_drained = streams, on_drained
-        self._max_ping_strikes, self._num_ping_strikes = max_ping_strikes, 0
+        self._writer = writer
+        self._guard = guard
+        self._streams = streams
+        self._on_drained = on_drained
+        self._max_ping_strikes = max_ping_strikes
+        self._num_ping_strikes = 0
         # The time of the last PING, and what `guard` had left then.
-        self._ping_s, self._ping_left = float("-inf"), 0
+        self._ping_s = float("-inf")
+        self._ping_left = 0
         self.has_settings = False
         self.handlers: Mapping[int, FrameHandler] = {
             SETTINGS: self._on_settings,
@@ -127,7 +131,8 @@ class ControlFrames:
 
         Clients of gRPC know the debug data, and send PING half as often on their next connection.
         """
-        now_s, left = time.monotonic(), self._guard.left
+        now_s = time.monotonic()
+        left = self._guard.left
         is_quick = now_s - self._ping_s < _MIN_PING_INTERVAL_S
         # Any other frame, and any answer, changes what the connection has left in another way.
         is_strike = is_quick and left == self._ping_left - FRAME_COST

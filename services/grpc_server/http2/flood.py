@@ -36,8 +36,11 @@ class FloodGuard:
         Attributes:
             left: bytes that may be charged, FRAME_COST for a frame.
         """
-        self._most, self._per_second = burst * FRAME_COST, per_second * FRAME_COST
-        self._clock, self._refilled_s, self.left = clock, clock(), self._most
+        self._most = burst * FRAME_COST
+        self._per_second = per_second * FRAME_COST
+        self._clock = clock
+        self._refilled_s = clock()
+        self.left = self._most
 
     def charge(self, num_frames: int = 1) -> None:
         """Charge a frame, or one that costs as much as several.

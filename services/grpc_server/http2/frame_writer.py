@@ -59,11 +59,20 @@ class SendStream:
         num_sent: bytes that had to wait and were sent.
     """
 
-    __slots__ = ("drained", "is_queued", "last", "num_pending", "num_sent", "parts", "stream_id",
-                 "window")  # fmt: skip
+    __slots__ = (
+        "drained",
+        "is_queued",
+        "last",
+        "num_pending",
+        "num_sent",
+        "parts",
+        "stream_id",
+        "window",
+    )
 
     def __init__(self, stream_id: int, window: int) -> None:
-        self.stream_id, self.window = stream_id, window
+        self.stream_id = stream_id
+        self.window = window
         self.num_pending = self.num_sent = 0
         self.is_queued = False
         # The writer's: pending parts, trailers behind them, and the handler that waits.
@@ -86,8 +95,10 @@ class FrameWriter:
             num_sent: bytes of DATA that were sent.
             is_unread: the connection was ended because its client reads nothing.
         """
-        self.num_sent, self.is_unread = 0, False
-        self.initial_window, self.max_frame_bytes = DEFAULT_WINDOW, DEFAULT_FRAME_BYTES
+        self.num_sent = 0
+        self.is_unread = False
+        self.initial_window = DEFAULT_WINDOW
+        self.max_frame_bytes = DEFAULT_FRAME_BYTES
         self._transport = transport
         self._window = DEFAULT_WINDOW
         self._ready: deque[SendStream] = deque()
@@ -115,8 +126,11 @@ class FrameWriter:
 
     def flush(self) -> None:
         """Write what waits for the end of the iteration; nothing once the connection is closed."""
-        parts, size = self._unsent, self._num_unsent
-        self._unsent, self._num_unsent, self._will_flush = [], 0, False
+        parts = self._unsent
+        size = self._num_unsent
+        self._unsent = []
+        self._num_unsent = 0
+        self._will_flush = False
         transport = self._transport
         if not parts or self._is_closed:
             return
@@ -202,7 +216,9 @@ class FrameWriter:
 
     def discard(self, stream: SendStream) -> None:
         """Discard what is pending of an answer."""
-        stream.parts, stream.num_pending, stream.last = None, 0, b""
+        stream.parts = None
+        stream.num_pending = 0
+        stream.last = b""
         _wake(stream)
 
     # ---- flow control (RFC 9113, section 6.9)
@@ -294,7 +310,8 @@ class FrameWriter:
         self.num_sent += size
         stream.num_pending -= size
         stream.num_sent += size
-        left, waiting = size, stream.parts
+        left = size
+        waiting = stream.parts
         while left and waiting:
             part = waiting.popleft()
             if len(part) > left:

@@ -74,12 +74,19 @@ class Http2ConnectionError(Exception):
 
 
 def frame_head(kind: int, flags: int, stream_id: int, size: int) -> bytes:
-    """A frame header (section 4.1)."""
+    """A frame header (section 4.1).
+
+    Args:
+        kind: frame type, as `HEADERS`.
+        flags: bits of that kind; 0 for none.
+        stream_id: 0 is the connection.
+        size: of the payload, in bytes.
+    """
     return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """A whole frame; see `frame_head` for the arguments."""
     return frame_head(kind, flags, stream_id, len(payload)) + payload
 
 
@@ -99,7 +106,13 @@ def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
 
 
 def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
-    """GOAWAY; streams above the last one were not served."""
+    """GOAWAY (section 6.8).
+
+    Args:
+        last_stream_id: streams above it were not served, and may be sent again.
+        code: `NO_ERROR` for a graceful end.
+        reason: debug data; cut to 256 bytes.
+    """
     # Debug data is for people (section 6.8), and may quote what a client sent: bounded.
     return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream_id, code) + reason.encode()[:256])
 
@@ -110,7 +123,13 @@ def protocol_error(reason: str) -> Http2ConnectionError:
 
 
 def check_length(payload: bytes, size: int, name: str) -> None:
-    """Raise Http2ConnectionError for a payload of another size than its kind has."""
+    """Raise Http2ConnectionError for a payload of another size than its kind has.
+
+    Args:
+        payload: of the frame.
+        size: that the frame's kind has, in bytes.
+        name: of the kind, for the message.
+    """
     if len(payload) != size:
         raise Http2ConnectionError(
             ErrorCode.FRAME_SIZE_ERROR, f"{name} of {len(payload)} bytes: expected {size}"

@@ -74,7 +74,9 @@ class FrameReader:
             guard: of the connection; each frame is charged to it.
             clock: gives seconds.
         """
-        self._receiver, self._shared, self._guard = receiver, buffer, guard
+        self._receiver = receiver
+        self._shared = buffer
+        self._guard = guard
         self._clock = clock
         # Bytes that are not parsed: an incomplete frame, or frames beyond the time slice.
         self._rest = b""
@@ -106,7 +108,9 @@ class FrameReader:
     def release(self) -> None:
         """Release memory: nothing more is read."""
         # Connections are reference cycles, which a busy process collects late.
-        self._rest, self._sink, self._direct = b"", None, None
+        self._rest = b""
+        self._sink = None
+        self._direct = None
 
     def stop_filling(self, sink: "ReceiveStream") -> None:
         """Read nothing more into the buffer of a call that has ended."""
@@ -162,8 +166,12 @@ class FrameReader:
 
     def _parse(self, until_s: float) -> None:
         """Handle the frames in the shared buffer until that time; keep the rest."""
-        shared, end, begin = self._shared, self._end, 0
-        receiver, charge, clock = self._receiver, self._guard.charge, self._clock
+        shared = self._shared
+        end = self._end
+        begin = 0
+        receiver = self._receiver
+        charge = self._guard.charge
+        clock = self._clock
         num_frames = 0
         while True:
             if self._is_inside:

@@ -69,12 +69,16 @@ class Streams:
             reader, control: of its frames; of those that concern the connection.
             last_stream_id: that was served, as GOAWAY has it.
         """
-        self.writer, self.peer, self.options = writer, peer, options
+        self.writer = writer
+        self.peer = peer
+        self.options = options
         self._guard = FloodGuard(options.limits.free_frames, options.limits.free_frames_per_second)
         self.reader = FrameReader(self, options.read_buffer, self._guard)
         self.stop_reading = self.reader.stop_filling
         self.pay_answer = self._guard.pay_answer
-        self._find, self._limits, self._close = find, options.limits, close
+        self._find = find
+        self._limits = options.limits
+        self._close = close
         self._calls: dict[int, Call] = {}
         self._cancelled_handlers: set[asyncio.Task[None]] = set()
         self.last_stream_id = 0
@@ -99,7 +103,7 @@ class Streams:
     # ---- called by the reader
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """A complete frame of any kind but DATA; raises Http2ConnectionError."""
+        """A frame of any kind but DATA; see `frames.frame`; raises Http2ConnectionError."""
         self._check_order(kind, stream_id)
         handle = self._frame_handlers.get(kind)
         if handle is not None:  # unknown kinds are ignored

@@ -87,7 +87,8 @@ class Decompression:
         self.message = bytearray()
         self.is_wanted = True
         self._max_bytes = packed.max_bytes
-        self._packed, self._rest = packed, memoryview(packed.body)
+        self._packed = packed
+        self._rest = memoryview(packed.body)
         self._given = b""
         self._num_members = 1
         self._decompressor = zlib.decompressobj(_WINDOW_BITS[packed.encoding])
@@ -98,7 +99,10 @@ class Decompression:
         return len(self.message)
 
     def advance(self, num_bytes: int) -> bool:
-        """Decompress up to about so many bytes in all; whether the message is complete."""
+        """Decompress until the message has about so many bytes; whether it is complete.
+
+        Raises StatusError for compressed data that is damaged, cut short or too large.
+        """
         while self.is_wanted and self.num_bytes <= num_bytes:
             is_more = self._step(num_bytes)
             self._check_size()

@@ -32,7 +32,9 @@ class StatusError(Exception):
         is_overload: bool = False,
     ) -> None:
         super().__init__(details)
-        self.code, self.trailing, self.is_overload = code, trailing, is_overload
+        self.code = code
+        self.trailing = trailing
+        self.is_overload = is_overload
 
 
 class CompressedMessage(NamedTuple):
@@ -58,8 +60,18 @@ class MessageAssembler:
         large: its buffer, if it is large; None otherwise.
     """
 
-    __slots__ = ("_encoding", "_head", "_max_bytes", "_max_unpacked", "_take", "_whole",
-                 "is_compressed", "large", "num_whole_bytes", "size")  # fmt: skip
+    __slots__ = (
+        "_encoding",
+        "_head",
+        "_max_bytes",
+        "_max_unpacked",
+        "_take",
+        "_whole",
+        "is_compressed",
+        "large",
+        "num_whole_bytes",
+        "size",
+    )
 
     def __init__(
         self,
@@ -80,7 +92,9 @@ class MessageAssembler:
         self._max_unpacked = max_bytes if max_unpacked is None else min(max_bytes, max_unpacked)
         self.num_whole_bytes = 0
         self.large: LargeBuffer | None = None
-        self._max_bytes, self._encoding, self._take = max_bytes, encoding, take
+        self._max_bytes = max_bytes
+        self._encoding = encoding
+        self._take = take
         # What came of the prefix, or of a message that is not large.
         self._head = bytearray()
         self.size = -1

@@ -68,11 +68,13 @@ class ReceiveStream(SendStream, ABC):
             window_in: flow-control window of the client.
         """
         super().__init__(stream_id, connection.writer.initial_window)
-        self.headers, self.window_in = headers, STREAM_WINDOW
+        self.headers = headers
+        self.window_in = STREAM_WINDOW
         self.num_missing = headers.content_length
         self.is_half_closed = self.is_ending = self.is_ended = False
         self.upload: Upload | None = None
-        self._connection, self._handler = connection, handler
+        self._connection = connection
+        self._handler = handler
         self._max_bytes = connection.options.limits.max_request_bytes(headers.path)
         self._message: Message | None = None
         self._assembler: MessageAssembler | None = None
@@ -86,7 +88,7 @@ class ReceiveStream(SendStream, ABC):
 
     @abstractmethod
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
-        """End the call with a status."""
+        """End the call with a status; see `Call.end`."""
 
     @abstractmethod
     def fail(self, fault: StatusError) -> None:
@@ -149,7 +151,8 @@ class ReceiveStream(SendStream, ABC):
 
     def count_held(self) -> None:
         """Count what is held of the request; end the call if all of them hold too much."""
-        num_bytes, upload = 0, self.upload
+        num_bytes = 0
+        upload = self.upload
         if not self.is_ended:
             num_bytes = self.headers.num_bytes
             if self._message is not None:
@@ -185,7 +188,8 @@ class ReceiveStream(SendStream, ABC):
 
     def _assemble(self) -> MessageAssembler:
         if self._assembler is None:
-            options, is_stream = self._connection.options, self._handler.request_streaming
+            options = self._connection.options
+            is_stream = self._handler.request_streaming
             self._assembler = MessageAssembler(
                 self._max_bytes,
                 self.headers.encoding,
@@ -228,7 +232,8 @@ class ReceiveStream(SendStream, ABC):
         """
         if self.is_ended:
             raise StopAsyncIteration
-        assembler, upload = self._assemble(), self.upload
+        assembler = self._assemble()
+        upload = self.upload
         assert upload is not None
         # A handler that asks for the next message is done with the one before.
         upload.release_taken()

@@ -1,6 +1,6 @@
 """The account of request memory of one process, over all of its connections.
 
-A request says its size before its bytes. A large one reserves that size before its client may send
+A request has its size before its bytes. A large one reserves that size before its client may send
 more than the stream's first window: reservations are granted first come, first served, and whatever
 has been granted can be completed without waiting. All other bytes of requests are counted, and what
 comes beyond their bound is refused. Reservations never wait for counted bytes, so neither can block
@@ -27,7 +27,9 @@ class Reservation:
     __slots__ = ("is_granted", "num_bytes", "on_granted")
 
     def __init__(self, num_bytes: int, on_granted: Callable[[], None]) -> None:
-        self.num_bytes, self.on_granted, self.is_granted = num_bytes, on_granted, False
+        self.num_bytes = num_bytes
+        self.on_granted = on_granted
+        self.is_granted = False
 
 
 class RequestMemory:
@@ -52,7 +54,9 @@ class RequestMemory:
             max_counted: bytes that may be held without one.
             clock: gives seconds.
         """
-        self._max_reserved, self._max_counted, self._clock = max_reserved, max_counted, clock
+        self._max_reserved = max_reserved
+        self._max_counted = max_counted
+        self._clock = clock
         self.num_counted = self._num_reserved = 0
         self._granted: set[Reservation] = set()
         self._waiting: dict[Reservation, None] = {}

@@ -51,8 +51,11 @@ class Upload:
         is_stream: bool,
     ) -> None:
         """Begin to check the call; a stream is checked by its handler, which runs already."""
-        self._call, self._assembler, self._options = call, assembler, options
-        self._memory, self._is_stream = options.memory, is_stream
+        self._call = call
+        self._assembler = assembler
+        self._options = options
+        self._memory = options.memory
+        self._is_stream = is_stream
         self._is_compressed = call.headers.encoding != "identity"
         # Of the large message that comes or was not taken: its number among all, and its size.
         self._reservation: Reservation | None = None
@@ -61,11 +64,13 @@ class Upload:
         self._taken: Reservation | None = None
         self._num_decompressed = 0
         # Of the message that is decompressed now.
-        self._is_decompressing, self._num_compressed = False, 0
+        self._is_decompressing = False
+        self._num_compressed = 0
         # At the last check: whether the client had to read, how far it was; and what is due.
         self._last: tuple[bool, int] | None = None
         self._num_due = 0
-        self._is_checked, self._is_closed = options.check is None, False
+        self._is_checked = options.check is None
+        self._is_closed = False
         self._checking: asyncio.Task[None] | None = None
         if options.check is not None and not is_stream:
             self._checking = asyncio.get_running_loop().create_task(self._check(options.check))
@@ -121,7 +126,7 @@ class Upload:
             # Messages before it may need memory to be decompressed, and could wait for this one.
             return
         self._number, self._size = self._num_taken + assembler.num_whole, assembler.size
-        # What is sent compressed may become this; not all is, also where the call says how.
+        # What is sent compressed may become this; not all is, also where the call has an encoding.
         most = self._options.limits.max_decompressed_bytes if assembler.is_compressed else 0
         num_bytes = max(assembler.size, most)
         self._reservation = self._memory.reserve(num_bytes, self._call.grant_more)
@@ -193,7 +198,8 @@ class Upload:
         Its client has to send the message with the reservation, or, where that is complete and not
         read, to read the answers before it: those are what its handler waits for.
         """
-        reservation, call = self._reservation, self._call
+        reservation = self._reservation
+        call = self._call
         is_granted = reservation is not None and reservation.is_granted
         if not is_granted or not self._memory.has_waiters(self._options.limits.stall_timeout_s):
             self._last = None

@@ -27,7 +27,9 @@ class BatchBuilder:
         self, queue: RequestQueue, rules: JoinRules, worker: EngineWorker, max_waste: float
     ) -> None:
         """Take batches of `queue` for the engine that `worker` runs at the time."""
-        self._queue, self._rules, self._worker = queue, rules, worker
+        self._queue = queue
+        self._rules = rules
+        self._worker = worker
         self._max_waste = max_waste
         self._shapes = self._learn_executor()
 
@@ -38,7 +40,8 @@ class BatchBuilder:
 
     def is_batch_waiting(self) -> bool:
         """Whether what waits fills a bucket, or more than one."""
-        dim, shapes = self._rules.batch_dim, self._shapes_now()
+        dim = self._rules.batch_dim
+        shapes = self._shapes_now()
         sizes: dict[str, int] | None = None
         for waiting in islice(self._queue, _MAX_LOOKED_AT):
             own = waiting.call.sizes

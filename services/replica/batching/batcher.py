@@ -61,7 +61,8 @@ class Batcher:
         self._rules = rules
         self._batching = batching
         self._max_delay_s = batching.max_delay_ms / 1000
-        self._on_batch, self._on_dropped = on_batch, on_dropped
+        self._on_batch = on_batch
+        self._on_dropped = on_dropped
         self._clock = clock
         self._queue = RequestQueue(batching, clock, on_dropped=on_dropped)
         self._expiry = Expiry(self._drop_unwanted, clock)

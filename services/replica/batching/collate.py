@@ -1,7 +1,7 @@
 """Joining requests into one engine run and splitting its outputs back, exactly.
 
 Requests are joined along the batch dimension. Other dynamic dimensions must be equal,
-unless the recipe says how every input with that dimension is padded and one of them is a
+unless the recipe has how every input with that dimension is padded and one of them is a
 mask that marks the padding: only then do padded positions not change anybody's answer. An
 engine may want larger inputs than the longest request; then rows are made up as well, as
 copies of the last one: a row of nothing but padding may become NaN, and some kernels take
@@ -131,7 +131,8 @@ class JoinRules:
         if len(calls) == 1 and sizes in (None, own):
             return [dict(outputs)]
         dim = self.batch_dim or ""
-        parts, first = [], 0
+        parts = []
+        first = 0
         for call in calls:
             parts.append(
                 {name: outputs[name][self._own(name, call, first)] for name in call.outputs}
@@ -179,7 +180,7 @@ class JoinRules:
 
 
 def _tell_unpadded(model: ModelVersion, signature: Signature, paddable: frozenset[str]) -> None:
-    """Say once, as the rules are made, what will keep requests apart."""
+    """Log once, as the rules are made, what will keep requests apart."""
     dims = {d for spec in signature.inputs.values() for d in spec.shape if isinstance(d, str)}
     for dim in sorted(dims - paddable - {signature.batch_dim}):
         logger.info(

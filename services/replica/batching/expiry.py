@@ -13,7 +13,8 @@ class Expiry:
 
     def __init__(self, drop: Callable[[], float | None], clock: Callable[[], float]) -> None:
         """`drop` removes what has expired and returns the next deadline, None without any."""
-        self._drop, self._clock = drop, clock
+        self._drop = drop
+        self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_s = math.inf
 

@@ -12,7 +12,14 @@ Specs = Mapping[str, TensorSpec]
 def growing_dims(
     inputs: Specs, outputs: Specs, batch_dim: str | None, recipes: Mapping[str, InputRecipe]
 ) -> frozenset[str]:
-    """The rows, where they are independent, and what the recipe says how to pad and to mask."""
+    """Dimensions that may be padded: the rows where they are independent, and the recipe's.
+
+    Args:
+        inputs: specs by name.
+        outputs: specs by name.
+        batch_dim: the dimension of the rows; None when the model has none, and then nothing grows.
+        recipes: by input; say how to pad and to mask.
+    """
     if batch_dim is None or not _is_joinable(inputs, outputs, batch_dim):
         return frozenset()
     return _paddable_dims(inputs, batch_dim, recipes) | {batch_dim}

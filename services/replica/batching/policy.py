@@ -80,7 +80,8 @@ class BatchPolicy:
         Args:
             waiting: sizes of the requests that wait, in the order in which they are due.
         """
-        oldest, dim = waiting[0], self._dim
+        oldest = waiting[0]
+        dim = self._dim
         items = [
             _Item(_unit(sizes, dim), sizes[dim], place, sizes)
             for place, sizes in enumerate(waiting)
@@ -97,10 +98,13 @@ class BatchPolicy:
     def _ends(self, items: Sequence[_Item]) -> list[int]:
         """Where the batch that begins at each item ends, if all from there on is cut best."""
         fixed = self.fixed_elements if math.isfinite(self.fixed_elements) else _UNKNOWN_COST
-        costs, ends = [0.0] * (len(items) + 1), [0] * len(items)
+        costs = [0.0] * (len(items) + 1)
+        ends = [0] * len(items)
         for first in range(len(items) - 1, -1, -1):
             box = self._box(items[first].sizes)
-            best, rows, real = math.inf, 0, 0
+            best = math.inf
+            rows = 0
+            real = 0
             for last in range(first, len(items)):
                 unit, more, _, sizes = items[last]
                 # With one such dimension the first of the batch is the longest.

@@ -1,7 +1,7 @@
 """The calls that wait in a replica: one queue for each level of priority, oldest first.
 
 How long a call may wait is known when it comes: its client's deadline, its parameter `timeout`
-and the policy of its level, whichever ends first. Calls whose clients are gone make room
+and the policy of its level, whichever ends first. Calls whose clients are gone free their place
 when a queue is full, and are passed over when a batch is formed. Calls of a batch that failed
 wait again, before all others of their levels, and run with a part of it. More urgent ones go before
 them, though no more than a batch at a time: what fails and is urgent must not hold up all else.
@@ -113,7 +113,8 @@ class RequestQueue:
         on_dropped: Callable[[Dropped], None] = lambda _: None,
     ) -> None:
         """Begin empty; `on_dropped` is called for each call that is refused or waited too long."""
-        self._batching, self._clock = batching, clock
+        self._batching = batching
+        self._clock = clock
         self._on_dropped = on_dropped
         self._levels: Mapping[int, _Level] = {
             level: _Level(batching.room(level), batching.level_bytes) for level in batching.levels
@@ -170,7 +171,7 @@ class RequestQueue:
         """Refuse when no more call of a level may wait.
 
         Raises:
-            OverloadedError: says what waits and may.
+            OverloadedError: with the number that waits and the bound.
         """
         found = self._levels[level]
         if found.has_room():
@@ -223,7 +224,7 @@ class RequestQueue:
 
         They run in parts of at most so many, each of one level. A part goes behind those that
         wait again already: its sister runs before it is cut once more, and where that goes
-        well the engine is not to blame.
+        well the engine is not the cause.
         """
         for number, level in self._levels.items():
             own = [waiting for waiting in calls if waiting.level == number]

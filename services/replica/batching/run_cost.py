@@ -7,12 +7,12 @@ it is small, padding costs as much as work.
 
 import math
 
-# A run counts half after some 70 others: clocks, neighbours and engines change.
+# A run counts half after some 70 others: clock rates, other processes and engines change.
 _KEPT = 0.99
 _MIN_RUNS = 8
 # Runs that differ less than this in size say nothing of a slope: their spread over their mean.
 _MIN_SPREAD = 0.1
-# A run that was held up says little: it counts as this many times what was expected.
+# A run that was held up is a poor measure: it counts as this many times what was expected.
 _MAX_EXCESS = 3.0
 
 

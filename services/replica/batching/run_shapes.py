@@ -33,7 +33,8 @@ class RunShapes:
         self, rules: JoinRules, buckets: Sequence[Bucket], *, pads_to_largest: bool = False
     ) -> None:
         """Take an engine's buckets; `pads_to_largest` is true of one that knows no other sizes."""
-        self._growing, self._buckets = rules.growing, buckets
+        self._growing = rules.growing
+        self._buckets = buckets
         self._pads_to_largest = pads_to_largest
         self._dim = rules.batch_dim or ""
         self._has_least = any(span.min > 1 for b in buckets for span in b.dims.values())
@@ -45,7 +46,7 @@ class RunShapes:
     def joined(self, sizes: Sizes) -> Sizes:
         """The sizes that inputs are made for: what the cheapest bucket takes at least.
 
-        Sizes that no bucket takes stay as they are; the engine says what it wants then.
+        Sizes that no bucket takes stay as they are; the engine raises then, with its bounds.
         """
         if not self._has_least:
             return sizes

@@ -2,7 +2,7 @@
 
 Loading machine code that some other machine made can end a process or leave device memory
 behind for good. Both happen here first, where they do no harm. The order comes as JSON on
-standard input; the last line of standard error says what went wrong.
+standard input; the last line of standard error is the error.
 """
 
 import logging
@@ -55,7 +55,7 @@ def check_in_child(spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
     """Load and run an engine once in a process of its own.
 
     Raises:
-        EngineError: the child failed, died or did not end in time; with its last words.
+        EngineError: the child failed, crashed or did not end in time; with its last output.
     """
     order = CheckOrder(
         manifest=spec.manifest,
@@ -92,7 +92,7 @@ def main() -> int:
     from services.engines.loader import engine_class
 
     order = CheckOrder.from_json(sys.stdin.buffer.read())
-    # A replica that was killed waits for no verdict, and its successor wants the device.
+    # A replica that was killed needs no verdict, and its successor needs the device.
     end_with_parent(order.parent_pid)
     try:
         engine = engine_class(order.manifest.key.kind).load(order.load_spec)

@@ -56,7 +56,13 @@ def needs_check(spec: LoadSpec) -> bool:
 
 
 def name_here(manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> str:
-    """A name for an engine on a device: another one when anything changed that it runs on."""
+    """A digest of an engine and all that it runs on.
+
+    Args:
+        manifest: names the engine's bytes by digest.
+        device: with the versions of its libraries.
+        num_threads: of the engine; 0 leaves it to the library.
+    """
     facts = {
         # The manifest names the engine's bytes by digest, the device its libraries.
         "manifest": manifest.model_dump(mode="json"),

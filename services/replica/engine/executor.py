@@ -32,20 +32,32 @@ class EngineThread:
     def submit(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
     ) -> asyncio.Future[_Result]:
-        """Run a function on the thread; the future has its result or what it raises."""
+        """Run a function on the thread.
+
+        Args:
+            function: called with the other arguments.
+            *args: of the function.
+            **kwargs: of the function.
+
+        Returns:
+            A future with its result or with what it raises.
+        """
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
     ) -> _Result:
-        """As `submit`, waiting for it."""
+        """As `submit`, and wait for it; see `submit`."""
         return await self.submit(function, *args, **kwargs)
 
     async def call_or_end(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
     ) -> _Result:
-        """As `call`; when the function raises, nothing will need the thread any more."""
+        """As `call`, and end the thread when the function raises; see `submit`.
+
+        Raises whatever the function raises.
+        """
         try:
             return await self.call(function, *args, **kwargs)
         except BaseException:
@@ -90,7 +102,7 @@ class EngineExecutor:
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
     ) -> _Result:
-        """Run a function where this engine runs, after what runs there now."""
+        """Run a function where this engine runs, after earlier ones; see `EngineThread.submit`."""
         if self.is_brief:
             return function(*args, **kwargs)
         return await self.thread.call(function, *args, **kwargs)

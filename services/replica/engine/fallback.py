@@ -35,7 +35,8 @@ class CompiledFallback:
     ) -> None:
         """Programs are kept below `cache_dir`; an export may take `timeout_s`."""
         self._device = device
-        self._store_url, self._cache_dir = store_url, cache_dir
+        self._store_url = store_url
+        self._cache_dir = cache_dir
         self._num_threads = num_threads
         self._timeout_s = timeout_s
 
@@ -48,7 +49,7 @@ class CompiledFallback:
         """
         if reason := FallbackEngine.unavailable_reason():
             raise EngineError(f"no fallback for model '{model.name}': {reason}")
-        # A child would need seconds to say the same.
+        # A child would need seconds for the same result.
         if strings := strings_among(model.master.inputs, model.master.outputs):
             raise EngineError(
                 f"no fallback for model '{model.name}': {strings} is strings (BYTES), which torch "
@@ -96,7 +97,7 @@ class CompiledFallback:
 
 
 def _by_default(model: ModelVersion) -> str:
-    """Log that a recipe does not say which shapes to serve, which the graph may not support."""
+    """Log that a recipe has no shapes to serve, which the graph may not support."""
     if model.recipe.buckets:
         return ""
     asked = " or ".join(ranges_text(bucket.dims) for bucket in model.buckets)

@@ -38,7 +38,9 @@ class HangWatch:
             end: called once, when an engine holds the loop longer than a run may take.
             period_s: between two looks.
         """
-        self._replica, self._end, self._period_s = replica, end, period_s
+        self._replica = replica
+        self._end = end
+        self._period_s = period_s
         self._has_stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
 

@@ -1,4 +1,4 @@
-"""An engine that is loaded and warm, with what reports and metrics say of it."""
+"""An engine that is loaded and warm, with its facts for reports and metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
 """From a published engine, or the master, to an engine that is checked, loaded and warm here.
 
-Everything blocks. Which engine it is, and what comes after one that fails, `choice.py` says.
+Everything blocks. `choice.py` decides which engine it is, and what comes after one that fails.
 """
 
 import logging
@@ -62,8 +62,10 @@ class EngineLoader:
     ) -> None:
         """Take the parts; nothing is read yet."""
         self._registry = registry
-        self._model, self._device = model, device
-        self._fallback, self._checker = fallback, checker
+        self._model = model
+        self._device = device
+        self._fallback = fallback
+        self._checker = checker
         self._num_threads = num_threads
         self._clock = clock
 
@@ -74,7 +76,8 @@ class EngineLoader:
             EngineError: its kind cannot run here.
             StoreError, NotFoundError, OSError: the files cannot be had.
         """
-        start_s, kind = self._clock(), engine.manifest.key.kind
+        start_s = self._clock()
+        kind = engine.manifest.key.kind
         if reason := engine_class(kind).unavailable_reason():
             raise EngineError(f"engine kind {kind} cannot run here: {reason}")
         spec = LoadSpec(
@@ -89,7 +92,9 @@ class EngineLoader:
 
     def load(self, fetched: FetchedEngine) -> LoadedEngine:
         """Check, load and warm an engine; raises whatever its library does."""
-        start_s, chosen, key = self._clock(), fetched.engine, fetched.engine.manifest.key
+        start_s = self._clock()
+        chosen = fetched.engine
+        key = fetched.engine.manifest.key
         self._checker.check(fetched.spec, self._model.recipe.inputs)
         engine = engine_class(key.kind).load(fetched.spec)
         longest_run_s = self._warm(engine, key.buckets)
@@ -123,7 +128,8 @@ class EngineLoader:
         Raises:
             EngineError, StoreError, NotFoundError, OSError: there can be none.
         """
-        start_s, buckets = self._clock(), self._model.buckets
+        start_s = self._clock()
+        buckets = self._model.buckets
         logger.warning(
             "model '%s' version %d serves on the fallback: %s",
             self._model.name,
@@ -185,7 +191,8 @@ class EngineLoader:
 
         Returns the seconds of the longest of these runs, the first one of each not counted.
         """
-        specs, recipe = self._model.master.inputs, self._model.recipe
+        specs = self._model.master.inputs
+        recipe = self._model.recipe
         longest_s = 0.0
         try:
             for sizes in warm_up_sizes(specs, buckets):

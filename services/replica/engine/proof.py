@@ -48,8 +48,10 @@ class EngineProof:
             most_wait_s: see the class.
             clock: monotonic seconds.
         """
-        self._worker, self._samples_of = worker, samples_of
-        self.most_wait_s, self._clock = most_wait_s, clock
+        self._worker = worker
+        self._samples_of = samples_of
+        self.most_wait_s = most_wait_s
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._fault: tuple[EngineExecutor, EngineError] | None = None
         self._passed: EngineExecutor | None = None
@@ -81,7 +83,8 @@ class EngineProof:
         return self._passed is self._worker.executor and self._clock() < self._rest_until_s
 
     async def _prove(self) -> None:
-        executor, began_s = self._worker.executor, self._clock()
+        executor = self._worker.executor
+        began_s = self._clock()
         try:
             await self._worker.prove(self._samples_of(executor.buckets))
         except EngineError as error:

@@ -13,7 +13,16 @@ from services.contracts.model.recipe import Bucket, InputRecipe, InputRole
 def sample_inputs(
     specs: Iterable[TensorSpec], recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
 ) -> dict[str, Array]:
-    """Valid inputs of these sizes: masks mark everything valid, values are the least or first."""
+    """Valid inputs of these sizes: masks mark everything valid, values are the least or first.
+
+    Args:
+        specs: of the inputs.
+        recipes: by input; one without a recipe gets values of its datatype.
+        sizes: by name of dynamic dimension.
+
+    Returns:
+        Arrays by input name, in the model's shapes.
+    """
     return {spec.name: _sample(spec, recipes.get(spec.name), sizes) for spec in specs}
 
 

@@ -37,7 +37,8 @@ class Standby:
             keep_s: how long an engine stays after its last use; 0 keeps none.
             close_timeout_s: how long engines that close are waited for.
         """
-        self._keep_s, self._close_timeout_s = keep_s, close_timeout_s
+        self._keep_s = keep_s
+        self._close_timeout_s = close_timeout_s
         self._held: StandbyEngine | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closings: set[asyncio.Task[None]] = set()
@@ -69,7 +70,7 @@ class Standby:
         return held
 
     async def drop(self) -> None:
-        """Close what is held, and wait until no engine is closing any more, but not for ever."""
+        """Close what is held, and wait until no engine is closing any more, up to a limit."""
         self._close(self.take())
         # Not `gather`, which would cancel them with the waiting task.
         if self._closings:

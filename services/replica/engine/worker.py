@@ -86,7 +86,8 @@ class EngineWorker:
         """
         self.executor = executor
         self._standby = standby or Standby()
-        self._on_return, self._second_look_s = on_return, second_look_s
+        self._on_return = on_return
+        self._second_look_s = second_look_s
         self._clock = clock
         self._current: _Run | None = None
         self._known_shapes: tuple[EngineExecutor, JoinRules, RunShapes] | None = None
@@ -245,7 +246,7 @@ class EngineWorker:
             raise EngineError(words)
 
     async def _fault(self, executor: EngineExecutor, inputs: Mapping[str, Array]) -> str:
-        """What an engine says to inputs that are known to be good; "" when it runs them."""
+        """The error of an engine for inputs that are known to be good; "" when it runs them."""
         try:
             async with asyncio.timeout(executor.stall_s):
                 await self._sample_run(executor, inputs)
@@ -291,7 +292,7 @@ class EngineWorker:
         return result
 
     def _count_run(self, executor: EngineExecutor, *, has_failed: bool) -> None:
-        # An engine that was replaced says nothing of the one in use.
+        # A replaced engine's outcome is none of the one in use.
         if executor is self.executor:
             self._num_failures_in_a_row = self._num_failures_in_a_row + 1 if has_failed else 0
 

@@ -91,7 +91,8 @@ class ControlLink:
             try:
                 # A new one each time: certificates and tokens are rotated.
                 async with self._dialer.aio_channel(self._address) as channel:
-                    attach, metadata = FleetControlStub(channel).Attach, self._dialer.metadata()
+                    attach = FleetControlStub(channel).Attach
+                    metadata = self._dialer.metadata()
                     async for command in attach(self._reports(), metadata=metadata):
                         self._obey(command)
                 if self._closing.is_set():

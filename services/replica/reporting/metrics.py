@@ -30,13 +30,15 @@ class ReplicaMetrics:
         self._labels = {"model": model, "version": version}
         self._place = self._labels | {"generation": generation}
         self._in_use: LoadedEngine | None = None
-        self._rows, self._busy_s = 0, 0.0
+        self._rows = 0
+        self._busy_s = 0.0
         self._observe_rows = recorder.observer(catalog.BATCH_SIZE, **self._labels)
         # Of each stage, by the engine in use: nothing runs before there is one.
         self._observe_queued_s = self._observe_forming_s = self._observe_pad_s = _NOTHING
         self._observe_compute_s = self._observe_reply_s = _NOTHING
         self._observe_size: dict[str, Observer] = {}
-        self._real, self._padded = 0, 0
+        self._real = 0
+        self._padded = 0
 
     def engine_changed(self, loaded: LoadedEngine) -> None:
         """Another engine serves from now on; a fallback is counted with its reasons."""

@@ -1,4 +1,4 @@
-"""What a replica says of itself to the controller."""
+"""What a replica reports to the controller."""
 
 import os
 import socket
@@ -19,7 +19,16 @@ def report_from_replica(
     addresses: Sequence[str],
     token: bytes,
 ) -> fleet.ReplicaReport:
-    """The whole truth of now; an engine is named once it serves."""
+    """The whole state of a replica now; its engine is named once it serves.
+
+    Args:
+        replica: whose state is read.
+        model: that it serves.
+        device: that it runs on.
+        replica_id: unique in the fleet, also over restarts.
+        addresses: of its data port, for gateways of this host and of others.
+        token: that a gateway has to send in HELLO.
+    """
     report = fleet.ReplicaReport(
         replica_id=replica_id,
         model_name=model.name,

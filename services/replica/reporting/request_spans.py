@@ -45,7 +45,13 @@ class RequestSpans:
     def watched(
         self, trace: str, finish: _Finish[_Answer], on_failure: _OnFailure
     ) -> tuple[_Finish[_Answer], _OnFailure]:
-        """What is called when a request ends; the same as before when it is not traced."""
+        """Callbacks of a request that also end its spans; the given ones when it is not traced.
+
+        Args:
+            trace: the `trace` field of its frame.
+            finish: makes the answer of the outputs.
+            on_failure: is called with the error; None for a request that was cancelled.
+        """
         carried = carried_trace(trace)
         if carried is None:
             return finish, on_failure
@@ -125,6 +131,7 @@ class RequestSpans:
         from opentelemetry.trace import Link
 
         queue = self._tracing.span("queue", span, begin_ns=traced.arrived_ns)
+        # The begin is computed back from the end by two clocks, and may lie before the arrival.
         queue.end(max(began_ns, traced.arrived_ns))
         computes_ns = began_ns + round(times.compute_input_s * _NS)
         links = (Link(batch.get_span_context()),)

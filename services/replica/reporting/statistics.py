@@ -64,9 +64,12 @@ class Statistics:
         self, name: str, version: str, *, wall_clock: Callable[[], float] = time.time
     ) -> None:
         """Start from zero; `wall_clock` gives seconds since the epoch."""
-        self._name, self._version = name, version
+        self._name = name
+        self._version = version
         self._wall_clock = wall_clock
-        self._success, self._fail, self._queue = _Total(), _Total(), _Total()
+        self._success = _Total()
+        self._fail = _Total()
+        self._queue = _Total()
         self._compute = _Compute()
         self._by_rows: dict[int, _Compute] = defaultdict(_Compute)
         self._num_rows = 0

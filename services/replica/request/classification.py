@@ -23,6 +23,11 @@ def num_classes_from_parameters(
 ) -> int:
     """How many classes of an output are wanted; 0 for the output itself.
 
+    Args:
+        parameters: of the requested output.
+        spec: of that output.
+        model: for the message.
+
     Raises:
         InvalidRequestError: it is no number above 0, or the output has no numbers.
     """
@@ -43,8 +48,16 @@ def num_classes_from_parameters(
 def classified(values: Array, num_classes: int, *, has_rows: bool) -> tuple[tuple[int, ...], bytes]:
     """Shape and raw bytes of the largest values, each as `value:index`, largest first.
 
-    With rows, each row has its own; indices count a row's values as if it were flat. Among
-    equal values the first comes first, and what is no number comes last.
+    Among equal values the first comes first, and NaN comes last.
+
+    Args:
+        values: one output, of numbers.
+        num_classes: at least 1; fewer are returned where there are fewer values.
+        has_rows: the first dimension is the batch: each row has its own, and indices count within a
+            row as if it were flat.
+
+    Returns:
+        Shape [rows, classes] or [classes], and BYTES tensor contents.
 
     Raises:
         InvalidRequestError: more than can be sorted and written while all other requests wait.

@@ -1,8 +1,8 @@
 """Request bytes to checked arrays; the way back is `response.py`.
 
-A request's life here: cut off the raw tensor bytes, parse the rest, check names, types,
+The stages of a request: cut off the raw tensor bytes, parse the rest, check names, types,
 shapes and byte counts, view the bytes as arrays, check the values that the recipe limits.
-Every refusal says what was expected and what was found.
+Every refusal has what was expected and what was found.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ class InferCall(NamedTuple):
         timeout_s: longest wait in the queue that the client allows; None for any.
         priority: 1 is the highest; 0 when the client names none.
         classes: how many of an output's largest values are wanted in its place, by its name.
-        rooms: bytes that an output may have at most, by its name, where the request says so.
+        rooms: bytes that an output may have at most, by its name, where the request has a bound.
     """
 
     inputs: Mapping[str, Array]
@@ -75,7 +75,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """All that a request says beside its id and its tensors' bytes, checked."""
+    """All of a request beside its id and its tensors' bytes, checked."""
 
     tensors: tuple[_Tensor, ...]
     sizes: Mapping[str, int]
@@ -100,7 +100,7 @@ def call_from_request(
             raising.
 
     Raises:
-        InvalidRequestError: anything in the request is wrong; says expected and got.
+        InvalidRequestError: anything in the request is wrong; with expected and got.
         UnsupportedFeatureError: the request asks for something that is not offered.
         NotFoundError: the request is for another model or version.
     """
@@ -186,6 +186,7 @@ def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
 def _inputs_from_raw(
     head: _Head, raw_contents: Sequence[memoryview], signature: Signature
 ) -> dict[str, Array]:
+    # KServe v2 assigns raw contents to inputs by their position alone.
     if len(raw_contents) != len(head.tensors):
         raise InvalidRequestError(
             f"expected {len(head.tensors)} raw_input_contents, one for each input, for model "
@@ -253,7 +254,8 @@ def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
             f"inference input '{tensor.name}' for model '{model}': expected datatype "
             f"{spec.datatype}, got {tensor.datatype or 'none'}"
         )
-    wanted, found = spec.wire_shape, tuple(tensor.shape)
+    wanted = spec.wire_shape
+    found = tuple(tensor.shape)
     is_positive = all(dim >= 0 for dim in found)
     fits = len(wanted) == len(found) and all(
         want in (-1, got) for want, got in zip(wanted, found, strict=True)

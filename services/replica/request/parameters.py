@@ -51,7 +51,12 @@ def priority_from_parameters(parameters: Parameters, model: str) -> int:
 
 
 def check_tensor_parameters(parameters: Parameters, tensor: str, model: str) -> None:
-    """Refuse what a tensor may not ask for.
+    """Refuse parameters that a tensor cannot have here.
+
+    Args:
+        parameters: of an input or a requested output.
+        tensor: its name, for the message.
+        model: its name, for the message.
 
     Raises:
         UnsupportedFeatureError: shared memory, which the gateway would have resolved.

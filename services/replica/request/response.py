@@ -34,6 +34,11 @@ def response_from_outputs(
 ) -> bytes:
     """Encode a call's outputs as a serialised ModelInferResponse.
 
+    Args:
+        call: has the wanted outputs, in order, and the bytes that shared memory has room for.
+        outputs: of the engine by name, without padding.
+        signature: of the model.
+
     Raises:
         EngineError: an output is missing, has another datatype than the model's, or strings
             that are none.
@@ -55,7 +60,9 @@ def _response_with_classes(call: InferCall, arrays: Sequence[Array], signature: 
     contents: list[bytes | memoryview] = []
     for name, array in zip(call.outputs, arrays, strict=True):
         spec = signature.outputs[name]
-        datatype, shape, raw = spec.datatype, array.shape, _raw(array)
+        datatype = spec.datatype
+        shape = array.shape
+        raw = _raw(array)
         if num := call.classes.get(name):
             has_rows = signature.batch_dim is not None and spec.shape[:1] == (signature.batch_dim,)
             shape, raw = classified(array, num, has_rows=has_rows)
@@ -91,7 +98,8 @@ def _checked_output(name: str, outputs: Mapping[str, Array], signature: Signatur
         raise EngineError(
             f"engine of model '{signature.name}' gave no output '{name}'; got {list(outputs)}"
         )
-    array, wanted = outputs[name], signature.outputs[name].datatype
+    array = outputs[name]
+    wanted = signature.outputs[name].datatype
     if array.dtype != NUMPY_FROM_DATATYPE[wanted]:
         found = DATATYPE_FROM_NUMPY.get(array.dtype, str(array.dtype))
         raise EngineError(

@@ -70,7 +70,7 @@ class Signature:
         """Refuse dynamic dimensions that no bucket takes, alike for every kind of engine.
 
         Raises:
-            InvalidRequestError: says the sizes found and those allowed.
+            InvalidRequestError: with the sizes found and those allowed.
         """
         may_be_empty = dims_that_may_be_empty(self.buckets)
         for dim, size in sizes.items():
@@ -79,7 +79,8 @@ class Signature:
                     f"dimension '{dim}' for model '{self.name}': expected at least 1, got {size}"
                     + ("" if dim == self.batch_dim else "; a recipe's min of 0 lets it be empty")
                 )
-        max_rows, rows = self.max_rows, self.rows(sizes)
+        max_rows = self.max_rows
+        rows = self.rows(sizes)
         if 0 < max_rows < rows:
             raise InvalidRequestError(
                 f"inference request batch-size must be <= {max_rows} for '{self.name}', got {rows}"
@@ -91,7 +92,7 @@ class Signature:
         """Refuse integers that graph or recipe do not allow: no engine may look them up.
 
         Raises:
-            InvalidRequestError: says input, place, the value found and those allowed.
+            InvalidRequestError: with input, place, the value found and those allowed.
         """
         for name, limits in self.limits.items():
             if (place := limits.first_outside(inputs[name])) is not None:
@@ -119,8 +120,13 @@ class Signature:
 def fits(bucket: Bucket, sizes: Mapping[str, int], growing: Collection[str]) -> bool:
     """Whether a bucket takes sizes: no larger ones, and smaller ones only where they may grow.
 
-    Padding anything else would change the answer, whatever kind of engine it is for. What is
-    empty does not grow: then the bucket has to begin there.
+    Padding anything else would change the answer, whatever kind of engine it is for. An empty
+    dimension does not grow: the bucket has to begin at 0 there.
+
+    Args:
+        bucket: with a span of each dynamic dimension.
+        sizes: of the request; dimensions that the bucket lacks are not compared.
+        growing: dimensions that may be padded.
     """
     return all(
         (min(span.min, 1) if dim in growing else span.min) <= sizes[dim] <= span.max

@@ -73,13 +73,15 @@ class DataServer:
             statistics: answers with a serialized ModelStatistics.
             token: what gateways must say in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
-            tls: what TCP ports speak; None leaves them in the clear, as unix sockets always are.
+            tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
             greeting_timeout_s: how long a peer may take for a handshake, to say HELLO, and to say
                 what memory it lends.
         """
         self.addresses: list[str] = []
-        self.infer, self.statistics = infer, statistics
-        self.token, self.max_payload_bytes = token, max_payload_bytes
+        self.infer = infer
+        self.statistics = statistics
+        self.token = token
+        self.max_payload_bytes = max_payload_bytes
         self.is_draining = False
         self.greeting_timeout_s = greeting_timeout_s
         self._tls = tls
@@ -176,7 +178,8 @@ class GatewayConnection(FrameProtocol):
         super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
         self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._server, self._register = server, register
+        self._server = server
+        self._register = register
         self._hello_timer: asyncio.TimerHandle | None = None
         self._lent: SharedBuffers | None = None
         register.add(self)
@@ -193,7 +196,7 @@ class GatewayConnection(FrameProtocol):
         self.say_hello()
 
     def check_token(self, token: bytes) -> None:
-        """Accepts a gateway that knows this replica's token."""
+        """Accepts this replica's token; raises InvalidRequestError for others."""
         wanted = self._server.token
         if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
             raise InvalidRequestError(

@@ -49,7 +49,8 @@ class MemoryPort:
         Raises:
             OSError: the address cannot be had.
         """
-        self._path, self._token = Path(memory_path(data_path)), token
+        self._path = Path(memory_path(data_path))
+        self._token = token
         self._greeting_timeout_s = greeting_timeout_s
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -133,7 +134,7 @@ class MemoryPort:
         peer.close()
 
     def _taken(self, peer: socket.socket) -> tuple[bytes, mmap.mmap, mmap.mmap]:
-        """What the peer lends; raises InvalidRequestError for anything but what a gateway says."""
+        """What the peer lends; raises InvalidRequestError for anything but a gateway's offer."""
         greeting, descriptors, _, _ = socket.recv_fds(peer, GREETING.size, _NUM_DESCRIPTORS)
         try:
             if len(greeting) != GREETING.size or len(descriptors) != _NUM_DESCRIPTORS:

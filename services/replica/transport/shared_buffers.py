@@ -12,13 +12,16 @@ from services.contracts.transport.lent_memory import UNIT_BYTES
 class SharedBuffers:
     """An arena that this process may read, for as long as anything here refers to it.
 
-    Its end, which is that of the last view too, closes the socket that says so to the gateway.
+    It ends with the last view, and closes the socket then: for the gateway all slots are free
+    again.
     """
 
     def __init__(self, descriptor: int, arena: mmap.mmap, ledger: mmap.mmap) -> None:
         """Take over the descriptor of that socket; the ledger has a byte for each UNIT_BYTES."""
         # No socket object: in garbage it may be finalized before this is, and complain.
-        self._descriptor, self._arena, self._ledger = descriptor, arena, memoryview(ledger)
+        self._descriptor = descriptor
+        self._arena = arena
+        self._ledger = memoryview(ledger)
 
     def view(self, begin: int, size: int) -> memoryview:
         """The request at that place; the slot goes back when nothing refers to it.

@@ -1,4 +1,4 @@
-"""A TCP port whose connections speak the fleet's TLS before anything else.
+"""A TCP port whose connections begin with the fleet's TLS handshake.
 
 Unlike asyncio's own servers it takes the newest certificate for each connection, and says of
 each one that it refuses who it was and why; a peer without TLS gets the reason in the clear.
@@ -50,7 +50,8 @@ class TlsPort:
         self._listening = socket.create_server((host, port), family=family)
         self._listening.setblocking(False)
         self.port = int(self._listening.getsockname()[1])
-        self._tls, self._accepted = tls, accepted
+        self._tls = tls
+        self._accepted = accepted
         self._handshake_timeout_s = handshake_timeout_s
         self._shaking: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._accept(), name="TLS data port")

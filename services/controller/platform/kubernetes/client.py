@@ -132,7 +132,7 @@ def status_code(error: Exception) -> int | None:
 
 
 def explained(error: Exception, verb: str, resource: str, where: str) -> SmeltError:
-    """The error as one of ours: what was tried, where, what came back, what mends it.
+    """The error as a SmeltError: what was tried, where, what came back, and the fix.
 
     Args:
         error: what lightkube raised.

@@ -73,7 +73,8 @@ def match_expressions(node_class: NodeClass) -> list[dict[str, Any]]:
     """
     if Generation.parse(node_class.generation).platform is Platform.CPU:
         return []
-    device, driver = node_class.device, node_class.driver
+    device = node_class.device
+    driver = node_class.driver
     wanted = {
         PRODUCT_LABEL: [device, device + _SHARED] if device else [],
         DRIVER_LABEL: [driver] if driver else [],

@@ -29,7 +29,16 @@ _GPU_TOLERATION = {"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSched
 
 
 def job_for(task: BuildTask, template: JobTemplate, image: str = "") -> dict[str, Any]:
-    """The Job that runs a task; an image given here wins over the template's."""
+    """The Job that runs a task.
+
+    Args:
+        task: gives name, labels, arguments and time limit.
+        template: of the operator; it is copied.
+        image: replaces the template's; "" leaves that.
+
+    Raises:
+        InvalidRequestError: the template has no container that builds.
+    """
     # Every task fills in a copy: the template is shared by all of them, and by several threads.
     job = copy.deepcopy(template.job)
     labels = _labels(task)

@@ -75,7 +75,7 @@ def checked_job(document: Any) -> dict[str, Any]:
 
 
 def compiler_container(pod: dict[str, Any]) -> dict[str, Any]:
-    """The container that builds: the one of that name, or the only one."""
+    """The container that builds: the one named so, or the only one. Raises InvalidRequestError."""
     containers: list[dict[str, Any]] = pod.get("containers") or []
     named = [c for c in containers if c.get("name") == COMPILER_CONTAINER]
     if len(found := named or containers) != 1:

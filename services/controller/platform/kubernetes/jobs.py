@@ -98,7 +98,7 @@ class KubernetesJobs:
             logger.info("created Job %s: %s", task.name, task.reason)
 
     def _take_over(self, task: BuildTask, job: Any) -> None:
-        """Leave the Job that has a task's name as it is; one that is over makes room."""
+        """Leave the Job that has a task's name as it is; one that is over is deleted."""
         known = self._find(task.name)
         if known is None:
             raise InvalidRequestError(

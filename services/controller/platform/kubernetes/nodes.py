@@ -92,7 +92,7 @@ class KubernetesNodes:
         self._watches = self._watches_of(client)
         portal = self._running.enter_context(start_blocking_portal(name="kubernetes-nodes"))
         watching = portal.start_task_soon(self._watch, client)
-        # Runs before the portal's own exit, which waits for this task for ever.
+        # Runs before the portal's own exit, which waits for this task without a limit.
         self._running.callback(watching.cancel)
 
     def stop(self) -> None:

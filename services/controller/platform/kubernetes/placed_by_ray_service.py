@@ -16,7 +16,8 @@ class PlacedByRayService:
 
     def __init__(self, state: FleetState, num_wanted: Callable[[str, int], int | None]) -> None:
         """`state` has the replicas that attached; `num_wanted` how many are asked for."""
-        self._state, self.num_wanted = state, num_wanted
+        self._state = state
+        self.num_wanted = num_wanted
 
     def start(self) -> None:
         """Nothing to start."""

@@ -25,7 +25,7 @@ class Settling(Generic[_SeenT]):
         return dict(self._settled or {})
 
     def observe(self, seen: Mapping[str, _SeenT], now_s: float) -> None:
-        """Take in the whole world as it is now; the first is believed at once."""
+        """Take all nodes as they are now; the first state counts at once."""
         if self._settled is None:
             self._settled = dict(seen)
             return
@@ -38,7 +38,7 @@ class Settling(Generic[_SeenT]):
                 self._pending[name] = (new, now_s)
 
     def settle(self, now_s: float) -> None:
-        """Believe what has lasted."""
+        """Accept what has lasted."""
         if self._settled is None:
             return
         for name, (new, since_s) in list(self._pending.items()):

@@ -109,7 +109,7 @@ class ObjectWatch(Generic[_ReadT]):
                     await self._list()
                 await self._follow()
             except Exception as error:
-                # Everything: a thread that ended here would leave the fleet as it was for ever.
+                # Everything: if this thread ended here, the nodes would never change again.
                 # A server that cannot be reached sends no event when it is there again.
                 await asyncio.sleep(self._note(error))
 

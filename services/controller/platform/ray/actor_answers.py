@@ -1,7 +1,7 @@
 """The status of build tasks by the answers of their actors, and by missing answers.
 
-A lost connection is no failure of the build behind it, and a dead node none of what was built
-there. Only an actor that died on a node that is alive counts as failed.
+A lost connection is no failure of the build behind it, and a lost node none of what was built
+there. Only an actor that ended on a node that Ray calls alive counts as failed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ _NODE_DEATH_S = 5.0
 
 
 class ActorAnswers:
-    """Asks the actors; remembers where each one is, and since when one is dead."""
+    """Polls the actors; keeps the node of each one, and since when one has ended."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -75,14 +75,14 @@ class ActorAnswers:
             # For an actor that Ray ended so there is no ActorDiedError.
             return _failed(error, "Ray ended it, as its node was out of memory")
         except faults.RayError as error:
-            # Its connection is lost for a moment; when it is dead, Ray raises ActorDiedError.
+            # Its connection is lost for a moment; once it has ended, Ray raises ActorDiedError.
             return TaskStatus(state=TaskState.RUNNING, detail=_words(error))
         if code is None:
             return TaskStatus(state=TaskState.RUNNING)
         return TaskStatus(state=TaskState.ENDED, detail=detail, is_failed=code != 0)
 
     def _dead(self, name: str, error: Any) -> TaskStatus:
-        """Failed, unless its node died with it; that is looked at for a while."""
+        """Failed, unless its node was lost too, which Ray may report a little later."""
         if error.actor_init_failed:
             return _failed(error)
         node = self._nodes.get(name, "")

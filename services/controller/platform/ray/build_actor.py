@@ -39,7 +39,8 @@ class BuildActor:
         """
         configure_logging("build")
         logger.setLevel(logging.DEBUG)
-        self._last_line, self._node = "", _node()
+        self._last_line = ""
+        self._node = _node()
         self._code: int | None = None
         simulated = _simulated_generation() if is_on_device else ""
         if simulated:
@@ -65,7 +66,7 @@ class BuildActor:
         with subprocess.Popen(
             [*command, "--parent-pid", str(os.getpid())],
             # Found there by `-m`, also by the processes that the compiler starts. Those end with
-            # it, and it ends with this actor, however that dies.
+            # it, and it ends with this actor, however that ends.
             cwd=Path(services.__path__[0]).parent,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

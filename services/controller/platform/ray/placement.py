@@ -1,4 +1,4 @@
-"""Why Ray places a replica nowhere, for people: what it wants, what nodes have, what holds it."""
+"""Why Ray places a replica nowhere, for people: what it needs, what nodes have, what holds it."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _RESOURCES = ("GPU", "CPU")
 
 
 def waiting_replicas(message: str) -> tuple[int, str] | None:
-    """How many replicas wait for a node, and what each wants; None when none does.
+    """How many replicas wait for a node, and what each needs; None when none does.
 
     Args:
         message: of Serve, about a deployment.
@@ -35,7 +35,7 @@ def unplaced_words(
     free: Mapping[str, Mapping[str, float]],
     holders: Sequence[tuple[str, int]],
 ) -> str:
-    """Why replicas are placed nowhere; "" where a node has room, and is only slow to start them.
+    """Why replicas are placed nowhere; "" where a node has the resources and is only slow.
 
     Args:
         num_replicas: that wait.
@@ -46,9 +46,10 @@ def unplaced_words(
         holders: applications with replicas on that generation, and how many each has.
     """
     there = [
-        node for node in nodes
+        node
+        for node in nodes
         if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == generation
-    ]  # fmt: skip
+    ]
     amounts: dict[str, float] = json.loads(wanted)
     if any(_has_room(amounts, free.get(node["NodeID"], {})) for node in there):
         return ""

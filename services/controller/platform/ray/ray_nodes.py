@@ -15,7 +15,8 @@ _FIX = 'start it by: ray start --labels "$(smelt node-labels)" ...'
 
 
 # A build has the memory of a master, its float64 reference and a compiler.
-_CORES_PER_BUILD, _GIB_PER_BUILD = 2, 8
+_CORES_PER_BUILD = 2
+_GIB_PER_BUILD = 8
 
 
 def num_builds(node: Mapping[str, Any]) -> int:
@@ -73,11 +74,15 @@ class RayNodes:
             found = NodeClass.from_labels(node.get("Labels") or {})
             fault = "has no label smelt.dev/generation"
         except InvalidRequestError as error:
-            found, fault = None, str(error)
+            found = None
+            fault = str(error)
         if found is None and node["NodeID"] not in self._warned:
             self._warned.add(node["NodeID"])
             logger.warning(
                 "Ray node %s at %s is not used: it %s; %s",
-                node["NodeID"][:12], node["NodeManagerAddress"], fault, _FIX,
-            )  # fmt: skip
+                node["NodeID"][:12],
+                node["NodeManagerAddress"],
+                fault,
+                _FIX,
+            )
         return found

@@ -46,7 +46,7 @@ class RayBuildLauncher:
         self._options = ["--store-url", store_url, "--cache-dir", cache_dir]
         self._options += ["--num-threads", str(num_threads), *extra_arguments]
         self._answers = ActorAnswers(clock)
-        # By name, those of this process: of an actor that died, Ray forgets the name.
+        # By name, those of this process: of an actor that ended, Ray forgets the name.
         self._launched: dict[str, Any] = {}
 
     @property

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_PREFIX, _SEPARATOR = "smelt", ":"
+_PREFIX = "smelt"
+_SEPARATOR = ":"
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 _CONNECT_S = 10.0
 # The message of Ray's cloudpickle.
@@ -38,7 +39,8 @@ class RayServeFleet:
             address: of the cluster; `auto` finds one of this host.
             replica_app: import path of what makes a Serve application.
         """
-        self._address, self._replica_app = address, replica_app
+        self._address = address
+        self._replica_app = replica_app
         self._submission = threading.Lock()
 
     def start(self) -> None:
@@ -62,7 +64,10 @@ class RayServeFleet:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
-        """Submit the application that the configured import path makes."""
+        """Submit the application that the configured import path makes.
+
+        Raises InvalidRequestError for an import path without such a function.
+        """
         from ray import serve
         from ray.serve.api import RunTarget
 
@@ -75,14 +80,18 @@ class RayServeFleet:
             retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
     def deployed(self) -> list[DeploymentKey]:
-        """Ask Serve for its applications."""
+        """Serve's applications that are Smelt's."""
         from ray import serve
 
         keys = map(key_from_application, retried(serve.status).applications)
         return [key for key in keys if key is not None]
 
     def is_running(self, key: DeploymentKey) -> bool:
-        """Ask Serve for the application's status."""
+        """Whether Serve calls the application running.
+
+        Raises:
+            NotReadyError: it was deleted, or Serve gave its deployment up; with Serve's reason.
+        """
         from ray import serve
         from ray.serve.schema import ApplicationStatus
 
@@ -160,11 +169,11 @@ def application_name(key: DeploymentKey) -> str:
 
 
 def retried(ask: Callable[[], _T]) -> _T:
-    """Ask Serve, again where another thread uses its pickler.
+    """Call Serve, again where another thread uses its pickler.
 
-    Each configuration of Serve's, a status holds one too, registers the same module with the
-    pickler and takes it away; a lock over all would have a submission that hangs keep every
-    caller waiting.
+    Each Serve configuration, and so each status, registers one module with the pickler and
+    unregisters it. A lock around all calls would let one submission that hangs block every caller.
+    Raises whatever `ask` raises.
     """
     for _ in range(_MAX_PICKLER_CLASHES):
         try:
