@@ -210,6 +210,7 @@ class BuildLoop:
         served = frozenset((e.model, e.version, e.generation) for e in serving_of(snapshot))
         view = replace(view, served=served)
         decision = decide(view, utc_now(), self._pace.retry)
+        self._refusals.keep(task.name for task in (*decision.tasks, *decision.queued))
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
         seen = replace(view, waiting=self._waits.long)
@@ -245,7 +246,6 @@ class BuildLoop:
             # One class of nodes that takes no task must not keep the others from theirs.
             self._refusals.note(task.name, str(error))
             return None
-        self._refusals.forget(task.name)
         logger.info(
             "task %s launched for %s version %d on %s: %s",
             task.name, task.model, task.version, task.node_class.generation, task.reason,

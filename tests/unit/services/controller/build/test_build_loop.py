@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.errors import StoreError
 from services.contracts.events import EventKind
 from services.contracts.hardware import node_class
 from services.contracts.hardware.kinds import EngineKind
@@ -13,6 +14,7 @@ from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.key_status import RetryPolicy
+from services.controller.interfaces import BuildTask
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_loops import (
     AT_ONCE,
@@ -146,6 +148,28 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
     finally:
         running.cancel()
     assert len(worker.launched) == 3
+
+
+class RefusingWorker(world.InstantWorker):
+    """A BuildLauncher that takes no task, and counts them."""
+
+    num_refused = 0
+
+    def launch(self, task: BuildTask) -> None:
+        self.num_refused += 1
+        raise StoreError("exceeded quota: jobs")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_refusal_is_forgotten_once_nothing_wants_the_task(registry: Registry) -> None:
+    worker, nodes = RefusingWorker(registry), Nodes(world.pool())
+    loop = loop_on(registry, worker, nodes, clock=lambda: 0.0)
+    for _ in range(2):
+        await loop.sync()
+    assert worker.num_refused == 1
+    for nodes.known in ([], [world.pool()]):
+        await loop.sync()
+    assert worker.num_refused == 2
 
 
 async def _until_told(registry: Registry, kind: EventKind) -> None:
