@@ -182,7 +182,7 @@ class BuildLoop:
             snapshot = self._state.snapshot()
             decision, view = await asyncio.to_thread(self._sync_blocking, snapshot)
         self._state.set_builds(builds_shown(view.running, decision.queued))
-        marks = _engine_marks(view)
+        marks = view.marks
         if self._engine_marks not in (None, marks):
             self._on_store_changed()
         self._engine_marks = marks
@@ -271,12 +271,6 @@ class BuildLoop:
                 # Each sync records it too: nothing is lost meanwhile.
                 logger.exception("the watch on the fleet failed; it begins again")
                 await asyncio.sleep(self._pace.resync_s)
-
-
-def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
-    """What changes with each engine, proof and joint run: replicas select by all three."""
-    runs = ((master, run.created_at) for master, known in view.runs.items() for run in known)
-    return frozenset([*((e.digest, e.proof.created_at) for e in view.engines.values()), *runs])
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

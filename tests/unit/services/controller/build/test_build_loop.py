@@ -64,13 +64,15 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     assert kinds[EventKind.BUILD_FAILED] == 3
 
 
+@pytest.mark.parametrize("created_at", [timestamp(utc_now()), "2099-01-01T00:00:00.000+00:00"])
 async def test_what_could_not_be_measured_is_timed_again_until_it_is(
-    registry: Registry, worker: world.InstantWorker
+    registry: Registry, worker: world.InstantWorker, created_at: str
 ) -> None:
+    """Whatever the clock of the host that timed it shows."""
     found = iter([(0.6, 1.9), (1.3, 1.4)])
 
     def timed() -> None:
-        registry.add_joint_run(world.joint_run(*next(found), created_at=timestamp(utc_now())))
+        registry.add_joint_run(world.joint_run(*next(found), created_at=created_at))
 
     worker.timings, worker.on_timed = world.paired(0.6, 1.9), timed
     loop = loop_on(registry, worker)
@@ -81,6 +83,16 @@ async def test_what_could_not_be_measured_is_timed_again_until_it_is(
     assert next(found, None) is None
     await settled(loop_on(registry, worker), worker)
     assert len(worker.launched) == 3, "it is measured now"
+
+
+async def test_a_compiler_whose_clock_is_slow_does_not_hurry_a_timing(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    worker.timings = world.paired(0.6, 1.9)
+    pace = BuildPace(nodes_gone_after_s=0.0)
+    loop = BuildLoop(registry, Nodes(world.pool()), worker, FleetState("", 0), pace=pace)
+    await settled(loop, worker)
+    assert len(worker.launched) == 1, "its proofs are of months ago, by what they say"
 
 
 async def test_what_cannot_be_measured_at_all_is_left_alone_after_some_times(
