@@ -109,7 +109,10 @@ def _sized(
         return ServedShapes(recipe=recipe, buckets=buckets)
     # The recipe's, and no limits of the source: beyond the sizes by default nothing was run.
     buckets = buckets_of(record, recipe, {**limits, **found})
-    remarks = (f"'{name}' {each.min}..{each.max}: {why}" for name, each in found.items())
+    remarks = (
+        f"'{name}' {each.min}..{each.max}: {why}; other sizes are a recipe's: buckets"
+        for name, each in found.items()
+    )
     return ServedShapes(
         recipe=recipe.model_copy(update={"buckets": buckets}),
         buckets=buckets,

@@ -7,17 +7,21 @@ from typing import Final
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME_BYTES: Final = 16_384
 MAX_WINDOW: Final = 2**31 - 1
-# SETTINGS_INITIAL_WINDOW_SIZE of this server: a request of an image's size needs no WINDOW_UPDATE,
-# and a stream whose handler does not read holds no more than this.
-STREAM_WINDOW: Final = 4 << 20
+# Requests up to this size are received without a reservation.
+SMALL_BYTES: Final = 4 << 20
+# SETTINGS_INITIAL_WINDOW_SIZE of this server: a request without a reservation does not wait for
+# WINDOW_UPDATE, and a stream whose handler does not read holds no more than this. Windows do not
+# bound what one connection makes the server hold: `max_streams` of them are 4 GiB, and would be
+# 1 GiB at 1 MiB each. `max_unfinished_bytes` does, which counts every byte as it comes, over all
+# connections, and ends the call that goes beyond: at least 8 streams can fill their windows.
+STREAM_WINDOW: Final = SMALL_BYTES
 # The least increment of WINDOW_UPDATE.
 GRANT_BYTES: Final = STREAM_WINDOW // 2
 # Of a connection, refilled as bytes come: one stream that is not read does not stop the others.
+# What was sent and not read yet is in the buffers of sockets, and not in the server's memory.
 CONNECTION_WINDOW: Final = 64 << 20
 # SETTINGS_MAX_FRAME_SIZE: fewer frames for large requests, and as fair to small ones.
 FRAME_BYTES: Final = 1 << 20
-# Requests up to this size are received without a reservation.
-SMALL_BYTES: Final = 4 << 20
 # Of a header block, encoded.
 HEADER_BLOCK_BYTES: Final = 65_536
 MAX_CONTINUATIONS: Final = 64

@@ -48,7 +48,9 @@ class ChildLog:
         try:
             with self.path.open("rb") as file:
                 end = file.seek(0, 2)
-                file.seek(max(self.begins_at_byte, end - _MOST_BYTES))
+                # One that is shorter now was emptied meanwhile: all of it is of this run.
+                begin = self.begins_at_byte if self.begins_at_byte <= end else 0
+                file.seek(max(begin, end - _MOST_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

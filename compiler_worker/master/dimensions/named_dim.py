@@ -18,5 +18,9 @@ class NamedDim:
 
     @property
     def words(self) -> str:
-        """What it is and why, in one line."""
-        return f"took '{self.name}' for {', '.join(self.places)}, unnamed in the file: {self.basis}"
+        """What it is, why, and what to do to have it otherwise, in one line."""
+        return (
+            f"took '{self.name}' for {', '.join(self.places)}, unnamed in the file: {self.basis}; "
+            "to call it otherwise, or to tie or part dimensions, name them in the file "
+            "(torch.onnx.export: dynamic_shapes)"
+        )

@@ -79,7 +79,7 @@ def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
 def next_steps() -> Iterator[str]:
     """What a person may do now."""
     smelt = _program()
-    yield f"Ask it: {smelt} infer {MODEL} shows its inputs; README has a client in Python."
+    yield f"Ask it: {smelt} infer {MODEL}, which shows its inputs; README has a client in Python."
     yield f"Add your own model: {smelt} models add NAME FILE.onnx"
     yield f"Look at it: {smelt} why {MODEL}; with Prometheus: make run ARGS=--observe"
 

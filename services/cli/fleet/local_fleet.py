@@ -19,6 +19,7 @@ from services.cli.fleet.process_specs import controller_spec, gateway_spec, ray_
 from services.cli.fleet.stale_sockets import remove_stale_sockets
 from services.cli.fleet.supervised_process import SupervisedProcess
 from services.cli.fleet.up_options import UpOptions
+from services.cli.logs.rotation import bound, own_logs
 from services.cli.observe.local_prometheus import require_prometheus
 from services.cli.observe.observers import start_observers
 from services.cli.requests.gateway_client import require_way_in
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _WITHDRAWAL = "services.controller.withdraw"
 _WITHDRAWAL_TIMEOUT_S = 120.0
+_LOG_CHECK_S = 5.0
 # The place of a part, how many there are, and what it is.
 OnPart = Callable[[int, int, str], None]
 
@@ -174,9 +176,11 @@ class LocalFleet:
                 return
 
     def serve_until_stopped(self) -> NoReturn:
-        """Block until KeyboardInterrupt; threads start again whatever ends."""
+        """Bound the logs until KeyboardInterrupt; threads start again whatever ends."""
         while True:
-            threading.Event().wait()
+            for path in own_logs(self._settings.run_dir):
+                bound(path)
+            threading.Event().wait(_LOG_CHECK_S)
 
     def _require_free_ports(self) -> None:
         require_free(self._options.grpc_port, "--grpc-port", self._options.host)

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from services.cli.logs.rotation import own_logs
 from services.controller.platform.ray.session_logs import RAY_LOGS
 
 # What Ray itself writes: many lines about nothing that Smelt did.
@@ -48,7 +49,7 @@ class LogPlaces:
 
     def files(self) -> list[LogFile]:
         """Every file that is there now."""
-        own = [LogFile(component=path.stem, path=path) for path in self.run_dir.glob("*.log")]
+        own = [LogFile(component=path.stem, path=path) for path in own_logs(self.run_dir)]
         return sorted([*own, *self._rays()], key=lambda file: (file.component, file.path))
 
     def _rays(self) -> Iterator[LogFile]:

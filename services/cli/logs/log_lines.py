@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.logs.log_files import LogFile
+from services.cli.logs.rotation import older_part
 from services.contracts.text.words import readable_time
 
 _MOST_BYTES = 262_144
@@ -50,6 +51,7 @@ class LogReader:
     """Reads what files have that was not read before; at first at most their last 256 KiB."""
 
     def __init__(self) -> None:
+        # One below 0 is in the older part, so far from its end.
         self._positions: dict[Path, int] = {}
         self._times: dict[Path, str] = {}
 
@@ -74,15 +76,26 @@ class LogReader:
         try:
             with path.open("rb") as file:
                 end = file.seek(0, 2)
-                begin = self._positions.get(path, max(0, end - _MOST_BYTES))
-                # A file that is shorter now is another one of that name.
-                file.seek(begin := begin if begin <= end else 0)
+                begin = self._positions.get(path, end - _MOST_BYTES)
+                older = _older(path) if begin < 0 or begin > end else b""
+                # One that is shorter now was emptied, or is another one of that name.
+                begin = begin if begin <= end else min(begin - len(older), 0)
+                begin = max(begin, -len(older))
+                file.seek(max(begin, 0))
                 # What has no end yet is read again once it has one.
-                whole, newline, _ = file.read().rpartition(b"\n")
+                new = older[len(older) + min(begin, 0) :] + file.read()
         except OSError:  # it was removed
             return []
+        whole, newline, _ = new.rpartition(b"\n")
         self._positions[path] = begin + len(whole) + len(newline)
         return whole.decode(errors="replace").splitlines()
+
+
+def _older(path: Path) -> bytes:
+    try:
+        return older_part(path).read_bytes()
+    except OSError:  # it was never so large
+        return b""
 
 
 def _record_of(text: str) -> dict[str, Any]:

@@ -234,8 +234,13 @@ def _calibration(
     """What int8 is calibrated with: what the recipe names, or samples where the order decides."""
     if recipe.calibration is not None:
         return _kept(master, recipe, given.folder / recipe.calibration.path, target_dir)
-    is_order_kept = recipe.precisions == AUTO and recipe.accuracy is Accuracy.RANKING
-    if given.samples is None or not is_order_kept:
+    is_tried = recipe.precisions == AUTO and recipe.accuracy is not Accuracy.EXACT
+    if given.samples is None or not is_tried:
+        return None
+    if recipe.accuracy is not Accuracy.RANKING:
+        line.keep("no int8 engines are built: proofs compare the samples, and only with accuracy: "
+                  "ranking they calibrate int8 too; else a recipe names what does, calibration: "
+                  "{path: FILE}")  # fmt: skip
         return None
     try:
         return _kept(master, recipe, given.samples, target_dir)

@@ -185,7 +185,7 @@ class BuildLoop:
             snapshot = self._state.snapshot()
             decision, view = await asyncio.to_thread(self._sync_blocking, snapshot)
         self._state.set_builds(builds_shown(view.running, decision.queued))
-        marks = _engine_marks(view)
+        marks = view.marks
         if self._engine_marks not in (None, marks):
             self._on_store_changed()
         self._engine_marks = marks
@@ -213,6 +213,7 @@ class BuildLoop:
         served = frozenset((e.model, e.version, e.generation) for e in serving_of(snapshot))
         view = replace(view, served=served)
         decision = decide(view, utc_now(), self._pace.retry)
+        self._refusals.keep(task.name for task in (*decision.tasks, *decision.queued))
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
         seen = replace(view, waiting=self._waits.long)
@@ -248,7 +249,6 @@ class BuildLoop:
             # One class of nodes that takes no task must not keep the others from theirs.
             self._refusals.note(task.name, str(error))
             return None
-        self._refusals.forget(task.name)
         logger.info(
             "task %s launched for %s version %d on %s: %s",
             task.name,
@@ -278,12 +278,6 @@ class BuildLoop:
                 # Each sync records it too: nothing is lost meanwhile.
                 logger.exception("the watch on the fleet failed; it begins again")
                 await asyncio.sleep(self._pace.resync_s)
-
-
-def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
-    """What changes with each engine, proof and joint run: replicas select by all three."""
-    runs = ((master, run.created_at) for master, known in view.runs.items() for run in known)
-    return frozenset([*((e.digest, e.proof.created_at) for e in view.engines.values()), *runs])
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

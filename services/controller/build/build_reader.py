@@ -75,7 +75,8 @@ class ViewReader:
         # clock, which may be hours off.
         self._num_seen: dict[str, int] = {}
         self._seen_at: dict[str, datetime] = {}
-        self._is_first_look = True
+        self._marked_at: dict[tuple[str, str], datetime | None] = {}
+        self._began_at: datetime | None = None
         # What could not be read of models and tasks, by what it is about: logged once.
         self._logged: dict[str, str] = {}
 
@@ -113,23 +114,27 @@ class ViewReader:
         )
         self._settled = {d: known for d, known in self._settled.items() if d in view.records}
         self._attempted &= view.records.keys()
-        self._note_attempts(view.records)
-        view = replace(view, seen_at=self._seen_at)
+        self._note_what_is_new(view)
+        view = replace(
+            view,
+            seen_at=self._seen_at,
+            marked_at=self._marked_at,
+            began_at=self._began_at or view.began_at,
+        )
         return replace(view, ends=self._ends(view), timings=self._timings(view))
 
-    def _note_attempts(self, records: Mapping[str, Sequence[BuildRecord]]) -> None:
-        """Take the time at which attempts were first seen; of those at a start that is unknown."""
-        now = utc_now()
-        num_seen = {digest: len(known) for digest, known in records.items()}
-        new = {
-            digest: now
-            for digest, num in num_seen.items()
-            if num > self._num_seen.get(digest, 0) and not self._is_first_look
-        }
+    def _note_what_is_new(self, view: FleetView) -> None:
+        """Take the time at which attempts and marks were first seen; at a start that is unknown."""
+        now, is_first_look = utc_now(), self._began_at is None
+        num_seen = {digest: len(known) for digest, known in view.records.items()}
+        new = {d: now for d, num in num_seen.items() if num > self._num_seen.get(d, 0)}
+        marked_at = None if is_first_look else now
+        self._marked_at = {mark: self._marked_at.get(mark, marked_at) for mark in view.marks}
+        if is_first_look:
+            self._began_at, new = now, {}
         kept = {digest: at for digest, at in self._seen_at.items() if digest in num_seen}
         self._seen_at = kept | new
         self._num_seen = num_seen
-        self._is_first_look = False
 
     def tasks(self, names: Iterable[str]) -> dict[str, TaskStart]:
         """What tasks of ours were launched to do, by name; others are left out."""

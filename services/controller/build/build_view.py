@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
+from typing import Final
 
 from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildRecord
@@ -15,6 +16,8 @@ from services.contracts.registry.weights import VersionWeights
 from services.contracts.selection.joint_run import JointRun
 from services.controller.build.key_status import KeyStatus, RetryPolicy, key_status
 from services.controller.interfaces import NodePool
+
+_NOT_BEGUN: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,9 @@ class FleetView:
         waiting: why those of them wait that have done so for long, by name.
         seen_at: when the newest attempt at a key was first seen, by this process's clock; keys
             whose attempts are older than it lack.
+        marked_at: when each of `marks` was first seen, by this process's clock; None for those of
+            the first view.
+        began_at: when that was made, by this process's clock.
         served: model, version and generation of replicas that take requests.
         compiler: what the launcher calls the compiler that its tasks run.
     """
@@ -56,6 +62,8 @@ class FleetView:
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     seen_at: Mapping[str, datetime] = field(default_factory=dict)
+    marked_at: Mapping[tuple[str, str], datetime | None] = field(default_factory=dict)
+    began_at: datetime = _NOT_BEGUN
     served: frozenset[tuple[str, int, str]] = frozenset()
     compiler: str = ""
 
@@ -66,6 +74,16 @@ class FleetView:
         for engine in self.engines.values():
             found.setdefault(engine.manifest.key.master_digest, []).append(engine)
         return found
+
+    @property
+    def marks(self) -> frozenset[tuple[str, str]]:
+        """What changes with each engine, proof and joint run: replicas select by all three."""
+        runs = ((master, run.created_at) for master, known in self.runs.items() for run in known)
+        return frozenset([*((e.digest, e.proof.created_at) for e in self.engines.values()), *runs])
+
+    def since(self, mark: tuple[str, str]) -> datetime:
+        """When one of `marks` came: by the clock that wrote it only if before the first view."""
+        return self.marked_at.get(mark) or min(datetime.fromisoformat(mark[1]), self.began_at)
 
     def is_newest(self, version: ModelVersion) -> bool:
         """Whether it is the version that is wanted, and not one that only serves still."""

@@ -1,8 +1,10 @@
 """Build tasks that a launcher refuses: tried again after pauses that double, and logged once."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+from services.contracts.process.backoff import wait_after
 
 logger = logging.getLogger(__name__)
 
@@ -13,7 +15,7 @@ _LAST_PAUSE_S = 300.0
 @dataclass
 class _Refusal:
     fault: str
-    pause_s: float
+    num_refusals: int
     retry_at_s: float
 
 
@@ -33,7 +35,8 @@ class LaunchRefusals:
     def note(self, name: str, fault: str) -> None:
         """Take that a task was refused, and log it once for as long as the fault stays the same."""
         known = self._known.get(name)
-        pause_s = min(known.pause_s * 2, _LAST_PAUSE_S) if known else _FIRST_PAUSE_S
+        num_refusals = known.num_refusals + 1 if known else 1
+        pause_s = wait_after(num_refusals, first_s=_FIRST_PAUSE_S, most_s=_LAST_PAUSE_S)
         if known is None or known.fault != fault:
             logger.error(
                 "task %s cannot be launched, and is tried again after pauses of up to %g s: %s",
@@ -41,8 +44,8 @@ class LaunchRefusals:
                 _LAST_PAUSE_S,
                 fault,
             )
-        self._known[name] = _Refusal(fault, pause_s, self._clock() + pause_s)
+        self._known[name] = _Refusal(fault, num_refusals, self._clock() + pause_s)
 
-    def forget(self, name: str) -> None:
-        """Take that a task was launched."""
-        self._known.pop(name, None)
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all but the tasks of these names, which are due and were not launched."""
+        self._known = {name: self._known[name] for name in names if name in self._known}

@@ -50,11 +50,16 @@ def next_timing(
     starts = [view.timings[name] for name in names if name in view.timings]
     if len(starts) == len(names):
         return None
-    runs = view.runs.get(version.master.digest, ())
-    times = [start.created_at for start in starts]
-    times += [run.created_at for run in runs if run.device.generation == pool.node_class.generation]
-    times += [engine.proof.created_at for engine in _engines(view, version, pool, policy)]
-    timed_at = max(datetime.fromisoformat(at) for at in times)
+    engines = _engines(view, version, pool, policy)
+    times = [datetime.fromisoformat(start.created_at) for start in starts]
+    # Not by what is written there: compilers have their own clocks, which may be hours off.
+    marks = [(engine.digest, engine.proof.created_at) for engine in engines]
+    marks += [
+        (version.master.digest, run.created_at)
+        for run in view.runs.get(version.master.digest, ())
+        if run.device.generation == pool.node_class.generation
+    ]
+    timed_at = max(times + [view.since(mark) for mark in marks])
     task = BuildTask(
         name=names[len(starts)],
         model=version.name,

@@ -1,5 +1,7 @@
 """What the demo prints of events and of engines."""
 
+import re
+import shlex
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from services.cli.demo.words import (
     answers_words,
     best_digest,
     event_words,
+    next_steps,
     outcome_text,
     served_digest,
     served_precision,
@@ -16,6 +19,7 @@ from services.cli.demo.words import (
 )
 from services.contracts.events import Event, EventKind
 from services.contracts.text.text_table import Table
+from tests.reference.commands import all_commands
 
 FAST, SLOW = "f" * 64, "s" * 64
 
@@ -119,3 +123,14 @@ def test_answers_are_counted_and_those_that_are_off_are_shown() -> None:
         "1 of 2 answers match sentence-transformers', 1 - cosine at most 2.5e-01",
         "  q2 -> n",
     ]
+
+
+def test_the_next_steps_are_commands() -> None:
+    commands, text = all_commands(), "\n".join(next_steps())
+    typed = [shlex.split(line) for line in re.findall(r"(?<![\w.])smelt ([a-z][^,;\n]*)", text)]
+    # `make run` is `smelt up --demo` with more options.
+    typed += [["up", "--demo", *args.split()] for args in re.findall(r"make run ARGS=(\S+)", text)]
+    names = [" ".join(words[: 1 + (" ".join(words[:2]) in commands)]) for words in typed]
+    assert names == ["infer", "models add", "why", "up"]
+    for name, words in zip(names, typed, strict=True):
+        commands[name].make_context(name, words[len(name.split()) :])

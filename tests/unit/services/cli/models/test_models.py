@@ -158,6 +158,19 @@ def test_where_the_order_decides_samples_calibrate_too(
     assert bool(kept) is not has_calibration
 
 
+def test_samples_that_do_not_calibrate_are_said_with_what_would(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    samples = samples_file(tmp_path / "samples.npz", draw_inputs(20, 6))
+    words = ["models", "add", "tiny", source(tmp_path / "a"), "--samples", str(samples)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert registry.model_version("tiny").calibration is None
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("  no int8 engines")]
+    assert "accuracy: ranking" in said
+    assert "calibration: {path: FILE}" in said
+
+
 def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.errors import StoreError
 from services.contracts.events import EventKind
 from services.contracts.hardware import node_class
 from services.contracts.hardware.kinds import EngineKind
@@ -13,6 +14,7 @@ from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.key_status import RetryPolicy
+from services.controller.interfaces import BuildTask
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_loops import (
     AT_ONCE,
@@ -62,13 +64,15 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     assert kinds[EventKind.BUILD_FAILED] == 3
 
 
+@pytest.mark.parametrize("created_at", [timestamp(utc_now()), "2099-01-01T00:00:00.000+00:00"])
 async def test_what_could_not_be_measured_is_timed_again_until_it_is(
-    registry: Registry, worker: world.InstantWorker
+    registry: Registry, worker: world.InstantWorker, created_at: str
 ) -> None:
+    """Whatever the clock of the host that timed it shows."""
     found = iter([(0.6, 1.9), (1.3, 1.4)])
 
     def timed() -> None:
-        registry.add_joint_run(world.joint_run(*next(found), created_at=timestamp(utc_now())))
+        registry.add_joint_run(world.joint_run(*next(found), created_at=created_at))
 
     worker.timings, worker.on_timed = world.paired(0.6, 1.9), timed
     loop = loop_on(registry, worker)
@@ -79,6 +83,16 @@ async def test_what_could_not_be_measured_is_timed_again_until_it_is(
     assert next(found, None) is None
     await settled(loop_on(registry, worker), worker)
     assert len(worker.launched) == 3, "it is measured now"
+
+
+async def test_a_compiler_whose_clock_is_slow_does_not_hurry_a_timing(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    worker.timings = world.paired(0.6, 1.9)
+    pace = BuildPace(nodes_gone_after_s=0.0)
+    loop = BuildLoop(registry, Nodes(world.pool()), worker, FleetState("", 0), pace=pace)
+    await settled(loop, worker)
+    assert len(worker.launched) == 1, "its proofs are of months ago, by what they say"
 
 
 async def test_what_cannot_be_measured_at_all_is_left_alone_after_some_times(
@@ -146,6 +160,28 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
     finally:
         running.cancel()
     assert len(worker.launched) == 3
+
+
+class RefusingWorker(world.InstantWorker):
+    """A BuildLauncher that takes no task, and counts them."""
+
+    num_refused = 0
+
+    def launch(self, task: BuildTask) -> None:
+        self.num_refused += 1
+        raise StoreError("exceeded quota: jobs")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_refusal_is_forgotten_once_nothing_wants_the_task(registry: Registry) -> None:
+    worker, nodes = RefusingWorker(registry), Nodes(world.pool())
+    loop = loop_on(registry, worker, nodes, clock=lambda: 0.0)
+    for _ in range(2):
+        await loop.sync()
+    assert worker.num_refused == 1
+    for nodes.known in ([], [world.pool()]):
+        await loop.sync()
+    assert worker.num_refused == 2
 
 
 async def _until_told(registry: Registry, kind: EventKind) -> None:

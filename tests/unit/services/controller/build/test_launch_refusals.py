@@ -27,10 +27,12 @@ def test_pauses_double_up_to_a_bound_and_a_fault_is_logged_once(
     assert len(caplog.records) == 2
 
 
-def test_one_that_was_launched_is_tried_at_once_when_it_is_due_again() -> None:
+def test_one_that_was_not_due_meanwhile_is_tried_at_once() -> None:
     refusals = LaunchRefusals(lambda: 0.0)
     refusals.note("task", "no")
     assert not refusals.may_try("task")
     assert refusals.may_try("other")
-    refusals.forget("task")
+    refusals.keep(["other", "task"])
+    assert not refusals.may_try("task")
+    refusals.keep(["other"])
     assert refusals.may_try("task")
