@@ -64,7 +64,9 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     assert kinds[EventKind.BUILD_FAILED] == 3
 
 
-@pytest.mark.parametrize("created_at", [timestamp(utc_now()), "2099-01-01T00:00:00.000+00:00"])
+@pytest.mark.parametrize(
+    "created_at", [timestamp(utc_now()), "2099-01-01T00:00:00.000+00:00"], ids=["now", "later"]
+)
 async def test_what_could_not_be_measured_is_timed_again_until_it_is(
     registry: Registry, worker: world.InstantWorker, created_at: str
 ) -> None:
