@@ -1,12 +1,15 @@
 """Settings of the controller process, read once in `__main__` and passed down."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.contracts.security.fleet_security import FleetSecuritySettings, is_loopback
+
+# A Ray whose address is a line of standard input.
+ADDRESS_ON_INPUT: Final = "-"
 
 
 class ControllerSettings(FleetSecuritySettings):
@@ -24,7 +27,8 @@ class ControllerSettings(FleetSecuritySettings):
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
         ready_fd: inherited pipe that gets one JSON line once FleetControl listens; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
-        ray_address: `host:port` of the Ray cluster to join; `auto` finds one of this host.
+        ray_address: `host:port` of the Ray cluster to join; `auto` finds one of this host, `-`
+            reads it from standard input, where it comes when a Ray that starts meanwhile is up.
         replica_app: import path of the function that makes a Serve application, as in a
             Ray Serve config file; the controller never imports the replica's code itself.
         placement: `ray` deploys to the Ray of `ray_address`; `rayservice` leaves that to a

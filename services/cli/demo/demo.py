@@ -9,7 +9,15 @@ from services.cli.demo.loop import DemoLoop
 from services.cli.demo.minilm import tokenise
 from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.publication import publishing
-from services.cli.demo.run import MODEL, Answer, Embedder, allowed_distance, ask, embedder
+from services.cli.demo.run import (
+    MODEL,
+    Answer,
+    Embedder,
+    allowed_distance,
+    ask,
+    embedder,
+    expected_embeddings,
+)
 from services.cli.demo.sentences import QUERIES
 from services.cli.demo.traffic import Counts, DemoTraffic
 from services.cli.demo.words import answers_words, end_words, outcome_text, served_precision
@@ -73,6 +81,8 @@ def _start(fleet: LocalFleet, lines: ProgressLines) -> ModelVersion:
         fleet.start()
         lines.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
         lines.waiting("exporting the model")
+        # Five seconds: beside the export, and neither at the end nor beside a timing.
+        expected_embeddings(settings)
         published()
     reconcile(fleet.running.controller, settings)
     version = open_registry(settings).model_version(MODEL)

@@ -90,6 +90,11 @@ def allowed_distance(precision: str) -> float:
     return max(MAX_COSINE_DISTANCE, DEFAULT_TOLERANCES[Precision(precision)].cosine_distance)
 
 
+def expected_embeddings(settings: CliSettings) -> Array:
+    """What sentence-transformers computes of corpus and queries, float32 [N, D]; it is kept."""
+    return reference_embeddings(CORPUS + QUERIES, settings.cache_dir / "demo")
+
+
 def ask(settings: CliSettings, embedder: Embedder, max_distance: float) -> list[Answer]:
     """Embed corpus and queries, and find each query's nearest sentence.
 
@@ -101,9 +106,8 @@ def ask(settings: CliSettings, embedder: Embedder, max_distance: float) -> list[
     Raises:
         NotReadyError: the gateway did not answer.
     """
-    sentences = CORPUS + QUERIES
-    served_ND = _embedded(embedder, sentences)
-    reference_ND = reference_embeddings(sentences, settings.cache_dir / "demo")
+    served_ND = _embedded(embedder, CORPUS + QUERIES)
+    reference_ND = expected_embeddings(settings)
     distances_N = 1.0 - (served_ND * reference_ND).sum(axis=1)
     served_QC = served_ND[len(CORPUS) :] @ served_ND[: len(CORPUS)].T
     reference_QC = reference_ND[len(CORPUS) :] @ reference_ND[: len(CORPUS)].T

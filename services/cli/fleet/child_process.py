@@ -102,8 +102,11 @@ class ChildProcess:
         """Process id; 0 before the start."""
         return self._process.pid if self._process else 0
 
-    def start(self) -> dict[str, Any]:
+    def start(self, line: Callable[[], str] | None = None) -> dict[str, Any]:
         """Start and wait until it is ready; returns what it announced, or `url` of a program.
+
+        Args:
+            line: called while it starts; gives its standard input, which is empty without.
 
         Raises:
             NotReadyError: it ended or took too long; the message holds its log's tail.
@@ -112,7 +115,7 @@ class ChildProcess:
         # Former runs wrote to the same file; their errors are not this run's.
         self._child_log = ChildLog.from_here(self.log_path)
         try:
-            announced = self._start(self._spec)
+            announced = self._start(self._spec, line)
         except NotReadyError as error:
             self.stop()
             raise NotReadyError(f"{error}\n{self.log_tail()}") from error
@@ -172,15 +175,23 @@ class ChildProcess:
         lines = self.log_path.read_text(errors="replace").splitlines()[-num_lines:]
         return "\n".join([f"last lines of {self.log_path}:", *lines])
 
-    def _start(self, spec: ProcessSpec | ProgramSpec) -> dict[str, Any]:
+    def _start(
+        self, spec: ProcessSpec | ProgramSpec, line: Callable[[], str] | None
+    ) -> dict[str, Any]:
         if isinstance(spec, ProgramSpec):
             environment = dict(os.environ) | dict(spec.variables)
             self._process = spawn(spec.command, environment, self.log_path)
             return {"url": self._probed(spec, self._process)}
         read_fd, write_fd = os.pipe()
-        self._process = spawn(spec.command, spec.environment(write_fd), self.log_path, write_fd)
+        stdin = subprocess.PIPE if line else subprocess.DEVNULL
+        environment = spec.environment(write_fd)
+        self._process = spawn(spec.command, environment, self.log_path, write_fd, stdin)
         # The child alone holds that end now: its death closes the pipe and ends the wait.
         os.close(write_fd)
+        if line and self._process.stdin:
+            # One that has ended by then has words of its own.
+            with suppress(BrokenPipeError), self._process.stdin as pipe:
+                pipe.write(line().encode())
         return wait_ready(read_fd, self._start_timeout_s, spec.name, self._child_log)
 
     def _probed(self, spec: ProgramSpec, process: subprocess.Popen[bytes]) -> str:
@@ -195,7 +206,11 @@ class ChildProcess:
 
 
 def spawn(
-    command: Sequence[str], environment: Mapping[str, str], log_path: Path, ready_fd: int = -1
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log_path: Path,
+    ready_fd: int = -1,
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start a process whose output is appended to its log.
 
@@ -204,13 +219,14 @@ def spawn(
         environment: all of its variables.
         log_path: for standard output and standard error.
         ready_fd: a pipe's end that it inherits; -1 for none.
+        stdin: its standard input, as subprocess takes it.
     """
     with log_path.open("ab") as log:
         return subprocess.Popen(
             command,
             env=environment,
             pass_fds=() if ready_fd < 0 else (ready_fd,),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log,
             stderr=log,
             # A session of its own: Ctrl-C reaches this process alone, which ends them in order.

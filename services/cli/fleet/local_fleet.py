@@ -26,6 +26,8 @@ from services.cli.requests.gateway_client import require_way_in
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_plan import utc_now
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.settings import ADDRESS_ON_INPUT
+from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +141,7 @@ class LocalFleet:
         return self._running
 
     def wait_model_ready(self, name: str, timeout_s: float) -> None:
-        """Return once the newest version of a model serves and the gateway has a connection to it.
+        """Return once a replica of a model's newest version serves and the gateway can ask it.
 
         Raises:
             NotReadyError: the replicas failed (the message holds why) or took too long.
@@ -147,10 +149,11 @@ class LocalFleet:
         for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
             versions = [model for model in snapshot.models if model.name == name]
             newest = max(versions, key=lambda model: model.version, default=None)
+            # Not when all are, which Serve tells up to a second later: one can be asked.
+            if newest is not None and _is_served(newest, snapshot):
+                break
             if newest is not None and newest.state == "UNAVAILABLE":
                 raise NotReadyError(f"model '{name}': {newest.reason}")
-            if newest is not None and newest.state == "READY":
-                break
         wait_served(self._settings, self.running.grpc_address, name, timeout_s)
 
     def wait_settled(self, timeout_s: float, on_part: OnPart = _ignore) -> None:
@@ -194,18 +197,20 @@ class LocalFleet:
         options = self._options
         if options.ray_address:
             self.held.callback(self._withdraw)
-            ray_address = options.ray_address
         else:
             ray = self._add("ray", ray_spec(options))
-            ray_address = ray.start()["address"]
+        ray_address = options.ray_address or ADDRESS_ON_INPUT
         spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
         controller = self._add("controller", spec)
-        bound = controller.start()
-        # A controller that is started again must listen where the gateway connects.
-        controller.update_settings(listen=bound["address"], metrics_port=bound["metrics_port"])
-        if not options.ray_address:
+        if options.ray_address:
+            bound = controller.start()
+        else:
+            # Its imports take a second, and Ray's own start takes three.
+            bound = controller.start(lambda: _joined(controller, ray.start()))
             # One that had joined the former Ray is of no use with the new one.
             ray.on_restart = partial(_rejoin, controller)
+        # A controller that is started again must listen where the gateway connects.
+        controller.update_settings(listen=bound["address"], metrics_port=bound["metrics_port"])
         gateway = self._add("gateway", gateway_spec(settings, options, bound["address"]))
         ports = gateway.start()
         # A gateway that is started again must listen where its clients connect, too.
@@ -250,6 +255,21 @@ class LocalFleet:
             write_fleet(self._settings.run_dir, self._running)
 
 
+def _is_served(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> bool:
+    return any(
+        (each.model_name, each.model_version) == (model.name, model.version)
+        and each.state == fleet.REPLICA_STATE_READY
+        for each in snapshot.replicas
+    )
+
+
+def _joined(controller: SupervisedProcess, ray: dict[str, Any]) -> str:
+    """The address of a Ray that is up, also for when the controller is started again."""
+    address: str = ray["address"]
+    controller.update_settings(ray_address=address)
+    return address
+
+
 def _rejoin(controller: SupervisedProcess, ray: dict[str, Any]) -> None:
-    controller.update_settings(ray_address=ray["address"])
+    _joined(controller, ray)
     controller.restart()

@@ -229,7 +229,7 @@ def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
     """Inductor's code for a program, with the dynamic dimensions it was exported with."""
     import torch
     from torch._guards import TracingContext, tracing
-    from torch._inductor import standalone_compile
+    from torch._inductor import config, standalone_compile
 
     from services.engines.caches.compile_cache import keep_headers_in_cache
     from services.engines.torch_runtime.programs import lifted_weights, placeholders, traced_again
@@ -241,7 +241,13 @@ def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
         program = traced_again(loaded, device)
         arguments = [node.meta["val"] for node in placeholders(program)]
         # Ranges of symbols are known to the fake mode of the export; an input shows which that is.
-        with tracing(TracingContext(arguments[-1].fake_mode)):
+        with (
+            tracing(TracingContext(arguments[-1].fake_mode)),
+            # It runs where it is compiled, by the flags of this processor; test programs of each
+            # instruction set would take seconds in every process. What g++ cannot do leaves it
+            # eager.
+            config.patch({"cpp.vec_isa_ok": True}),
+        ):
             code = standalone_compile(
                 program.graph_module, arguments, dynamic_shapes="from_tracing_context"
             )

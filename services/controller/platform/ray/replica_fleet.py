@@ -4,14 +4,17 @@ import importlib
 import logging
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey
 from services.controller.platform.ray.placement import unplaced_words, waiting_replicas
+from services.controller.settings import ADDRESS_ON_INPUT
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,8 @@ class RayServeFleet:
         """Nothing is joined yet.
 
         Args:
-            address: of the cluster; `auto` finds one of this host.
+            address: of the cluster; `auto` finds one of this host, `-` reads a line of standard
+                input, which comes when a Ray that starts meanwhile is up.
             replica_app: import path of what makes a Serve application.
         """
         self._address = address
@@ -47,21 +51,34 @@ class RayServeFleet:
         """Join Ray, and start Serve without its HTTP and gRPC proxies.
 
         Raises:
-            InvalidRequestError: the cluster to join does not answer, or does not know us.
+            InvalidRequestError: the cluster to join does not answer, or does not know us; or
+                there is none, as the Ray that was to come did not.
         """
         import ray
         from ray import serve
 
+        address = self._awaited() if self._address == ADDRESS_ON_INPUT else self._address
         try:
-            _check_reachable(self._address)
-            ray.init(address=self._address, log_to_driver=False, logging_level="warning")
+            _check_reachable(address)
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
         except OSError as error:
             raise InvalidRequestError(
-                f"Ray at {self._address} cannot be joined: {error}. Is its head node up, and does "
+                f"Ray at {address} cannot be joined: {error}. Is its head node up, and does "
                 "this host have its token? A Ray that was started by a user with a file "
                 "~/.ray/auth_token wants that file, and RAY_AUTH_MODE=token, on every host"
             ) from error
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+
+    def _awaited(self) -> str:
+        # What takes long to import, while there is nothing to do; a deployment tells what fails.
+        with suppress(InvalidRequestError):
+            load_function(self._replica_app)
+        if address := sys.stdin.readline().strip():
+            return address
+        raise InvalidRequestError(
+            "standard input, which was to bring the address of a Ray that starts, has ended: that "
+            "Ray did not start; its log has the reason"
+        )
 
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
         """Submit the application that the configured import path makes.

@@ -22,6 +22,13 @@ with os.fdopen(int(os.environ["T_READY_FD"]), "w") as pipe:
 signal.pause()
 """
 
+HEARS = """
+import json, os, signal, sys
+heard = sys.stdin.readline().strip()
+with os.fdopen(int(os.environ["T_READY_FD"]), "w") as pipe:
+    pipe.write(json.dumps({"heard": heard}) + "\\n")
+signal.pause()
+"""
 SAYS_AND_WAITS = "echo here; exec sleep 600"
 KILLED_OWNER = """
 import os, signal, sys
@@ -62,6 +69,36 @@ def test_a_child_that_dies_leaves_its_words(start) -> None:
     words = f"ended before it was ready: no such store; its log: {process.log_path}"
     with pytest.raises(NotReadyError, match=re.escape(words)):
         process.start()
+
+
+def test_a_child_gets_a_line_that_is_made_while_it_starts(start) -> None:
+    process = start(HEARS, value="a")
+    # It runs by then: what the line waits for does not wait for its imports.
+    assert process.start(lambda: f"{Path(f'/proc/{process.pid}').exists()}\n") == {"heard": "True"}
+    process.stop()
+
+
+def test_a_line_that_is_not_made_ends_the_child_and_is_the_error(start) -> None:
+    process = start(HEARS)
+
+    def fail() -> str:
+        raise NotReadyError("the other one did not start")
+
+    with pytest.raises(NotReadyError, match="the other one did not start"):
+        process.start(fail)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_a_child_that_ends_before_its_line_leaves_its_words(start) -> None:
+    process = start("raise SystemExit('no such store')")
+
+    def late() -> str:
+        process.wait()
+        return "a line\n"
+
+    with pytest.raises(NotReadyError, match="ended before it was ready: no such store"):
+        process.start(late)
 
 
 def test_waiting_ends_with_the_process(start) -> None:

@@ -1,9 +1,19 @@
-"""What a fleet leaves behind when it stops."""
+"""When a fleet's model serves, and what a fleet leaves behind when it stops."""
 
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from services.cli.fleet import local_fleet
+from services.cli.fleet.fleet_file import RunningFleet
+from services.cli.fleet.local_fleet import LocalFleet
+from services.cli.fleet.up_options import UpOptions
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotReadyError
+from services.pb import fleet_v1_pb2 as fleet
 
 
 def said_of_left(home: Path, what: str) -> str:
@@ -23,3 +33,47 @@ def test_a_process_that_nobody_reaps_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert said_of_left(tmp_path, "survivor") == str(-signal.SIGKILL)
+
+
+def snapshot(state: str, *replicas: tuple[int, int]) -> fleet.FleetSnapshot:
+    """Version 2 of a model is the newest; replicas by version and state."""
+    return fleet.FleetSnapshot(
+        models=[
+            fleet.ServedModel(name="m", version=1, state="READY"),
+            fleet.ServedModel(name="m", version=2, state=state, reason="its replicas failed"),
+        ],
+        replicas=[
+            fleet.ReplicaReport(model_name="m", model_version=version, state=replica_state)
+            for version, replica_state in replicas
+        ],
+    )
+
+
+READY, LOADING = fleet.REPLICA_STATE_READY, fleet.REPLICA_STATE_LOADING
+
+
+def waited(monkeypatch: pytest.MonkeyPatch, *snapshots: fleet.FleetSnapshot) -> int:
+    """How many of these a fleet took to say that the model is ready."""
+    left = iter(snapshots)
+    running = RunningFleet(
+        supervisor_pid=1, controller="c:1", grpc_address="g:1", metrics_address="m:1",
+        controller_metrics_address="m:2", store_url="memory", num_gateway_workers=1,
+    )  # fmt: skip
+    monkeypatch.setattr(LocalFleet, "running", running)
+    monkeypatch.setattr(local_fleet, "watch_fleet", lambda *_: left)
+    monkeypatch.setattr(local_fleet, "wait_served", lambda *_: None)
+    LocalFleet(CliSettings(), UpOptions()).wait_model_ready("m", 1.0)
+    return len(snapshots) - len(list(left))
+
+
+def test_a_model_is_ready_when_a_replica_of_its_newest_version_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loading = snapshot("LOADING", (1, READY), (2, LOADING))
+    # Serve, of whose application LOADING is, tells later.
+    assert waited(monkeypatch, loading, snapshot("LOADING", (2, READY)), loading) == 2
+
+
+def test_a_model_whose_replicas_failed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotReadyError, match="'m': its replicas failed"):
+        waited(monkeypatch, snapshot("UNAVAILABLE", (1, READY)))

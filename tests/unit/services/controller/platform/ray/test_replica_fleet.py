@@ -1,11 +1,12 @@
 """What is made of Serve's pickler when two threads use it, and of what it says of faults."""
 
+import io
 import sys
 
 import pytest
 from ray import cloudpickle
 
-from services.contracts.errors import NotReadyError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey
 from services.controller.platform.ray.replica_fleet import RayServeFleet, raised_words, retried
 
@@ -25,6 +26,18 @@ def test_an_application_that_met_another_thread_is_made_again() -> None:
     fleet = RayServeFleet("auto", f"{__name__}:clashing_application")
     with pytest.raises(NotReadyError, match="made again"):
         fleet.deploy(DeploymentKey("m", 1, "cpu-x86_64-v3"), {})
+
+
+def test_a_ray_that_was_to_come_and_does_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(InvalidRequestError, match="Ray did not start"):
+        RayServeFleet("-", "no.such:application").start()
+
+
+def test_the_address_of_a_ray_that_came_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("127.0.0.1:1\n"))
+    with pytest.raises(InvalidRequestError, match=r"Ray at 127.0.0.1:1 cannot be joined"):
+        RayServeFleet("-", "no.such:application").start()
 
 
 def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> None:
