@@ -79,11 +79,6 @@ class JointRun(Document):
         num = f"{len(self.digests)} candidate{'' if len(self.digests) == 1 else 's'}"
         return f"timed together on {readable_time(self.created_at)}, {num}"
 
-    @property
-    def has_fallback(self) -> bool:
-        """Whether it was timed."""
-        return any(shape.fallback for shape in self.shapes)
-
     def payload(self) -> bytes:
         """What is signed."""
         return self.model_copy(update={"signature": None}).canonical_json()

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler_worker.onnx_coverage.cases import SuiteCase, all_cases
-from compiler_worker.onnx_coverage.coverage_report import COVERAGE_FILE, coverage_text
-from compiler_worker.onnx_coverage.outcomes import Outcome, outcome
+from tests.onnx_coverage.cases import SuiteCase, all_cases
+from tests.onnx_coverage.coverage_report import COVERAGE_FILE, coverage_text
+from tests.onnx_coverage.outcomes import Outcome, outcome
 
 ROOT = Path(__file__).parents[4]
 # What onnx 1.23 brings; another version that brings less would weaken every test here.
@@ -122,5 +122,5 @@ def test_what_is_committed_is_what_the_suite_gives(
     cases: list[SuiteCase], outcomes: dict[str, Outcome], dynamic_outcomes: dict[str, Outcome]
 ) -> None:
     text = coverage_text(cases, outcomes, dynamic_outcomes)
-    stale = f"{COVERAGE_FILE} is stale: run python -m compiler_worker.onnx_coverage"
+    stale = f"{COVERAGE_FILE} is stale: run python -m tests.onnx_coverage"
     assert (ROOT / COVERAGE_FILE).read_text() == text, stale

@@ -13,10 +13,10 @@ import onnx
 import torch
 
 from compiler_worker.master.opset6 import at_opset_7
-from compiler_worker.onnx_coverage.cases import SuiteCase
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.onnx_to_fx.dtypes import array_sharing_memory, tensor_sharing_memory
 from services.contracts.errors import UnsupportedGraphError
+from tests.onnx_coverage.cases import SuiteCase
 
 # One operation more or less in 16 bits may move the last bit; the suite allows for none.
 _SLACK = {np.float16: 2.0**-9, ml_dtypes.bfloat16: 2.0**-6}

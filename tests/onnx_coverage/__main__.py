@@ -5,16 +5,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from compiler_worker.onnx_coverage.cases import all_cases
-from compiler_worker.onnx_coverage.coverage_report import COVERAGE_FILE, coverage_text
-from compiler_worker.onnx_coverage.outcomes import outcome
+from tests.onnx_coverage.cases import all_cases
+from tests.onnx_coverage.coverage_report import COVERAGE_FILE, coverage_text
+from tests.onnx_coverage.outcomes import outcome
 
 
 def main(argv: list[str]) -> int:
     """Run the suite and write the file below a folder; the process's exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m compiler_worker.onnx_coverage", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.onnx_coverage", description=__doc__)
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path(), help="the repository's root, by default ."
     )

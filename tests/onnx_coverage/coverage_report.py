@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from compiler_worker.onnx_coverage.cases import KINDS, SuiteCase
-from compiler_worker.onnx_coverage.outcomes import Outcome
 from services.contracts.errors import UnsupportedGraphError
+from tests.onnx_coverage.cases import KINDS, SuiteCase
+from tests.onnx_coverage.outcomes import Outcome
 
 # Where the table stands, from the repository's root.
 COVERAGE_FILE = "compiler_worker/onnx_to_fx/COVERAGE.md"
-_HEAD = "<!-- Written by `python -m compiler_worker.onnx_coverage`; a test compares the two. -->"
+_HEAD = "<!-- Written by `python -m tests.onnx_coverage`; a test compares the two. -->"
 Outcomes = Mapping[str, Outcome]
 
 

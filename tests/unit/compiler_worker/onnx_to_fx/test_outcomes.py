@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from compiler_worker.onnx_coverage.cases import SuiteCase
-from compiler_worker.onnx_coverage.coverage_report import coverage_text
-from compiler_worker.onnx_coverage.outcomes import mismatch, outcome
 from compiler_worker.onnx_to_fx import converter_table
+from tests.onnx_coverage.cases import SuiteCase
+from tests.onnx_coverage.coverage_report import coverage_text
+from tests.onnx_coverage.outcomes import mismatch, outcome
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
 
 RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
