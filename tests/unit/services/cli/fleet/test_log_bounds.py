@@ -1,9 +1,10 @@
 """A fleet that serves bounds the logs of its processes."""
 
-import contextlib
 import signal
 import threading
 from pathlib import Path
+
+import pytest
 
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
@@ -25,10 +26,15 @@ def test_large_logs_are_emptied_while_it_serves(tmp_path: Path) -> None:
             pass
         signal.raise_signal(signal.SIGINT)
 
+    # A shell that starts tests in the background has SIGINT ignored, and Python keeps it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     stopper = threading.Thread(target=stop_when_done)
     stopper.start()
-    with contextlib.suppress(KeyboardInterrupt):
-        LocalFleet(settings, UpOptions()).serve_until_stopped()
-    is_over.set()
-    stopper.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LocalFleet(settings, UpOptions()).serve_until_stopped()
+    finally:
+        is_over.set()
+        stopper.join()
+        signal.signal(signal.SIGINT, before)
     assert [older_part(log).stat().st_size for log in logs] == [MOST_BYTES + 1] * 2
