@@ -30,8 +30,6 @@ from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskS
 from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from tests.integration.builds.conftest import QUICK, ROOT, Place
 
-pytestmark = pytest.mark.slow
-
 AddVersion = Callable[..., ModelVersion]
 SIMULATED = local_devices("cpu-x86_64-v3")
 LIMIT_S = 120.0
@@ -178,6 +176,7 @@ def test_a_task_without_a_node_waits_until_it_is_forgotten(
     assert ray_launcher.statuses() == {}
 
 
+@pytest.mark.slow
 def test_a_build_steps_back_behind_serving_and_ends_with_its_task(
     place: Place,
     add_version: AddVersion,
@@ -206,6 +205,7 @@ def test_a_failure_is_told_in_the_compilers_last_words(
     assert "NotFoundError: model 'tiny' not found" in status.detail
 
 
+@pytest.mark.slow
 def test_a_task_whose_process_dies_failed_once_its_node_is_known_to_live(
     place: Place, add_version: AddVersion, simulated: DeviceFacts, cluster: Cluster
 ) -> None:
@@ -227,6 +227,7 @@ def test_a_task_whose_process_dies_failed_once_its_node_is_known_to_live(
     assert launcher.statuses() == {}
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_no_end_and_a_lost_node_no_failure(
     place: Place, add_version: AddVersion, cluster: Cluster, ray_launcher: RayBuildLauncher
 ) -> None:
@@ -261,6 +262,7 @@ class RayNodes:
         ]
 
 
+@pytest.mark.slow
 async def test_a_node_that_joins_gets_its_engines_although_the_controller_dies(
     cluster: Cluster,
     registry: Registry,
