@@ -202,7 +202,6 @@ class Report:
 
     def add_idle(self) -> None:
         """A line for each kind of hostile headers."""
-        open_more_files()
         for sent, hostile in HOSTILE.items():
             for name, tree in self._trees.items():
                 grown_mb = idle_mb(tree, hostile)
@@ -229,6 +228,8 @@ def main() -> None:
     trees = {"now": Path.cwd()}
     if arguments.before:
         trees = {"before": arguments.before, **trees}
+    # Servers inherit it.
+    open_more_files()
     report = Report(trees)
     report.add_attacks(arguments.attacks, arguments.rounds, arguments.seconds)
     report.add_idle()

@@ -17,7 +17,6 @@ from services.gateway.api.reflection import enable_reflection
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
 from services.pb import open_inference_v2_pb2 as pb
-from tests.benchmarks.floods.serving import open_more_files
 from tests.certificates import Authority
 
 # As a gateway with 8 GiB of memory has it; and more connections than a crowd has, so that there is
@@ -63,7 +62,6 @@ def _tls() -> ssl.SSLContext:
 
 async def main() -> None:
     """Serve."""
-    open_more_files()
     server = GrpcServer(LIMITS)
     server.add_registered_method_handlers(
         "test.Probe",
