@@ -39,8 +39,6 @@ from services.grpc_server.server_options import ServerOptions
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-# So many reset streams are remembered for each that may be open.
-_RESETS_PER_STREAM: Final = 2
 # HEADERS and DATA of a small request.
 _FRAMES_OF_REQUEST: Final = 2
 
@@ -81,9 +79,11 @@ class Streams:
         self._close = close
         self._calls: dict[int, Call] = {}
         self._cancelled_handlers: set[asyncio.Task[None]] = set()
-        self.last_stream_id = self._num_sent = 0
-        # Frames of these may have been sent before the client received RST_STREAM.
-        self._resets = ResetStreams(_RESETS_PER_STREAM * options.limits.max_streams)
+        self.last_stream_id = 0
+        self._num_sent = 0
+        # Frames of these may have been sent before the client received RST_STREAM; until it does, it
+        # counts them among its open streams.
+        self._resets = ResetStreams(options.limits.max_streams)
         self._skipped = SkippedStreams()
         self._window_in = CONNECTION_WINDOW
         self._headers = HeaderDecoder(options.limits.max_metadata_bytes, self._guard)

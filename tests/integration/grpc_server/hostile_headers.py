@@ -55,8 +55,8 @@ def _malformed() -> bytes:
 def _unfinished() -> bytes:
     """A block as long as it may be, and nearly all of a frame that is too much."""
     more = f.frame(f.CONTINUATION, 0, 9001, bytes(16_000))
-    too_much = f.frame(f.CONTINUATION, 0, 9001, bytes(65_000))
-    return f.frame(f.HEADERS, 0, 9001) + more * 4 + too_much[:-1]
+    too_much = f.frame(f.CONTINUATION, 0, 9001, bytes(32_000))
+    return f.frame(f.HEADERS, 0, 9001) + more * 2 + too_much[:-1]
 
 
 HOSTILE: Final[Mapping[str, Hostile]] = {
