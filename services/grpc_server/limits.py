@@ -22,8 +22,8 @@ GRANT_BYTES: Final = STREAM_WINDOW // 2
 CONNECTION_WINDOW: Final = 64 << 20
 # SETTINGS_MAX_FRAME_SIZE: fewer frames for large requests, and as fair to small ones.
 FRAME_BYTES: Final = 1 << 20
-# Of a header block, encoded.
-HEADER_BLOCK_BYTES: Final = 65_536
+# Of a header block, encoded; a list that is longer when decoded ends its connection too.
+HEADER_BLOCK_BYTES: Final = 32_768
 MAX_CONTINUATIONS: Final = 64
 
 

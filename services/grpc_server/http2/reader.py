@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from services.grpc_server.request.receive_stream import ReceiveStream
 
 # Of one read, which brings several requests.
-_READ_BYTES: Final = 4 * HEADER_BLOCK_BYTES
+_READ_BYTES: Final = 262_144
 # Of the buffer: holds an incomplete frame of any kind but DATA, and a read more.
 _BUFFER_BYTES: Final = _READ_BYTES + 2 * HEADER_BLOCK_BYTES
 # The time slice of a connection; a request takes a hundredth. Reads that follow each other faster

@@ -11,7 +11,7 @@ from services.grpc_server.headers.header_decoder import HeaderDecoder
 from services.grpc_server.headers.header_fragments import HeaderFragments
 from services.grpc_server.headers.request_headers import MalformedFieldsError
 from services.grpc_server.headers.response_headers import trailers_only_block
-from services.grpc_server.http2.closed_streams import ResetStreams
+from services.grpc_server.http2.closed_streams import ResetStreams, SkippedStreams
 from services.grpc_server.http2.control_frames import DRAIN_PING, ControlFrames
 from services.grpc_server.http2.flood import FloodGuard
 from services.grpc_server.http2.frame_writer import FrameWriter
@@ -39,8 +39,6 @@ from services.grpc_server.server_options import ServerOptions
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-# So many reset streams are remembered for each that may be open.
-_RESETS_PER_STREAM: Final = 2
 # HEADERS and DATA of a small request.
 _FRAMES_OF_REQUEST: Final = 2
 
@@ -82,9 +80,11 @@ class Streams:
         self._calls: dict[int, Call] = {}
         self._cancelled_handlers: set[asyncio.Task[None]] = set()
         self.last_stream_id = 0
-        # Frames of these may have been sent before the client received RST_STREAM.
-        self._resets = ResetStreams(_RESETS_PER_STREAM * options.limits.max_streams)
         self._num_sent = 0
+        # Frames of these may have been sent before the client received RST_STREAM; until it does, it
+        # counts them among its open streams.
+        self._resets = ResetStreams(options.limits.max_streams)
+        self._skipped = SkippedStreams()
         self._window_in = CONNECTION_WINDOW
         self._headers = HeaderDecoder(options.limits.max_metadata_bytes, self._guard)
         self.control = ControlFrames(
@@ -264,10 +264,11 @@ class Streams:
 
     def _on_headers(self, stream_id: int, block: bytes, is_last: bool) -> None:
         """A complete header block: a new stream, or trailers."""
-        # A new stream closes all idle ones below it (section 5.1.1).
         if stream_id <= self.last_stream_id:
             self._on_trailers(stream_id, block, is_last=is_last)
             return
+        # A new stream closes all idle ones below it (section 5.1.1).
+        self._skipped.note_opened(stream_id, self.last_stream_id)
         self.last_stream_id = stream_id
         try:
             headers = self._headers.request_headers(block)
@@ -295,15 +296,14 @@ class Streams:
             call.data_ended()
 
     def _on_trailers(self, stream_id: int, block: bytes, *, is_last: bool) -> None:
+        self._skipped.check(stream_id)
         # Decoded in any case: it may change the dynamic table.
         is_valid = self._headers.are_trailers(block)
         call = self._calls.get(stream_id)
         if call is None and stream_id in self._resets:
             return
         if call is None:
-            raise Http2ConnectionError(
-                ErrorCode.STREAM_CLOSED, f"HEADERS of stream {stream_id}, which is over"
-            )
+            raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, f"stream {stream_id} is closed")
         if call.is_half_closed:
             self._stream_error(call, ErrorCode.STREAM_CLOSED)
         elif not is_valid or not is_last or not call.has_length(0, is_last=True):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import grpc
 import uvloop
 
-from tests.benchmarks.floods.__main__ import cpu_s, served
+from tests.benchmarks.floods.serving import served
 
 # Bytes of a request, as a text model's and an image model's; and how many are asked.
 LOADS = {2048: 4000, 602_112: 300}
@@ -48,11 +48,12 @@ async def ask(port: int, size: int, concurrency: int, number: int) -> float:
 def cost(tree: Path, size: int, concurrency: int) -> Cost:
     """Of one load on a new server."""
     number = LOADS[size] // concurrency * concurrency
-    with served(tree) as (port, pid):
+    with served(tree) as server:
+        port = server.port
         uvloop.run(ask(port, size, concurrency, max(number // 10, concurrency)))
-        before_s = cpu_s(pid)
+        before_s = server.cpu_s()
         took_s = uvloop.run(ask(port, size, concurrency, number))
-        return Cost(1e6 * (cpu_s(pid) - before_s) / number, number / took_s)
+        return Cost(1e6 * (server.cpu_s() - before_s) / number, number / took_s)
 
 
 def main() -> None:

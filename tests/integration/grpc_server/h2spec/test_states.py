@@ -57,8 +57,7 @@ def streams() -> Iterator[Row]:
     yield "5.1/9", reset + f.headers(1), on_connection(Error.STREAM_CLOSED)
     yield "5.1/10", reset + continuation(1), PROTOCOL
     yield "5.1.1/1", f.headers(2), PROTOCOL
-    # A lower stream that was never open is closed, as one that was; h2spec wants PROTOCOL_ERROR.
-    yield "5.1.1/2", f.headers(5) + f.headers(3), on_connection(Error.STREAM_CLOSED)
+    yield "5.1.1/2", f.headers(5) + f.headers(3), PROTOCOL
     yield "5.1.1/3", HALF + f.headers(1, is_last=True), CLOSED
     yield "5.4.1/1", f.frame(f.PING, 0, 3, bytes(8)), PROTOCOL
     yield "5.5/1", UNKNOWN, LIVES

@@ -1,0 +1,25 @@
+"""What idle connections keep of the header blocks that they have sent."""
+
+from pathlib import Path
+
+from tests.benchmarks.floods.serving import served
+from tests.integration.grpc_server.hostile_headers import HOSTILE, hostile_connections
+
+ROOT = Path(__file__).parents[4]
+NUM_CONNECTIONS = 100
+# 100 KB each, which is ten times what they take; without a bound on what is kept of decoded blocks
+# it would be 1.1 MB.
+MOST_MB = 10
+
+
+def test_connections_that_sent_hostile_headers_keep_little() -> None:
+    """In a process of its own, whose memory is the server's alone."""
+    hostile = HOSTILE["blocks of many fields"]
+    with served(ROOT) as server:
+        first = hostile_connections(server.port, 1, hostile)
+        before_mb = server.resident_mb
+        idle = hostile_connections(server.port, NUM_CONNECTIONS, hostile)
+        grown_mb = server.resident_mb - before_mb
+        for connection in first + idle:
+            connection.close()
+    assert grown_mb < MOST_MB
