@@ -1,7 +1,7 @@
 """grpc.aio behind the methods of `GrpcServer`: for incidents, and as what that is compared with.
 
 Handlers are the same. Of `Limits` it keeps those that gRPC's C-core has options for: it knows no
-account of memory, no cap of connections and no check of a call before its request is complete.
+account of memory, no floods and no check of a call before its request is complete.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 
-from services.grpc_server.limits import Limits
+from services.grpc_server.limits import FRAME_BYTES, STREAM_WINDOW, Limits
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -54,7 +54,9 @@ class AioServer:
         self, service: str, handlers: "Mapping[str, Handler]"
     ) -> None:
         """Serve the methods of a service: generated code calls this beside the other."""
-        self._handlers.append(grpc.method_handlers_generic_handler(service, dict(handlers)))
+        self.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, dict(handlers)),)
+        )
 
     async def start(
         self,
@@ -94,7 +96,26 @@ class AioServer:
             "max_send_message_length": limits.max_message_bytes,
             "max_concurrent_streams": limits.max_streams,
             "max_metadata_size": limits.max_metadata_bytes,
-            "max_connection_idle_ms": int(limits.max_connection_idle_s * 1000),
-            "max_connection_age_ms": int(limits.max_connection_age_s * 1000),
+            # Between the two, C-core refuses calls at random.
+            "absolute_max_metadata_size": limits.max_metadata_bytes,
+            "max_allowed_incoming_connections": limits.max_connections,
+            "max_connection_idle_ms": _milliseconds(limits.max_connection_idle_s),
+            "max_connection_age_ms": _milliseconds(limits.max_connection_age_s),
+            "server_handshake_timeout_ms": _milliseconds(limits.handshake_timeout_s),
+            # A host that vanished is detected within two minutes.
+            "keepalive_time_ms": 60_000,
+            "keepalive_timeout_ms": 60_000,
+            "keepalive_permit_without_calls": 1,
+            "http2.max_ping_strikes": limits.max_ping_strikes,
+            "http2.min_ping_interval_without_data_ms": 1000,
+            # Windows of a fixed size, as ours are, and not of C-core's estimate of the network.
+            "http2.lookahead_bytes": STREAM_WINDOW,
+            "http2.bdp_probe": 0,
+            "http2.max_frame_size": FRAME_BYTES,
         }
-        return [(f"grpc.{name}", value) for name, value in options.items() if value]
+        return [(f"grpc.{name}", value) for name, value in options.items()]
+
+
+def _milliseconds(duration_s: float) -> int:
+    """As C-core takes it, where 0, which is never, is the largest number."""
+    return int(duration_s * 1000) or 2**31 - 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
 async def secure_channel(host: "Host", folder: Path) -> Any:
     """A channel to a server with a new certificate."""
     authority = Authority(folder)
-    files = authority.sign("server")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.cert, files.key)
-    context.set_alpn_protocols(["h2"])
-    await host.serve(tls=context)
+    await host.serve(tls=host.tls(authority.sign("server")))
     trusted = grpc.ssl_channel_credentials(authority.cert.read_bytes())
     return host.channel(trusted, max_send_message_length=-1)
 

@@ -137,13 +137,16 @@ async def test_trailers_that_cross_a_reset_are_no_fault(host: "Host") -> None:
 
 async def test_a_handler_that_is_late_has_no_time_left(host: "Host") -> None:
     """Event loops wake up to a millisecond early; the gateway counts such calls as cancelled."""
-    left_s: list[float | None] = []
+    left_s: asyncio.Queue[float | None] = asyncio.Queue()
+    num_begun = 0
 
     async def wait(_: bytes, context: Any) -> bytes:
+        nonlocal num_begun
+        num_begun += 1
         try:
             await asyncio.Event().wait()
         finally:
-            left_s.append(context.time_remaining())
+            left_s.put_nowait(context.time_remaining())
         return b""
 
     await host.serve(methods={"Wait": grpc.unary_unary_rpc_method_handler(wait)})
@@ -155,8 +158,8 @@ async def test_a_handler_that_is_late_has_no_time_left(host: "Host") -> None:
         await client.send(head, f.body(stream, f.message(b"")))
     for stream in streams_:
         await client.answer(stream)
-    await client.settled()
-    assert left_s == [0.0] * len(streams_)
+    # On a slow machine some are late before their handlers begin.
+    assert [await soon(left_s.get()) for _ in range(num_begun)] == [0.0] * num_begun
 
 
 class LookedAt:
@@ -224,6 +227,7 @@ async def dial_tls(port: int, authority: Authority) -> Any:
     """A connection with TLS that has sent its first bytes."""
     trust = ssl.create_default_context(cafile=str(authority.cert))
     trust.check_hostname = False
+    trust.set_alpn_protocols(["h2"])
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, limit=1 << 20)
     writer.write(f.greeting())
     return reader, writer
@@ -245,10 +249,7 @@ async def test_a_connection_that_waits_for_its_turn_loses_nothing(
         assert client.pongs == [ping[9:] for ping in pings]
         return
     authority = Authority(tmp_path)
-    files = authority.sign("server")
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(files.cert, files.key)
-    await host.serve(tls=tls)
+    await host.serve(tls=host.tls(authority.sign("server")))
     reader, writer = await dial_tls(host.port, authority)
     writer.write(b"".join(pings))
     pongs = b"".join(f.frame(f.PING, f.ACK, payload=ping[9:]) for ping in pings)
@@ -259,10 +260,7 @@ async def test_a_connection_that_waits_for_its_turn_loses_nothing(
 async def test_a_handshake_that_ends_after_a_stop(host: "Host", tmp_path: Path) -> None:
     """Its connection is told to go, like those that were there in time."""
     authority = Authority(tmp_path)
-    files = authority.sign("server")
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(files.cert, files.key)
-    await host.serve(Limits(drain_timeout_s=0.02), tls=tls)
+    await host.serve(Limits(drain_timeout_s=0.02), tls=host.tls(authority.sign("server")))
     trust = ssl.create_default_context(cafile=str(authority.cert))
     trust.check_hostname = False
     late = socket.create_connection(("127.0.0.1", host.port), LIMIT_S)

@@ -92,6 +92,7 @@ async def test_a_message_too_large_is_not_waited_for(host: "Host") -> None:
 async def test_a_client_gives_up_what_it_has_not_sent(host: "Host") -> None:
     await host.serve()
     client = await host.dial()
+    await client.settled()  # so that frames may be that large
     for stream in range(1, 201, 2):
         await client.send(f.headers(stream), f.data(stream, LARGE[:30_000]), f.rst_stream(stream))
     assert await client.goes_on(201)
@@ -112,7 +113,8 @@ async def test_a_reset_comes_together_with_the_request(host: "Host") -> None:
 
 
 async def test_a_handler_that_ignores_its_cancellation(host: "Host") -> None:
-    is_held, may_go, answers = asyncio.Event(), asyncio.Event(), []
+    is_held, may_go = asyncio.Event(), asyncio.Event()
+    told: asyncio.Queue[str] = asyncio.Queue()
 
     async def stubborn(body: bytes, context: object) -> bytes:
         is_held.set()
@@ -120,7 +122,7 @@ async def test_a_handler_that_ignores_its_cancellation(host: "Host") -> None:
             try:
                 await may_go.wait()
             except asyncio.CancelledError:
-                answers.append("cancelled")
+                told.put_nowait("cancelled")
         return b"late"
 
     await host.serve(methods={"Stubborn": grpc.unary_unary_rpc_method_handler(stubborn)})
@@ -130,8 +132,7 @@ async def test_a_handler_that_ignores_its_cancellation(host: "Host") -> None:
     await client.send(f.headers(1, head), f.body(1, f.message(b"")))
     await soon(is_held.wait())
     await client.send(f.rst_stream(1))
-    await client.settled()
-    assert answers == ["cancelled"]
+    assert await soon(told.get()) == "cancelled"
     may_go.set()
     await client.settled()
     # Its answer goes nowhere, and the connection goes on.

@@ -69,7 +69,10 @@ async def test_no_more_is_sent_than_windows_allow(
     await host.serve()
     client = await host.dial()
     await client.send(first, CALL)
+    if first != NO_WINDOW:
+        await client.until(lambda: client.seen(1).sizes == sizes[:1])
     await client.settled()
     await client.send(then)
+    await client.until(lambda: client.seen(1).sizes == sizes)
     await client.settled()
     assert client.seen(1).sizes == sizes

@@ -83,4 +83,4 @@ async def test_a_stream_that_is_closed(host: "Host", late: bytes, end: End) -> N
     await host.serve()
     client = await host.dial()
     await client.ask(CALL)
-    await check(client, late, end)
+    await check(host, client, late, end)

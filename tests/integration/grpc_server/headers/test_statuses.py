@@ -215,6 +215,7 @@ METADATA: dict[str, tuple[f.Fields, int]] = {
 async def test_metadata(host: "Host", more: f.Fields, status: int) -> None:
     await host.serve()
     client = await host.dial()
+    await client.settled()  # so that the limit is known to it
     method = "x" * 5000 if status == UNIMPLEMENTED else "Echo"
     block = f.plain(f.request_fields(method, more))
     answer = await client.ask(f.header_frames(1, block) + f.body(1, X))

@@ -46,6 +46,7 @@ async def test_an_answer_trickles_byte_by_byte(host: "Host") -> None:
     await client.send(size_call(1, 60))
     answer = client.seen(1)
     for size in range(60):
+        await came(client, 1, size)
         await client.settled()
         assert (len(answer.data), answer.is_ended) == (size, False)
         await client.send(f.window_update(1, 1))
@@ -79,6 +80,7 @@ async def test_settings_change_the_windows_of_answers_under_way(host: "Host") ->
     ]
     for sent, expected in steps:
         await client.send(sent)
+        await came(client, 1, expected)
         await client.settled()
         assert len(client.seen(1).data) == expected
     answer = await client.ask(f.settings({INITIAL: 10_000}))
@@ -90,7 +92,7 @@ async def test_settings_are_acknowledged_before_they_are_used(host: "Host") -> N
     await host.serve()
     client = await host.dial(f.greeting({INITIAL: 10}))
     await client.send(size_call(1, 5000))
-    await client.settled()
+    await came(client, 1, 10)
     num_frames = len(client.frames)
     await client.ask(f.settings({INITIAL: 10_000}))
     kinds = [type(each) for each in client.frames[num_frames:]]
@@ -101,6 +103,7 @@ async def test_settings_leave_the_window_of_the_connection(host: "Host") -> None
     await host.serve()
     client = await host.dial(f.greeting({INITIAL: f.MAX_WINDOW}))
     await client.send(size_call(1, 100_000))
+    await came(client, 1, f.FIRST_WINDOW)
     await client.settled()
     assert len(client.seen(1).data) == f.FIRST_WINDOW
     assert len((await client.ask(f.window_update(0, 100_000))).data) == 100_000
@@ -110,16 +113,23 @@ async def test_answers_share_the_window_of_the_connection(host: "Host") -> None:
     await host.serve()
     client = await host.dial(f.greeting({INITIAL: f.MAX_WINDOW}))
     streams, size = (1, 3, 5), 200_000
+
+    async def came_of_all(expected: int) -> list[int]:
+        def sizes() -> list[int]:
+            return [len(client.seen(stream).data) for stream in streams]
+
+        await client.until(lambda: sum(sizes()) == expected)
+        await client.settled()
+        assert sum(sizes()) == expected
+        return sizes()
+
     await client.send(*[size_call(stream, size) for stream in streams])
-    await client.settled()
     had = f.FIRST_WINDOW
-    before = [len(client.seen(stream).data) for stream in streams]
-    assert sum(before) == had
+    before = await came_of_all(had)
     for _ in range(12):
         await client.send(f.window_update(0, 20_000))
-        await client.settled()
         had += 20_000
-        assert sum(len(client.seen(stream).data) for stream in streams) == had
+        await came_of_all(had)
     # They took turns: each has had a good part of what was granted since.
     after = [len(client.seen(stream).data) for stream in streams]
     assert min(new - old for new, old in zip(after, before, strict=True)) > 240_000 // 5
@@ -155,7 +165,7 @@ async def test_settings_of_one_frame_count_together(host: "Host", order: tuple[i
     await host.serve()
     client = await host.dial(f.wide(10) + f.settings({FRAME: 100_000}))
     await client.send(size_call(1, 300_000))
-    await client.settled()
+    await came(client, 1, 10)
     values: dict[int, int] = {INITIAL: f.MAX_WINDOW, FRAME: 16_384}
     answer = await client.ask(f.settings({key: values[key] for key in order}))
     assert max(answer.sizes) <= 16_384
@@ -183,6 +193,7 @@ async def test_a_reset_in_the_middle_of_an_answer(host: "Host") -> None:
         await client.send(f.rst_stream(stream), f.window_update(stream, 1 << 20))
     # Of the connection's window only what was sent is gone.
     await client.send(f.settings({INITIAL: 1 << 20}), size_call(121, 1 << 20))
+    await came(client, 121, f.FIRST_WINDOW - 60_000)
     await client.settled()
     assert len(client.seen(121).data) == f.FIRST_WINDOW - 60_000
     assert len((await client.ask(f.window_update(0, 1 << 20), stream=121)).data) == 1 << 20
@@ -221,6 +232,7 @@ async def test_what_was_answered_before_an_abort_comes_first(host: "Host") -> No
     await host.serve()
     client = await host.dial(f.greeting({INITIAL: 100}))
     await client.send(f.call(1, "Halfway", b"1000"))
+    await came(client, 1, 100)
     await client.settled()
     assert len(client.seen(1).data) == 100
     answer = await client.ask(f.window_update(1, 10_000))
