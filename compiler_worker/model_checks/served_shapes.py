@@ -13,7 +13,8 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 
-_ROWS, _BATCH = "batch_dim", "batch"
+_ROWS = "batch_dim"
+_BATCH = "batch"
 _ALONE = "are computed as if alone"
 _JOINED = (
     "replicas join requests along it, unless a recipe says otherwise (batching: {batch_dim: null})"

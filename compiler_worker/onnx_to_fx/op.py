@@ -69,7 +69,10 @@ class Op:
         subgraphs: Mapping[str, Subgraph],
     ) -> None:
         """Read the attributes once; nothing is emitted yet."""
-        self.proto, self.schema, self.opset, self.graph = proto, schema, opset, graph
+        self.proto = proto
+        self.schema = schema
+        self.opset = opset
+        self.graph = graph
         self.version = schema.since_version
         self.inputs = list(inputs)
         self._attributes = {a.name: a for a in proto.attribute}

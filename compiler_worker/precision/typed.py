@@ -126,8 +126,10 @@ class Rewriter:
         self, value: ir.Value, node: ir.Node, name: str, dtype: ir.DataType
     ) -> ir.Value:
         output = node.outputs[0]
-        output.name, node.name = self.names.take(name), self.names.take(node.name or name)
-        output.type, output.shape = ir.TensorType(dtype), value.shape
+        output.name = self.names.take(name)
+        node.name = self.names.take(node.name or name)
+        output.type = ir.TensorType(dtype)
+        output.shape = value.shape
         producer = value.producer()
         if producer is None:
             self.graph.insert_before(self.graph[0], node)

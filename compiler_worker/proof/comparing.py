@@ -126,7 +126,8 @@ class Comparing:
         return not any(check.fault for check in here)
 
     def _repeat(self, answer: "_Answer") -> None:
-        sample, found = answer.sample, answer.copies
+        sample = answer.sample
+        found = answer.copies
         again = self._run_engine(sample)
         for spec in self._claim.master.outputs:
             if spec.name not in found:

@@ -160,7 +160,8 @@ class Tracing:
 
     def set_share(self, share: float) -> None:
         """Begin traces for another share of requests; those of a client's trace follow that."""
-        self.share, self._sampler = share, _sampler("parentbased_traceidratio", share)
+        self.share = share
+        self._sampler = _sampler("parentbased_traceidratio", share)
 
     def is_wanted(self, name: str, parent: "Context") -> bool:
         """Whether a span of this name is to be made, as the sampler decides."""

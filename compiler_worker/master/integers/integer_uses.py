@@ -92,7 +92,8 @@ class IntegerUses:
     def _in_graph(self, node: ir.Node, graph: Any) -> tuple[ir.Node | None, Any]:
         """The node of a graph that holds a nested one, and the sub-graph through which it does."""
         branch: Any = node.graph
-        outer, inner = None, None
+        outer = None
+        inner = None
         while branch is not graph and branch in self._owners:
             outer = self._owners[branch]
             inner = branch

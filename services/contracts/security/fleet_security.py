@@ -115,7 +115,9 @@ class FleetTls:
         server = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         client = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         # All at once: the ends of a process must not differ.
-        self._server, self._client, self._pems = server, client, (cert, key, ca)
+        self._server = server
+        self._client = client
+        self._pems = (cert, key, ca)
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
         cert, key, ca = (file.path for file in self._files.all)

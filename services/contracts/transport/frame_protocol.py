@@ -163,7 +163,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._wake_next_writer()
 
     def _write_unsent(self, transport: asyncio.Transport, large: Payload = b"") -> None:
-        parts, self._unsent = self._unsent, []
+        parts = self._unsent
+        self._unsent = []
         self._num_unsent_bytes = 0
         self._write(transport, b"".join(parts), large)
 

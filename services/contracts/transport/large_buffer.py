@@ -49,7 +49,8 @@ class LargeBuffer:
         have = len(self._memory)
         larger = unset_memory(min(self._size, 2 * have))
         larger[:have] = self._memory
-        self._memory, self.room = larger, larger[have:]
+        self._memory = larger
+        self.room = larger[have:]
 
 
 def unset_memory(size: int) -> memoryview:

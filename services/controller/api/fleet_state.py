@@ -93,7 +93,8 @@ class FleetState:
     def note_look(self, fault: str = "") -> None:
         """Take that a look at store and fleet ended; with a fault, that it failed."""
         if not self._is_read:
-            self._is_read, self._fault = not fault, fault
+            self._is_read = not fault
+            self._fault = fault
         self._looked.set()
         if fault != self._last_fault:
             self._last_fault = fault
@@ -279,7 +280,8 @@ class FleetState:
     def _mark_changed(self) -> None:
         self._revision += 1
         # A new event, and no clear(): a watcher that is not back yet would miss the change.
-        changed, self._changed = self._changed, asyncio.Event()
+        changed = self._changed
+        self._changed = asyncio.Event()
         changed.set()
 
 
@@ -301,5 +303,6 @@ def _loading(model: fleet.ServedModel, replicas: Counter[str]) -> fleet.ServedMo
     words = (f"{num} replica{'' if num == 1 else 's'} {state}" for num, state in states if num)
     shown = fleet.ServedModel()
     shown.CopyFrom(model)
-    shown.state, shown.reason = DeploymentState.LOADING, ", ".join(words) or STARTING
+    shown.state = DeploymentState.LOADING
+    shown.reason = ", ".join(words) or STARTING
     return shown

@@ -58,7 +58,8 @@ class Bound:
             )
         if not self.num_in_flight:
             # The rate is that of busy times: an hour without requests is no low rate.
-            self._mark_s, self._mark_ended = self._clock(), self._num_ended
+            self._mark_s = self._clock()
+            self._mark_ended = self._num_ended
         self.num_in_flight += 1
 
     def leave(self) -> None:
@@ -75,7 +76,8 @@ class Bound:
         took_s = self._clock() - self._mark_s
         num_ended = self._num_ended - self._mark_ended
         if took_s >= _MIN_MEASURED_S:
-            self._mark_s, self._mark_ended = self._clock(), self._num_ended
+            self._mark_s = self._clock()
+            self._mark_ended = self._num_ended
             wait_s = self.num_in_flight * took_s / num_ended if num_ended else took_s
             self._hint_s = min(max(wait_s, _LEAST_HINT_S), _LARGEST_HINT_S)
         return self._hint_s

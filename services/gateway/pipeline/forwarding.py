@@ -87,7 +87,8 @@ class ForwardedInference:
         if call.trace is not None:
             trace = call.trace.beside(trace)
         pool = call.pool or self._pool(call, head)
-        call.model, call.version = pool.model, pool.version
+        call.model = pool.model
+        call.version = pool.version
         key = (pool.model, pool.version)
         bound = self._bounds.of(pool.model)
         if bound is not None:

@@ -119,7 +119,8 @@ class CachedInference:
             if (call.model, call.version) == (pool.model, pool.version):
                 self._store.put(key, answer)
             return answer
-        call.model, call.version = pool.model, pool.version
+        call.model = pool.model
+        call.version = pool.version
         return with_id(known, head.request_id)
 
     def _count(self, pool: Pool, took_ns: int, *, is_hit: bool) -> None:

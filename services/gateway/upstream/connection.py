@@ -244,7 +244,8 @@ class ReplicaConnection(FrameProtocol):
         self._lending = self._link = None
         if self._reason is None and error is not None:
             self._reason = SmeltError(str(error))
-        waiting, self._waiting = self._waiting, {}
+        waiting = self._waiting
+        self._waiting = {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(self._lost_error(may_have_run=True))

@@ -118,7 +118,8 @@ class ReplicaHolder:
         silent_s = 0.0
         try:
             while not (await asyncio.wait((answer,), timeout=PING_EVERY_S))[0]:
-                before, traffic = traffic, connection.traffic()
+                before = traffic
+                traffic = connection.traffic()
                 if traffic.shows_life_since(before):
                     # What we asked, or the answer, waits behind large requests.
                     silent_s = 0.0

@@ -91,7 +91,8 @@ class WorkerLink:
     async def _done(self, change: Change) -> None:
         number = next(self._numbers)
         applied = self._applied[number] = asyncio.get_running_loop().create_future()
-        name, caller = change.name.encode(), change.caller.encode()
+        name = change.name.encode()
+        caller = change.caller.encode()
         try:
             self._packets.send(
                 Packet(PacketKind.APPLY, number, name, change.body, change.fd, caller)

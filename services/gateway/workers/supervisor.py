@@ -133,7 +133,8 @@ class Worker:
             await self._kill()
 
     async def _kill(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process and process.returncode is None:
             _kill(process)
             await process.wait()

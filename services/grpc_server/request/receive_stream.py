@@ -159,7 +159,8 @@ class ReceiveStream(SendStream, ABC):
                 num_bytes += len(self._message)
             if upload is not None:
                 num_bytes += upload.num_counted_bytes
-        grown, self._num_held = num_bytes - self._num_held, num_bytes
+        grown = num_bytes - self._num_held
+        self._num_held = num_bytes
         if grown:
             options = self._connection.options
             options.memory.count(grown)

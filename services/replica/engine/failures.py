@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 # that fails stays failed.
 _PASSING_ERRORS = (StoreError, NotFoundError, OSError)
 # Without a wait each look at the store would fetch the same files again, in every replica.
-FIRST_WAIT_S, _MAX_WAIT_S = 60.0, 3600.0
+FIRST_WAIT_S = 60.0
+_MAX_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ class EngineFailures:
         clock: Callable[[], float],
     ) -> None:
         """Begin with what other processes noted; `name` is an engine's name in `notes`."""
-        self._name, self._notes = name, notes
+        self._name = name
+        self._notes = notes
         self._clock = clock
         # An engine that failed here once is not tried again in this process: failed loads
         # may leave device memory behind, and nothing that could mend it changes under it.

@@ -94,7 +94,8 @@ class EngineProof:
             words = f"its proof failed: {type(error).__name__}: {error}"
             self._fault = executor, EngineError(words)
         else:
-            self._fault, self._passed = None, executor
+            self._fault = None
+            self._passed = executor
             now_s = self._clock()
             self._rest_until_s = now_s + min(_REST * (now_s - began_s), _MOST_REST_S)
         finally:

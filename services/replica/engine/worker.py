@@ -192,7 +192,8 @@ class EngineWorker:
 
         Call it between two batches.
         """
-        old, self.executor = self.executor, executor
+        old = self.executor
+        self.executor = executor
         self._num_failures_in_a_row = 0
         return old
 

@@ -121,10 +121,14 @@ class ReplicaMetrics:
 
     def add_sums(self) -> None:
         """Record what batches added to counters since the last time, and publish the rest."""
-        rows, self._rows = self._rows, 0
-        busy_s, self._busy_s = self._busy_s, 0.0
-        real, self._real = self._real, 0
-        padded, self._padded = self._padded, 0
+        rows = self._rows
+        self._rows = 0
+        busy_s = self._busy_s
+        self._busy_s = 0.0
+        real = self._real
+        self._real = 0
+        padded = self._padded
+        self._padded = 0
         self._recorder.count(catalog.ROWS, rows, **self._labels)
         self._recorder.count(catalog.REAL_ELEMENTS, real, **self._labels)
         self._recorder.count(catalog.PADDED_ELEMENTS, padded, **self._labels)

@@ -35,7 +35,8 @@ class SharedBuffers:
                 f"{len(self._arena)}"
             )
         view = _View((size,), np.uint8, self._arena, begin)
-        view.slots, view.unit = self, begin // UNIT_BYTES
+        view.slots = self
+        view.unit = begin // UNIT_BYTES
         return view.data
 
     def give_back(self, unit: int) -> None:
