@@ -58,7 +58,14 @@ class Rewriter:
     def __init__(
         self, model: ir.Model, policy: AnyPolicy, narrow: ir.DataType, suffix: str
     ) -> None:
-        """Names of new values end in `suffix`."""
+        """Take the graph of a model, which `run` changes in place.
+
+        Args:
+            model: with types of its inner values inferred.
+            policy: decides which values become narrow.
+            narrow: the type that takes float32's place.
+            suffix: of the names of new values.
+        """
         self.graph = model.graph
         self.opset = model.opset_imports[""]
         self.suffix = suffix

@@ -34,7 +34,14 @@ class Comparing:
     def __init__(
         self, engine: Model, reference: Reference, claim: Claim, allowed: Mapping[str, Tolerance]
     ) -> None:
-        """Judge every output by its bounds."""
+        """Judge every output by its bounds.
+
+        Args:
+            engine: what is proven.
+            reference: what it is compared with.
+            claim: the master, the precision and the buckets that the engine is proven for.
+            allowed: tolerance of each output, by its name.
+        """
         self._engine = engine
         self._reference = reference
         self._claim = claim

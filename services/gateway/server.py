@@ -75,7 +75,11 @@ class GatewayServer:
     ) -> None:
         """Nothing runs yet; call inside the event loop that will run it.
 
-        `keeper` leads to the process above, where this is one of several workers.
+        Args:
+            settings: of the process.
+            recorder: takes all metrics.
+            tracing: makes spans; None makes none.
+            keeper: leads to the process above, where this is one of several workers.
 
         Raises:
             InvalidRequestError: the access file, a TLS file or the access log cannot be used.

@@ -73,9 +73,17 @@ class ReplicaServer:
         tracing: Tracing | None = None,
         reselect_period_s: float = _RESELECT_PERIOD_S,
     ) -> None:
-        """Nothing is opened yet; without news the store is looked at each `reselect_period_s`.
+        """Nothing is opened yet.
 
-        Raises InvalidRequestError for the fleet's files of no use.
+        Args:
+            settings: of the process.
+            recorder: takes all metrics.
+            replica_id: unique in the fleet; made of the host's name by default.
+            tracing: makes spans; None makes none.
+            reselect_period_s: how often the store is looked at without news.
+
+        Raises:
+            InvalidRequestError: the fleet's certificate or token cannot be used.
         """
         self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
         self.addresses: list[str] = []

@@ -133,6 +133,14 @@ class Tracing:
         *,
         share: float = 1.0,
     ) -> None:
+        """Begin to send what is finished, from a thread of its own.
+
+        Args:
+            exporter: sends spans.
+            sampler: decides for requests whose client has a trace.
+            service_name: OpenTelemetry's `service.name`.
+            share: of the requests without a trace that begin one, 0 to 1.
+        """
         from opentelemetry.context import Context
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider

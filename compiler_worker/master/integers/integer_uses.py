@@ -35,7 +35,13 @@ class IntegerUses:
     """
 
     def __init__(self, model: ir.Model, rules: Mapping[str, Rule], *, is_strict: bool) -> None:
-        """Note which node each sub-graph belongs to; ops without a rule require nothing."""
+        """Note which node each sub-graph belongs to.
+
+        Args:
+            model: its nodes and the graphs inside of them are walked.
+            rules: by op type; an op without a rule requires nothing.
+            is_strict: which of the module's two questions is answered.
+        """
         self.is_strict = is_strict
         self._rules = rules
         self.tables: dict[str, None] = {}

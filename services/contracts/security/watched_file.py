@@ -20,7 +20,13 @@ class WatchedFile:
     def __init__(
         self, path: Path, period_s: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Look at most once in `period_s`; a request must not cost a system call."""
+        """Look at the file from now on.
+
+        Args:
+            path: of the file, or of a link to it.
+            period_s: least time between two looks: a request must not cost a system call.
+            clock: seconds.
+        """
         self.path = path
         self._period_s = period_s
         self._clock = clock
@@ -92,7 +98,14 @@ class WatchedFiles:
     def __init__(
         self, paths: Iterable[Path], period_s: float, what: str, logger: logging.Logger
     ) -> None:
-        """Look at most once in `period_s`; `what` is in them, in the words of the log."""
+        """Look at the files from now on.
+
+        Args:
+            paths: of the files, in the order of `all`.
+            period_s: least time between two looks at a file.
+            what: is in them, in the words of the log.
+            logger: takes the warning when a new version of them is of no use.
+        """
         self.all = tuple(WatchedFile(path, period_s) for path in paths)
         self._what = what
         self._logger = logger

@@ -38,7 +38,14 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         *,
         reattach_grace_s: float = 30.0,
     ) -> None:
-        """`reattach_grace_s` is how long a replica is kept whose stream was lost."""
+        """Serve the RPCs of one controller.
+
+        Args:
+            state: the fleet as this controller sees it.
+            reconciler: compares what is deployed with what should be, at each Reconcile.
+            serving: loads and unloads models, for SetServed.
+            reattach_grace_s: how long a replica is kept whose stream was lost.
+        """
         self._state = state
         self._serving = serving
         self._reconciler = reconciler

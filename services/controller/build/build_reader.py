@@ -64,6 +64,13 @@ class ViewReader:
     """
 
     def __init__(self, registry: Registry, policy: RetryPolicy, compiler: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            registry: the store that is read.
+            policy: when a failed build is tried again, and when it is given up.
+            compiler: the launcher's; a plan of another one may be out of date.
+        """
         self._registry = self.moment = registry
         self._policy = policy
         self._compiler = compiler

@@ -37,7 +37,13 @@ class JwtTokens:
         make_keys: Callable[[TrustedIssuer], IssuerKeys],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives POSIX seconds."""
+        """Trust some issuers.
+
+        Args:
+            issuers: whose tokens are accepted, with what these must contain.
+            make_keys: gives the public keys of an issuer.
+            clock: POSIX seconds, which expiry is compared with.
+        """
         self._issuers = {each.issuer: (each, make_keys(each)) for each in issuers}
         self._clock = clock
 

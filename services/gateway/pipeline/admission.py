@@ -91,7 +91,14 @@ class AdmittedInference:
     """
 
     def __init__(self, inner: InferenceHandler, max_in_flight: int, max_bytes: int) -> None:
-        """`max_bytes` bounds the requests of up to SMALL_BYTES that are under way."""
+        """Put bounds before a handler.
+
+        Args:
+            inner: answers what is admitted.
+            max_in_flight: requests that may be under way at a time.
+            max_bytes: that requests of up to SMALL_BYTES may have together while they are under
+                way.
+        """
         self._inner = inner
         self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")
         self._max_bytes = max_bytes

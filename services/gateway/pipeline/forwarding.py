@@ -65,6 +65,14 @@ class ForwardedInference:
         outliers: OutlierWatch,
         bounds: ModelBounds,
     ) -> None:
+        """Send requests to the replicas of a set.
+
+        Args:
+            endpoints: connections to replicas, and the routing table.
+            recorder: takes the duration of each request, and of each replica's answer.
+            outliers: is informed of answers and failures, and ejects replicas.
+            bounds: how many requests of a model may be under way.
+        """
         self._endpoints = endpoints
         self._recorder = recorder
         self._outliers = outliers

@@ -35,9 +35,14 @@ class ControllerWatch:
         on_heard: Callable[[bool], None] = lambda _: None,
         dialer: FleetDialer | None = None,
     ) -> None:
-        """`on_heard` is called with whether the controller is connected, first at the start.
+        """Nothing is connected yet.
 
-        Without a `dialer` it is spoken to in the clear.
+        Args:
+            address: of the controller, `host:port`.
+            gateway_id: is sent to the controller, for its log.
+            on_snapshot: is called with each snapshot of the fleet.
+            on_heard: is called with whether the controller is connected, first at the start.
+            dialer: opens the connection; without it in the clear.
         """
         self._dialer = dialer or FleetDialer()
         self._last_fault = ""

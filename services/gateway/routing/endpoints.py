@@ -21,7 +21,13 @@ class EndpointSet:
     """
 
     def __init__(self, *, host_id: str, connect: Connect, slow_start_s: float = 0.0) -> None:
-        """`slow_start_s` is how long a replica that became ready gets less than its share."""
+        """Begin without replicas.
+
+        Args:
+            host_id: of this host: replicas on it are reached through unix sockets.
+            connect: opens a connection to a replica.
+            slow_start_s: how long a replica that became ready gets less than its share.
+        """
         self.table = RoutingTable()
         self.changed = asyncio.Event()
         self._host_id = host_id

@@ -35,7 +35,13 @@ class Region:
     """
 
     def __init__(self, request: pb.SystemSharedMemoryRegisterRequest, fd: int, owner: str) -> None:
-        """Take over an open file whose size was checked."""
+        """Take over an open file whose size was checked.
+
+        Args:
+            request: name, key, offset and size in bytes.
+            fd: descriptor of the shared memory object; closed with the region.
+            owner: name of the caller that registered it.
+        """
         self.name = request.name
         self.key = request.key
         self.owner = owner

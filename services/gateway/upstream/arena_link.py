@@ -42,6 +42,14 @@ class ArenaLink(asyncio.Protocol):
     """
 
     def __init__(self, arena: RequestArena, ledger: mmap.mmap, link_id: bytes) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            arena: memory whose slots are lent.
+            ledger: one byte for each unit of the arena, which both ends map: 1 while the replica
+                may read there.
+            link_id: by which the replica knows the connection.
+        """
         self.link_id = link_id
         self.num_units = 0
         self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()

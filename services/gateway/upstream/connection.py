@@ -53,6 +53,13 @@ class ReplicaConnection(FrameProtocol):
         token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            address: of the replica, for errors and logs.
+            token: proves to the replica that this is a gateway of its fleet.
+            max_payload_bytes: of a frame; larger ones are refused.
+        """
         super().__init__(token=token, max_payload_bytes=max_payload_bytes)
         loop = asyncio.get_running_loop()
         self._address = address

@@ -41,6 +41,14 @@ class ReplicaHolder:
     def __init__(
         self, replica: ReplicaInfo, *, host_id: str, connect: Connect, on_change: Callable[[], None]
     ) -> None:
+        """Connect in the background.
+
+        Args:
+            replica: addresses and token of the replica.
+            host_id: of this host, which decides the address that is tried first.
+            connect: opens a connection.
+            on_change: is called when the connection is open, and when it is lost.
+        """
         self.endpoint: Endpoint | None = None
         self._replica = replica
         self._addresses = preferred_addresses(replica, host_id)

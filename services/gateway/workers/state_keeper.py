@@ -43,7 +43,13 @@ class WorkerLink:
     def __init__(
         self, end: socket.socket, on_packet: Callable[["WorkerLink", Packet], None], what: str
     ) -> None:
-        """Begin to listen; `what` is the worker's name in the log."""
+        """Begin to listen.
+
+        Args:
+            end: of a pair of sockets, whose other end the worker has.
+            on_packet: is called with this link and each packet.
+            what: name of the worker in the log.
+        """
         self.is_restored = False
         self._what = what
         self._numbers = itertools.count(1)

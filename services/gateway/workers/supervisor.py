@@ -49,7 +49,14 @@ class Worker:
     def __init__(
         self, number: int, settings: dict[str, Any], stop_timeout_s: float, keeper: StateKeeper
     ) -> None:
-        """`settings` are by name, without the prefix of gateway settings."""
+        """Nothing runs yet.
+
+        Args:
+            number: from 0, the `worker` label of its metrics.
+            settings: by name, without the prefix of gateway settings.
+            stop_timeout_s: how long it may drain at SIGTERM before it is killed.
+            keeper: gives each process the state that all workers share.
+        """
         self.number = number
         self.metrics_port = 0
         self.num_restarts = 0

@@ -59,6 +59,12 @@ class ReceiveStream(SendStream, ABC):
     ) -> None:
         """Nothing was received.
 
+        Args:
+            connection: writes frames, and has the options of the server.
+            stream_id: HTTP/2's number of the stream.
+            headers: of the request.
+            handler: what the path of the request calls.
+
         Attributes:
             is_ended: the call's status is known.
             num_missing: bytes of content-length that were not received; -1 without one.

@@ -50,7 +50,14 @@ class Upload:
         *,
         is_stream: bool,
     ) -> None:
-        """Begin to check the call; a stream is checked by its handler, which runs already."""
+        """Begin to check the call; a stream is checked by its handler, which runs already.
+
+        Args:
+            call: whose request this is.
+            assembler: makes messages of the DATA that came.
+            options: the server's memory for large messages, and its check of a call.
+            is_stream: the client may send several messages.
+        """
         self._call = call
         self._assembler = assembler
         self._options = options

@@ -41,7 +41,14 @@ class CheckedFallback:
         num_threads: int,
         clock: Callable[[], float],
     ) -> None:
-        """Take the parts; nothing is read yet."""
+        """Nothing is read yet.
+
+        Args:
+            registry: holds the master and the answers that the fallback is compared with.
+            load_compiled: compiles the master's graph with torch.
+            num_threads: of ONNX Runtime on the CPU; 0 leaves it to the library.
+            clock: seconds of a monotonic clock, which bound the comparison.
+        """
         self._registry = registry
         self._load_compiled = load_compiled
         self._num_threads = num_threads

@@ -51,7 +51,16 @@ class EngineChoice:
         failures: EngineFailures,
         current_digest: str | None,
     ) -> None:
-        """Take the parts; `current_digest` is "" for the fallback, None if nothing may stay."""
+        """Nothing is fetched yet.
+
+        Args:
+            offer: what is chosen from.
+            model: the version that is served.
+            device: that the engine is to run on.
+            loader: fetches and loads an engine.
+            failures: engines that are not tried now.
+            current_digest: of the engine in use; "" for the fallback, None if nothing may stay.
+        """
         self.offer = offer
         self._model = model
         self._device = device

@@ -52,7 +52,13 @@ class EngineFailures:
         notes: FailureNotes,
         clock: Callable[[], float],
     ) -> None:
-        """Begin with what other processes noted; `name` is an engine's name in `notes`."""
+        """Begin with what other processes noted.
+
+        Args:
+            name: of an engine in `notes`: the same engine has another one on another device.
+            notes: failures that all replicas of this machine share.
+            clock: seconds of a monotonic clock, which waits are counted in.
+        """
         self._name = name
         self._notes = notes
         self._clock = clock

@@ -25,7 +25,14 @@ class ReplicaMetrics:
     """
 
     def __init__(self, recorder: Recorder, model: str, version: str, generation: str) -> None:
-        """Bind the labels that never change."""
+        """Bind the labels that never change.
+
+        Args:
+            recorder: takes the metrics.
+            model: label of all.
+            version: label of all.
+            generation: of the device, as `cuda-sm90`; label of what an engine does.
+        """
         self._recorder = recorder
         self._labels = {"model": model, "version": version}
         self._place = self._labels | {"generation": generation}

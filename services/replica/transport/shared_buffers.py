@@ -17,7 +17,13 @@ class SharedBuffers:
     """
 
     def __init__(self, descriptor: int, arena: mmap.mmap, ledger: mmap.mmap) -> None:
-        """Take over the descriptor of that socket; the ledger has a byte for each UNIT_BYTES."""
+        """Take over the connection and the mappings.
+
+        Args:
+            descriptor: of the socket that the arena came by; its end returns all slots.
+            arena: the gateway's memory, mapped read-only.
+            ledger: one byte for each UNIT_BYTES of the arena, which is cleared to return a slot.
+        """
         # No socket object: in garbage it may be finalized before this is, and complain.
         self._descriptor = descriptor
         self._arena = arena

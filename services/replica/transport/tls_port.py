@@ -41,7 +41,14 @@ class TlsPort:
         accepted: Callable[[], FrameProtocol],
         handshake_timeout_s: float,
     ) -> None:
-        """Listen; port 0 takes a free one.
+        """Listen.
+
+        Args:
+            host: address of the interface; one with a colon is IPv6.
+            port: 0 takes a free one.
+            tls: contexts of the newest certificates.
+            accepted: makes the protocol of a connection whose handshake succeeded.
+            handshake_timeout_s: how long a peer may take for it.
 
         Raises:
             OSError: the address cannot be had.
