@@ -123,5 +123,5 @@ def _warm(request: ProofRequest, samples: Sequence[Sample]) -> Engine:
     for sample in samples:
         engine.run(sample.inputs)
     if findings:
-        logger.info("loading says: %s", "; ".join(findings))
+        logger.info("remarks on loading: %s", "; ".join(findings))
     return engine

@@ -266,7 +266,7 @@ class GatewayServer:
     def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
         self._epochs.update(fleet_view_from_snapshot(snapshot))
         self._apply()
-        self._bounds.tell_unknown(self.endpoints.table.view.models.keys())
+        self._bounds.log_unknown(self.endpoints.table.view.models.keys())
 
     def _apply(self) -> None:
         self.endpoints.apply(self._epochs.completed())

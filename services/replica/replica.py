@@ -1,6 +1,6 @@
 """One replica: engine, batcher, data port and control line, composed. Knows no Ray.
 
-A request's life: the data server hands over its bytes, `infer` decodes and checks them,
+A request's life cycle: the data server hands over its bytes, `infer` decodes and checks them,
 the batcher joins them with others, the engine worker runs the batch, `infer` encodes the
 answer. A swap of engines happens beside that and takes effect between two batches.
 """
@@ -222,7 +222,7 @@ class Replica:
         proof = self._proof
         if batcher is None or worker is None or proof is None:
             return
-        if not batcher.is_alive:
+        if not batcher.is_running:
             raise EngineError("the batcher's task ended; the replica must be restarted")
         try:
             await worker.check_hang()

@@ -60,7 +60,7 @@ class ReplicaServer:
     Attributes:
         replica_id: unique in the fleet.
         addresses: where the data port listens.
-        token: what gateways must say to it; any will do for a replica that serves alone.
+        token: what gateways must send to it; any will do for a replica that serves alone.
         drained: set when the controller asked to drain and all is answered.
     """
 
@@ -172,7 +172,7 @@ class ReplicaServer:
             await replica.check_health()
             if self.addresses:
                 await check_data_port(self.addresses[0].removeprefix("unix:"), self.token)
-            if self._link and not self._link.is_alive:
+            if self._link and not self._link.is_running:
                 raise EngineError("the task of the control line ended; restart the replica")
         except EngineError:
             if replica.state == fleet.REPLICA_STATE_READY:

@@ -161,7 +161,7 @@ class Tracing:
         self._ids = RandomIdGenerator()
         self.share = share
         self._propagator = TraceContextTextMapPropagator()
-        self._nobody = Context()
+        self._no_parent = Context()
         self._span_in = get_current_span
         self._sampled = Decision.RECORD_AND_SAMPLE
         self._tracer: Tracer = self._provider.get_tracer("smelt")
@@ -174,7 +174,7 @@ class Tracing:
     def is_wanted(self, name: str, parent: "Context") -> bool:
         """Whether a span of this name is to be made, as the sampler decides."""
         # By identity: where there is no parent, `parent_of` returns this very object.
-        if parent is self._nobody:
+        if parent is self._no_parent:
             # What every sampler decides without a parent, at a tenth of the cost.
             return random.random() < self.share  # noqa: S311 - no secret
         known = self._span_in(parent).get_span_context()
@@ -185,16 +185,16 @@ class Tracing:
     def parent_of(self, carried: CarriedTrace | None) -> "Context":
         """The context that another process sent; an empty one for none, or for a malformed one."""
         if carried is None:
-            return self._nobody
+            return self._no_parent
         texts = dict(zip(_FIELDS, (carried.traceparent, carried.tracestate), strict=True))
-        return self._propagator.extract(texts, self._nobody)
+        return self._propagator.extract(texts, self._no_parent)
 
     def carried(self, span: "Span") -> CarriedTrace:
         """A span as the parent of what another process does."""
         from opentelemetry.trace import set_span_in_context
 
         texts: dict[str, str] = {}
-        self._propagator.inject(texts, set_span_in_context(span, self._nobody))
+        self._propagator.inject(texts, set_span_in_context(span, self._no_parent))
         return CarriedTrace(*(texts.get(field, "") for field in _FIELDS))
 
     def span(

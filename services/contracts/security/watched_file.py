@@ -72,20 +72,20 @@ class WatchedFile:
 class Complaint:
     """Logs what is wrong with a file once, though it is read again and again."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """`say` writes it to a log."""
-        self._say = say
-        self._said = ""
+    def __init__(self, log: Callable[[str], None]) -> None:
+        """`log` writes it to a log."""
+        self._log = log
+        self._last_logged = ""
 
     def make(self, text: str) -> None:
         """Log it, unless it was the last message."""
-        if text != self._said:
-            self._say(text)
-        self._said = text
+        if text != self._last_logged:
+            self._log(text)
+        self._last_logged = text
 
     def withdraw(self) -> None:
         """All is well again: the next message is logged, whatever it is."""
-        self._said = ""
+        self._last_logged = ""
 
 
 class WatchedFiles:

@@ -63,7 +63,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         replica = self._state.attach(first)
         logger.info("replica attached: %s", first.replica_id)
         reports = asyncio.create_task(self._take_reports(replica, request_iterator))
-        # The end of the reports is how a replica's death shows: it ends the commands.
+        # The stream of reports ends with the replica's process: that ends the commands.
         reports.add_done_callback(lambda _: replica.commands.put_nowait(None))
         try:
             # There may be nothing to announce for long.

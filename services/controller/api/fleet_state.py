@@ -43,11 +43,11 @@ class AttachedReplica:
 class FleetState:
     """The controller's only memory; all of it can be rebuilt from store and streams."""
 
-    def __init__(self, store_url: str, life_id: int | None = None) -> None:
-        """`life_id` differs from that of the process before; None draws it."""
+    def __init__(self, store_url: str, epoch: int | None = None) -> None:
+        """`epoch` differs from that of the process before; None draws it."""
         self._store_url = store_url
         # Not the process id: in a container that is always 1.
-        self._life_id = secrets.randbits(64) if life_id is None else life_id
+        self._epoch = secrets.randbits(64) if epoch is None else epoch
         self._revision = 0
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
         self._replicas: dict[str, AttachedReplica] = {}
@@ -74,7 +74,7 @@ class FleetState:
             models=self._as_they_serve(),
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
-            life_id=self._life_id,
+            life_id=self._epoch,
             metrics_addresses=self._metrics_addresses,
             builds=self._builds,
             unseen=[replica.report for replica in self._unseen.values()],

@@ -133,7 +133,7 @@ class ModelBounds:
         self._default = default
         self._by_model = dict(by_model)
         self._bounds: dict[str, Bound | None] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def of(self, model: str) -> Bound | None:
         """A model's bound, None when it has none; `model` is one that the fleet knows."""
@@ -143,10 +143,10 @@ class ModelBounds:
             bound = self._bounds[model] = self._new(model)
             return bound
 
-    def tell_unknown(self, served: Collection[str]) -> None:
+    def log_unknown(self, served: Collection[str]) -> None:
         """Log a model that is named but not served, once: it may be misspelt, or come later."""
-        for name in self._by_model.keys() - self._told - set(served):
-            self._told.add(name)
+        for name in self._by_model.keys() - self._logged - set(served):
+            self._logged.add(name)
             logger.warning(
                 "%s bounds model '%s', which the fleet does not serve now%s",
                 _SETTING,

@@ -28,7 +28,7 @@ def weigh(endpoints: Sequence[Endpoint], now_s: float, slow_start_s: float) -> N
         now_s: seconds of the clock by which they were born.
         slow_start_s: how long one that became ready gets less than its share; 0 for none.
     """
-    warmths = [warmth(now_s - each.born_s, slow_start_s) for each in endpoints]
+    warmths = [warmth(now_s - each.opened_s, slow_start_s) for each in endpoints]
     # Where all are new, it would spare none of them.
     warmest = max(warmths, default=1.0)
     speeds = speed_weights([each.replica.speeds for each in endpoints])

@@ -111,7 +111,7 @@ class EndpointSet:
             self._next_look.cancel()
         returns_s = [each.ejected_until_s for each in endpoints if each.ejected_until_s > now_s]
         # Shares of new replicas rise in steps, each of which is a new table.
-        if any(now_s - each.born_s < self._slow_start_s for each in endpoints):
+        if any(now_s - each.opened_s < self._slow_start_s for each in endpoints):
             returns_s.append(now_s + self._slow_start_s / NUM_WARMING_STEPS)
         self._next_look = None
         if returns_s:

@@ -97,7 +97,7 @@ class ArenaLink(asyncio.Protocol):
             self.welcome.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all end the same
-        """The replica can look at nothing any more: it let go of all, or it is no more."""
+        """The replica reads nothing any more: it has released all, or its process has ended."""
         self._is_over = True
         # At once: it has a descriptor, and garbage is collected late in a process that serves.
         self._ledger.release()

@@ -206,7 +206,7 @@ class ReplicaConnection(FrameProtocol):
             )
 
     def _lost_error(self, *, may_have_run: bool) -> ConnectionLostError:
-        why = self._reason or "it closed the connection or died"
+        why = self._reason or "it closed the connection or ended"
         return ConnectionLostError(
             f"connection to replica at {self._address} is lost: {why}", may_have_run=may_have_run
         )
@@ -216,7 +216,7 @@ class ReplicaConnection(FrameProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends HELLO."""
         super().connection_made(transport)
-        self.say_hello()
+        self.send_hello()
 
     def refuse(self, error: SmeltError) -> None:
         """The replica sends what no replica sends."""

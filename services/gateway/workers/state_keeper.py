@@ -196,7 +196,7 @@ class StateKeeper:
                 answer, change = await self._state.change(packet.name.decode(), packet.body)
             except Exception as error:
                 # Whatever it was, a client waits for an answer.
-                link.send(refusal_packet(packet.number, _told(error)))
+                link.send(refusal_packet(packet.number, _public_error(error)))
                 return
             await asyncio.gather(*(each.apply(change) for each in self._links if each.is_restored))
             link.send(Packet(PacketKind.DONE, packet.number, body=answer))
@@ -209,12 +209,12 @@ class StateKeeper:
             await asyncio.gather(*(each.follow(change) for each in others))
         except Exception as error:
             # As above.
-            link.send(refusal_packet(packet.number, _told(error)))
+            link.send(refusal_packet(packet.number, _public_error(error)))
         else:
             link.send(Packet(PacketKind.DONE, packet.number))
 
 
-def _told(error: Exception) -> SmeltError:
+def _public_error(error: Exception) -> SmeltError:
     """The error as clients see it; details are in the log alone."""
     if isinstance(error, SmeltError):
         return error

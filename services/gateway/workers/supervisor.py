@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S: Final = 60.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-# One that lived as long does not suffer from what killed the one before it.
-_LONG_LIFE_S: Final = 10.0
+# One that ran for so long does not fail for the reason of the one before it.
+_LONG_RUN_S: Final = 10.0
 # Beyond the time in which it drains.
 _STOP_MARGIN_S: Final = 10.0
 
@@ -110,7 +110,7 @@ class Worker:
                 if self._process is None:
                     await self.start()
                 await self._ended()
-            if time.monotonic() - began_s > _LONG_LIFE_S:
+            if time.monotonic() - began_s > _LONG_RUN_S:
                 self._backoff.reset()
             await self._backoff.pause()
             self.num_restarts += 1

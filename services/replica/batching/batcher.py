@@ -99,7 +99,7 @@ class Batcher:
         return len(self._queue) + self._num_running
 
     @property
-    def is_alive(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the task that forms batches runs."""
         return self._task is not None and not self._task.done()
 
