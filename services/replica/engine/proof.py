@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 # Serve gives up a health check after 30 s, and a replica after three: a proof of many sizes, with
 # a batch between each two, takes what it takes, and is asked for again by the next check.
 _MOST_WAIT_S = 10.0
-# Clients that send what every engine fails on would have it proven without end. It pauses nine times
-# as long as a proof took, but not so long that a broken engine goes unnoticed.
+# Clients that send what every engine fails on would have it proven without end. It pauses nine
+# times as long as a proof took, but not so long that a broken engine goes unnoticed.
 _PAUSE = 9.0
 _MOST_PAUSE_S = 60.0
 
