@@ -19,7 +19,7 @@ from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.process.lifetime import end_with_parent
-from services.engines.torch_runtime.waiting_threads import wait_asleep
+from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
 
 logger = logging.getLogger("compiler_worker")
 
@@ -56,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_as_child(arguments: Arguments) -> int:
     # Before what follows imports torch.
-    wait_asleep()
-    from compiler_worker.children.child import Events, prepare_to_die, run_request
+    use_passive_wait_policy()
+    from compiler_worker.children.child import Events, configure_crash_handling, run_request
     from compiler_worker.children.child_jobs import CHILD_JOBS
 
-    prepare_to_die()
+    configure_crash_handling()
     # The parent shows these lines unchanged: no JSON here.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     assert arguments.request is not None

@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser("export-graph", help="write the graph that a fallback compiles")
     _add_model(export)
     export.add_argument("--output", type=Path, metavar="FILE")
-    profile = commands.add_parser("profile", help="say what compiling a model changes")
+    profile = commands.add_parser("profile", help="show what compiling a model changes")
     _add_model(profile)
     profile.add_argument("--bucket", default="", metavar="LABEL", help="by default the largest")
     profile.add_argument(

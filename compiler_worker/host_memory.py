@@ -99,7 +99,8 @@ def host_memory() -> HostMemory:
     import psutil
 
     host = psutil.virtual_memory()
-    total_bytes, available_bytes = int(host.total), int(host.available)
+    total_bytes = int(host.total)
+    available_bytes = int(host.available)
     for group in CONTROL_GROUPS:
         # "max" where there is no limit; cgroup v1 has a huge number.
         with suppress(OSError, ValueError):

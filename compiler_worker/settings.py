@@ -30,7 +30,7 @@ class CompilerSettings(BaseSettings):
         benchmark_together: whether engines that are proven are timed once more beside each other;
             without it they are compared by the figures of their proofs.
         benchmark_iterations: calls of each side that are timed at least.
-        build_lease_s: a worker that shows no sign of life for so long no longer holds the key
+        build_lease_s: a worker that does not renew its lease for so long no longer holds the key
             that it builds; others then build it.
         is_compile_cache_shared: what compilers may use again is kept in the store for all machines
             of a generation; False keeps it on this machine alone.

@@ -60,7 +60,8 @@ def _compile(folder: Path, command: list[str], source: Path) -> int:
 def _precompile(command: list[str]) -> None:
     """Make the header of this command that was put off; whole or not at all."""
     for header in _values(command, "-include"):
-        later, target = Path(f"{header}.gch{_LATER}"), Path(f"{header}.gch")
+        later = Path(f"{header}.gch{_LATER}")
+        target = Path(f"{header}.gch")
         if target.exists() or not later.exists():
             continue
         part = f"{target}.{uuid.uuid4().hex}"

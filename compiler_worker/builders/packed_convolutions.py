@@ -13,7 +13,8 @@ import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-mkldnn, onednn = torch.ops.mkldnn, torch.ops.onednn
+mkldnn = torch.ops.mkldnn
+onednn = torch.ops.onednn
 _FLOATS = mkldnn._convolution_pointwise.default  # noqa: SLF001 - an op of torch
 _BYTES = onednn.qconv_pointwise.default
 
@@ -62,7 +63,10 @@ def _arranged_floats(node: fx.Node, values: torch.Tensor, sizes: list[int]) -> t
 
 def _arranged_bytes(node: fx.Node, values: torch.Tensor, sizes: list[int]) -> torch.Tensor | None:
     """Freezing has arranged these without knowing sizes; bytes are bytes in any arrangement."""
-    scale, zero, scales_M, window = node.args[1], node.args[2], node.args[4], node.args[7:11]
+    scale = node.args[1]
+    zero = node.args[2]
+    scales_M = node.args[4]
+    window = node.args[7:11]
     scales = _value(node.graph, scales_M)
     if scales is None or not values.is_mkldnn or window[-1] != 1 or isinstance(scale, fx.Node):
         return None

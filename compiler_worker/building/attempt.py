@@ -28,6 +28,14 @@ class Attempt:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Begin the attempt now.
+
+        Args:
+            key: what is built.
+            worker: its `on_progress` is called with each event.
+            stage: the one that runs first; later events of the child name others.
+            clock: seconds; durations of stages are taken from it.
+        """
         self.key = key
         self._worker = worker
         self._started_at = now()

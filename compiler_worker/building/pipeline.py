@@ -292,7 +292,8 @@ def _proven(
     device = device_that_runs(generation, worker.devices)
     if device is None:
         return engine
-    proof, proven_on = engine.proof, engine.proof.device
+    proof = engine.proof
+    proven_on = engine.proof.device
     # A proof on a higher CPU class does not cover this one; selection would pass it over.
     is_proven_here = (
         proof.outcome is ProofOutcome.PASSED

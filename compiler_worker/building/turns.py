@@ -58,7 +58,8 @@ def awaited_lease(digest: str, key: BuildKey, worker: WorkerContext) -> Iterator
         key: as which this is shown while it waits.
         worker: whose store it is.
     """
-    registry, lease_s = worker.registry, worker.settings.build_lease_s
+    registry = worker.registry
+    lease_s = worker.settings.build_lease_s
     watch = LeaseWatch(lease_s)
     reported = ""
     while True:

@@ -71,7 +71,7 @@ class Events:
         self._stream.flush()
 
 
-def prepare_to_die() -> None:
+def configure_crash_handling() -> None:
     """Make this process the one that ends when something goes wrong, and have it write where.
 
     A crash, and a signal before a hanging process is ended, write the stack of every thread to

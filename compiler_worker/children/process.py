@@ -217,7 +217,8 @@ class _Watch(Generic[Result]):
         # A library may exit with that code too; it leaves no such file.
         elif code == EXIT_FAILURE and result_path.is_file():
             reported = ChildFailure.from_json(result_path.read_bytes())
-            outcome.failure, outcome.error = reported.message, reported.error
+            outcome.failure = reported.message
+            outcome.error = reported.error
             outcome.log_tail = reported.log_tail or outcome.log_tail
         else:
             how = (

@@ -84,7 +84,9 @@ def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
 
 
 def _is_fusable(scores: Scores, product: fx.Node) -> bool:
-    q, k, v = scores.q, scores.k, product.args[1]
+    q = scores.q
+    k = scores.k
+    v = product.args[1]
     # Heads that are shared between queries would be broadcast by a product, and are refused by the
     # call.
     heads = [shape_of(each)[1] if rank_of(each) == 4 else None for each in (q, k, v)]

@@ -18,29 +18,122 @@ from torch.library import triton_op, wrap_triton
 _BLOCK_Q = 64
 _BLOCK_K = 64
 _SMALLEST_BLOCK = 16
+# exp2 is one instruction; exp is that and a product.
+_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-# By tensor, as Triton's own kernels are written: one per line, parameters are a third of a kernel.
+@triton.jit  # type: ignore[untyped-decorator]
+def _own_rows(  # type: ignore[no-untyped-def]
+    NUM_HEADS: tl.constexpr, NUM_Q: tl.constexpr, BLOCK_Q: tl.constexpr
+):
+    """Batch entry, head and queries [BLOCK_Q] of this program; see `launch_grid`."""
+    blocks: tl.constexpr = (NUM_Q + BLOCK_Q - 1) // BLOCK_Q
+    entry = tl.program_id(0) // blocks // NUM_HEADS
+    head = tl.program_id(0) // blocks % NUM_HEADS
+    rows = tl.program_id(0) % blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    # Its elements may be more than 32 bits count.
+    return entry.to(tl.int64), head, rows
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _added_scores(  # type: ignore[no-untyped-def]
+    mask,
+    rows,
+    columns,
+    row_step,
+    column_step,
+    NUM_Q: tl.constexpr,
+    NUM_K: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    IS_BOOL: tl.constexpr,
+):
+    """What the mask of one head adds to a block of scores, float32 [rows, columns] or [1, columns].
+
+    Args:
+        mask: pointer to the head's mask.
+        rows: queries of the block, int [rows].
+        columns: keys of the block, int [columns].
+        row_step: elements of the mask from one query to the next.
+        column_step: elements from one key to the next.
+        NUM_Q: Q.
+        NUM_K: K.
+        HAS_ROWS: whether the mask differs by query.
+        IS_BOOL: whether it says which keys are attended, and is not added as it is.
+    """
+    is_key = columns < NUM_K
+    if HAS_ROWS:
+        place = mask + rows[:, None] * row_step + columns[None, :] * column_step
+        given = tl.load(place, mask=(rows < NUM_Q)[:, None] & is_key[None, :], other=0)
+    else:
+        given = tl.load(mask + columns * column_step, mask=is_key, other=0)[None, :]
+    if IS_BOOL:
+        # Added as torch does: what is not a number stays none behind a mask.
+        given = tl.where(given != 0, 0.0, float("-inf"))
+    return given.to(tl.float32)
+
+
+@triton.jit
+def _with_block(scores, v_place, is_key, highest, total, result):  # type: ignore[no-untyped-def]
+    """Peaks, sums and results of the rows, once a block of keys is counted too.
+
+    Args:
+        scores: of the block, times log2(e), float32 [rows, keys].
+        v_place: pointers to its values [keys, D].
+        is_key: whether a key is none beyond the last, bool [keys].
+        highest: peak of each row so far, float32 [rows].
+        total: sum of its weights so far, float32 [rows].
+        result: sum of its weighted values so far, float32 [rows, D].
+    """
+    peak = tl.maximum(highest, tl.max(scores, 1))
+    # A row that may attend nothing so far: any finite number keeps NaN away.
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    weights = tl.exp2(scores - base[:, None])
+    kept = tl.exp2(highest - base)
+    v = tl.load(v_place, mask=is_key[:, None], other=0.0)
+    # Rescaled to the peak so far: one pass over the keys, no scores in memory.
+    result = tl.dot(weights.to(v.dtype), v, result * kept[:, None])
+    return peak, total * kept + tl.sum(weights, 1), result
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
-    q_BHQD, k_BHKD, v_BHKD, mask, out_BQHD,
-    q_b, q_h, q_q, k_b, k_h, k_k, v_b, v_h, v_k, m_b, m_h, m_q, m_k,
-    SCALE: tl.constexpr, NUM_HEADS: tl.constexpr, NUM_Q: tl.constexpr, NUM_K: tl.constexpr,
-    HAS_MASK: tl.constexpr, HAS_ROWS: tl.constexpr, IS_BOOL: tl.constexpr,
-    D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    # exp2 is one instruction; exp is that and a product.
-    LOG2_E: tl.constexpr = 1.4426950408889634
-    blocks: tl.constexpr = (NUM_Q + BLOCK_Q - 1) // BLOCK_Q
-    entry, head = tl.program_id(0) // blocks // NUM_HEADS, tl.program_id(0) // blocks % NUM_HEADS
-    # Its elements may be more than 32 bits count.
-    batch = entry.to(tl.int64)
-    rows = tl.program_id(0) % blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    keys, sizes = tl.arange(0, BLOCK_K), tl.arange(0, D)
+    q_BHQD,
+    k_BHKD,
+    v_BHKD,
+    mask,
+    out_BQHD,
+    q_b,
+    q_h,
+    q_q,
+    k_b,
+    k_h,
+    k_k,
+    v_b,
+    v_h,
+    v_k,
+    m_b,
+    m_h,
+    m_q,
+    m_k,
+    SCALE: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    NUM_Q: tl.constexpr,
+    NUM_K: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    IS_BOOL: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    batch, head, rows = _own_rows(NUM_HEADS, NUM_Q, BLOCK_Q)
+    keys = tl.arange(0, BLOCK_K)
+    sizes = tl.arange(0, D)
     is_row = rows < NUM_Q
     q_place = q_BHQD + batch * q_b + head * q_h + rows[:, None] * q_q + sizes[None, :]
     q = tl.load(q_place, mask=is_row[:, None], other=0.0)
-    k_start, v_start = k_BHKD + batch * k_b + head * k_h, v_BHKD + batch * v_b + head * v_h
+    k_start = k_BHKD + batch * k_b + head * k_h
+    v_start = v_BHKD + batch * v_b + head * v_h
     m_start = mask + batch * m_b + head * m_h
     highest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -50,30 +143,14 @@ def _attend(  # type: ignore[no-untyped-def]
         is_key = column < NUM_K
         k_place = k_start + column[None, :] * k_k + sizes[:, None]
         k = tl.load(k_place, mask=is_key[None, :], other=0.0)
-        scores = tl.dot(q, k) * (SCALE * LOG2_E)
+        scores = tl.dot(q, k) * (SCALE * _LOG2_E)
         if HAS_MASK:
-            if HAS_ROWS:
-                m_place = m_start + rows[:, None] * m_q + column[None, :] * m_k
-                given = tl.load(m_place, mask=is_row[:, None] & is_key[None, :], other=0)
-            else:
-                given = tl.load(m_start + column * m_k, mask=is_key, other=0)[None, :]
-            if IS_BOOL:
-                # Added as torch does: what is not a number stays none behind a mask.
-                given = tl.where(given != 0, 0.0, float("-inf"))
-            scores += given.to(tl.float32) * LOG2_E
+            added = _added_scores(m_start, rows, column, m_q, m_k, NUM_Q, NUM_K, HAS_ROWS, IS_BOOL)
+            scores += added * _LOG2_E
         # After the mask: what lies beyond the last key was loaded as 0, and would count as a key.
         scores = tl.where(is_key[None, :], scores, float("-inf"))
-        peak = tl.maximum(highest, tl.max(scores, 1))
-        # A row that may attend nothing so far: any finite number keeps NaN away.
-        base = tl.where(peak == float("-inf"), 0.0, peak)
-        weights = tl.exp2(scores - base[:, None])
-        kept = tl.exp2(highest - base)
-        total = total * kept + tl.sum(weights, 1)
         v_place = v_start + column[:, None] * v_k + sizes[None, :]
-        v = tl.load(v_place, mask=is_key[:, None], other=0.0)
-        # Rescaled to the peak so far: one pass over the keys, no scores in memory.
-        result = tl.dot(weights.to(v.dtype), v, result * kept[:, None])
-        highest = peak
+        highest, total, result = _with_block(scores, v_place, is_key, highest, total, result)
     # Not "above zero": a NaN among the keys is one in the answer.
     result = tl.where(total[:, None] == 0, 0.0, result / total[:, None])
     o_start = out_BQHD + (batch * NUM_Q * NUM_HEADS + head) * D

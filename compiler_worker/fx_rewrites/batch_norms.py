@@ -64,7 +64,8 @@ def _affine(editor: Editor, norm: fx.Node) -> Affine | None:
         for given, weight in zip(norm.args[1:5], weights, strict=True)
     )
     scale, bias, mean, variance = weights
-    is_training, epsilon = norm.args[5], norm.args[7]
+    is_training = norm.args[5]
+    epsilon = norm.args[7]
     if is_training or is_computed or mean is None or variance is None:
         return None
     assert isinstance(epsilon, float)

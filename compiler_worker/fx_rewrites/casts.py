@@ -41,7 +41,8 @@ def _fold(editor: Editor, cast: fx.Node) -> int:
     # A cast may move to another device or layout too.
     if cast.args[1:] == () and set(cast.kwargs) != {"dtype"}:
         return 0
-    source, wanted = cast.args[0], dtype_of(cast)
+    source = cast.args[0]
+    wanted = dtype_of(cast)
     if dtype_of(source) == wanted:
         editor.replace(cast, source)  # type: ignore[arg-type]
         return 1

@@ -105,7 +105,8 @@ def _narrowest(editor: Editor, node: fx.Node, other: fx.Node) -> fx.Node:
 
 def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
     """`table[i, j, ...]` with i, j counting all of its axes is the table, reshaped."""
-    table, indices = node.args[0], node.args[1]
+    table = node.args[0]
+    indices = node.args[1]
     assert isinstance(indices, list | tuple)
     grids = [known.get(each) if isinstance(each, fx.Node) else None for each in indices]
     sizes = shape_of(table)

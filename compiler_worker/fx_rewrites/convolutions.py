@@ -97,7 +97,8 @@ def _without_bias(
     editor: Editor, before: fx.Node, other: fx.Node, bias: Any
 ) -> tuple[fx.Node, Any]:
     """A convolution on the other side gives its bias to this one: Inductor would add it apart."""
-    mine, its = editor.weight(bias), editor.weight(argument(other, 2, "bias"))
+    mine = editor.weight(bias)
+    its = editor.weight(argument(other, 2, "bias"))
     if not is_call(other, aten.conv2d.default) or only_user(other) is None:
         return other, bias
     if mine is None or its is None:

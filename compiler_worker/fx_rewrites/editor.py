@@ -158,7 +158,8 @@ def rank_of(node: Any) -> int:
 
 def is_same_shape(one: Any, other: Any) -> bool:
     """Whether two results have surely the same sizes; symbols are compared by name."""
-    a, b = shape_of(one), shape_of(other)
+    a = shape_of(one)
+    b = shape_of(other)
     return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b, strict=True))
 
 

@@ -86,9 +86,11 @@ def _product(editor: Editor, node: fx.Node) -> Product | None:
     # Rows of nothing could be any number of them.
     if weight is None or weight.values.dim() != 2 or not weight.values.numel():
         return None
-    bias_node, result = argument(node, 2, "bias") if is_linear else None, node
+    bias_node = argument(node, 2, "bias") if is_linear else None
+    result = node
     if not is_linear and (total := _sum(editor, node, weight)):
-        bias_node, result = next(each for each in total.args if each is not node), total
+        bias_node = next(each for each in total.args if each is not node)
+        result = total
     bias = editor.weight(bias_node)
     if bias_node is not None and (bias is None or bias.dtype is not torch.float32):
         return None
@@ -143,7 +145,8 @@ def _restored(editor: Editor, before: fx.Node, weight: Weight) -> fx.Node:
 
 def _multiply(editor: Editor, group: list[Product]) -> None:
     """All products of one value, at the place of the first."""
-    first, x = group[0].node, group[0].x
+    first = group[0].node
+    x = group[0].x
     values_MK = torch.cat([product.weight.values for product in group])
     scale_M = torch.cat([product.weight.scale for product in group])
     restored = _restored(editor, first, Weight(values_MK, scale_M))

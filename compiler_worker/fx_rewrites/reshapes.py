@@ -31,13 +31,15 @@ def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
     if not is_call(source, *RESHAPES):
         return False
     # The last one's sizes alone count, as no reshape moves an element.
-    sizes, origin = node.args[1], source.args[0]
+    sizes = node.args[1]
+    origin = source.args[0]
     editor.replace(node, editor.call(node, aten.reshape.default, origin, sizes))
     return True
 
 
 def _fold_permute(editor: Editor, node: fx.Node) -> bool:
-    source, order = node.args[0], _order(node)
+    source = node.args[0]
+    order = _order(node)
     assert isinstance(source, fx.Node)
     is_saved = is_call(source, aten.permute.default)
     if is_saved:

@@ -14,7 +14,8 @@ from torch import fx
 from compiler_worker.fx_rewrites.editor import RESHAPES, Editor, aten, dtype_of, is_call
 
 decomposed = torch.ops.quantized_decomposed
-INT8, UINT8 = (-128, 127), (0, 255)
+INT8 = (-128, 127)
+UINT8 = (0, 255)
 _LIMITS: dict[torch.dtype | None, tuple[int, int]] = {torch.int8: INT8, torch.uint8: UINT8}
 # oneDNN's products take unsigned bytes on the left: with signed ones, whose weights torch arranges
 # without the correction that they need, each product ran 8,000 times longer, as a reference loop.
@@ -89,7 +90,8 @@ def dequantised(editor: Editor, node: Any) -> Dequantised | None:
     """What a product brings back from eight-bit integers; None when it is another product."""
     if not is_call(node, aten.mul.Tensor) or dtype_of(node) is not torch.float32:
         return None
-    q, scale = _uncast(node.args[0]), _constant(editor, node.args[1])
+    q = _uncast(node.args[0])
+    scale = _constant(editor, node.args[1])
     q, zero = _with_constant(editor, q, aten.sub.Tensor)
     q = _uncast(q)
     if scale is None or zero is None or dtype_of(q) not in _LIMITS:

@@ -30,7 +30,8 @@ def calibrated_recipe(
         dtype = NUMPY_FROM_DATATYPE.get(spec.datatype)
         if values is None or own.has_range or dtype is None or dtype.kind in "biuO":
             continue
-        mean, spread = values.mean(dtype=np.float64), values.std(dtype=np.float64)
+        mean = values.mean(dtype=np.float64)
+        spread = values.std(dtype=np.float64)
         # Half the width of an even draw that has this spread.
         reach = math.sqrt(3) * float(spread)
         if reach > 0:

@@ -70,9 +70,11 @@ def draw_integers(
 def _set_ends(rows: Array, low: Array, high: Array) -> None:
     """At the start of rows, where a mask has its valid positions; of all columns or the first."""
     if len(rows) > 1:
-        rows[0, : len(low)], rows[1, : len(high)] = low, high
+        rows[0, : len(low)] = low
+        rows[1, : len(high)] = high
     elif len(low) == 1:
-        rows[0, 0], rows[0, -1] = low[0], high[0]
+        rows[0, 0] = low[0]
+        rows[0, -1] = high[0]
 
 
 def _spans(recipe: InputRecipe, known: InputValues) -> tuple[IntegerSpan, ...]:
@@ -91,7 +93,8 @@ def _spans(recipe: InputRecipe, known: InputValues) -> tuple[IntegerSpan, ...]:
 
 def _closed(span: IntegerSpan) -> tuple[int, int]:
     """Both ends, where there is one only or none too."""
-    low, high = span.min, span.max
+    low = span.min
+    high = span.max
     if low is None:
         low = 0 if high is None else high - _WIDTH_BY_DEFAULT + 1
     return low, low + _WIDTH_BY_DEFAULT - 1 if high is None else high

@@ -15,6 +15,7 @@ import numpy as np
 
 from compiler_worker.inputs.float_draws import draw_floats, takes_zero
 from compiler_worker.inputs.integer_draws import draw_integers, drawn_role
+from compiler_worker.inputs.mask_draws import MANY_ROWS, draw_mask
 from compiler_worker.inputs.sample_sizes import (
     edge_sizes,
     interior_sizes,
@@ -35,8 +36,6 @@ DEFAULT_SEED = 20_261
 
 # So many rows make a column's own spread significant.
 _MIN_ROWS = 8
-# So many rows are padded on either side in one draw.
-_MANY_ROWS = 4
 
 
 class SampleVariant(StrEnum):
@@ -167,7 +166,8 @@ def _further_rows(
         fewest = {batch: max(buckets[0].dims[batch].min, 1)}
         places.append((buckets[0], timed_sizes(buckets[0])[0] | fewest, True))
     for bucket, sizes, is_fewest in places:
-        num, variant = sizes.get(batch, 1), _ragged(master, recipe, sizes)
+        num = sizes.get(batch, 1)
+        variant = _ragged(master, recipe, sizes)
         rows = (sample.sizes.get(batch, 1) for sample in (*drawn, *further))
         missing = _MIN_ROWS - sum(each for each in rows if each == num or not is_fewest)
         for _ in range(0, missing, num):
@@ -246,7 +246,7 @@ def _variants(
     variants = [SampleVariant.FULL] if fewest == 1 or not lengths or is_usual else []
     if lengths:
         variants.append(SampleVariant.RAGGED)
-    if 0 < fewest < _MANY_ROWS and sizes in timed_sizes(bucket):
+    if 0 < fewest < MANY_ROWS and sizes in timed_sizes(bucket):
         variants.append(SampleVariant.LEFT_PADDED)
     if is_usual:
         variants += _extremes(master, recipe)
@@ -305,12 +305,16 @@ def _draw(
     generator: np.random.Generator,
     variant: SampleVariant,
 ) -> Array:
-    shape, own = shape_at(spec, dict(sizes)), recipe.inputs.get(spec.name, InputRecipe())
+    shape = shape_at(spec, dict(sizes))
+    own = recipe.inputs.get(spec.name, InputRecipe())
     if spec.datatype == BYTES:
         return _strings(shape, own.strings, generator)
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
     if drawn_role(master, recipe, spec.name) is InputRole.MASK:
-        return _mask(shape, generator, variant).astype(dtype)
+        if variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED):
+            return np.ones(shape, dtype)
+        has_pads_first = variant is SampleVariant.LEFT_PADDED
+        return draw_mask(shape, generator, has_pads_first=has_pads_first).astype(dtype)
     if dtype.kind == "b":
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":
@@ -324,27 +328,3 @@ def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.
     places = np.resize(generator.permutation(len(words)), math.prod(shape))
     strings: Array = np.array(words, dtype=STRING_DTYPE)[generator.permutation(places)]
     return strings.reshape(shape)
-
-
-def _mask(shape: tuple[int, ...], generator: np.random.Generator, variant: SampleVariant) -> Array:
-    """Valid positions first, or last; of several rows one has just one and one has all.
-
-    Of many every fourth has holes: without some words, or with several parts and pads between.
-    """
-    length = shape[-1] if shape else 0
-    is_full = variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED)
-    if is_full or not length:
-        return np.ones(shape)
-    lengths = generator.integers(1, length + 1, size=shape[:-1])
-    if lengths.size > 1:
-        lengths.flat[0], lengths.flat[1] = 1, length
-    mask: Array = np.arange(length) < lengths[..., np.newaxis]
-    if variant is SampleVariant.LEFT_PADDED:
-        return mask[..., ::-1]
-    places = np.arange(lengths.size).reshape(lengths.shape)
-    is_turned = (lengths.size >= _MANY_ROWS) & (places % 2 == 1)
-    mask = np.where(is_turned[..., np.newaxis], mask[..., ::-1], mask)
-    # What counts valid positions, or takes all between the first and the last, shows there.
-    has_holes = ((lengths.size >= _MANY_ROWS) & (places % _MANY_ROWS == 2))[..., np.newaxis]
-    holed: Array = mask & (~has_holes | (np.arange(length) % 3 != 1))
-    return holed

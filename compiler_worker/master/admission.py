@@ -12,7 +12,9 @@ from services.contracts.errors import InvalidModelError, UnsupportedGraphError
 # 7 is where broadcasting took today's form (6 is written in it); above 26, the newest that ONNX
 # Runtime 1.31 runs, a master is served by what the importer makes of it, and witnessed by ONNX's
 # own implementation.
-MIN_OPSET, NEWEST_RUN_OPSET, MAX_OPSET = 7, 26, defs.onnx_opset_version()
+MIN_OPSET = 7
+NEWEST_RUN_OPSET = 26
+MAX_OPSET = defs.onnx_opset_version()
 # Trees and the like are no tensor programs, but some kinds of engines run them.
 ML_DOMAIN = "ai.onnx.ml"
 # ONNX's drafts: the importer and ONNX's own implementation run them, no other library does.

@@ -49,7 +49,8 @@ def table_of(value: ir.Value | None) -> tuple[str, tuple[int, ...]] | None:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    seen, left = set[ir.Value](), [value]
+    seen = set[ir.Value]()
+    left = [value]
     while left:
         each = left.pop()
         if each in seen:

@@ -82,12 +82,17 @@ def _both(first: Guard | None, second: Guard | None, *, is_and: bool) -> Guard |
 
 def _comparison(node: ir.Node, operand: ir.Value) -> Guard | None:
     left, right = node.inputs
-    op_type, compared, limit = node.op_type, left, constant(right)
+    op_type = node.op_type
+    compared = left
+    limit = constant(right)
     if limit is None:
-        op_type, compared, limit = _SWAPPED[op_type], right, constant(left)
+        op_type = _SWAPPED[op_type]
+        compared = right
+        limit = constant(left)
     if limit is None or limit.size != 1 or compared is None:
         return None
-    (root, shift), (operand_root, operand_shift) = _shifted(compared), _shifted(operand)
+    root, shift = _shifted(compared)
+    operand_root, operand_shift = _shifted(operand)
     if root is not operand_root:
         return None
     # In terms of the operand, which may be the compared value plus a constant.
@@ -115,7 +120,8 @@ def _shifted(value: ir.Value) -> tuple[ir.Value, float]:
         left, right = node.inputs
         added = constant(right)
         if added is None and node.op_type == "Add":
-            left, added = right, constant(left)
+            added = constant(left)
+            left = right
         if added is None or added.size != 1 or left is None:
             break
         value = left

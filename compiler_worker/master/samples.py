@@ -15,7 +15,8 @@ from services.contracts.model.value_limits import ValueLimits
 
 SAMPLES_FILE = "samples.npz"
 # Of an input, for proofs: they lie in the recipe, which is read often.
-MAX_WORDS, MAX_WORD_CHARACTERS = 256, 1000
+MAX_WORDS = 256
+MAX_WORD_CHARACTERS = 1000
 
 
 def read_samples(path: Path) -> dict[str, Array]:

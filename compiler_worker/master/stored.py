@@ -23,7 +23,8 @@ from compiler_worker.master.opened import StoredMaster
 from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
 
-MODEL_FILE, WEIGHTS_FILE = "model.onnx", "weights.bin"
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "weights.bin"
 _MAX_INLINE_BYTES = 1024
 _ALIGNMENT_BYTES = 4096
 
@@ -37,7 +38,8 @@ def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
     model = load_ir(path)
     normalise(model)
     named_dims = name_dims(model, path)
-    inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
+    inputs = tensor_specs(model.graph.inputs)
+    outputs = tensor_specs(model.graph.outputs)
     values = input_values(model)
     files = _write(model, target_dir)
     check_rules(files[MODEL_FILE])

@@ -75,7 +75,8 @@ class ColumnSums:
         """Of both together."""
         num = self.num + other.num
         per = np.maximum(num, 1.0)
-        step, error_step = other.mean - self.mean, other.error_mean - self.error_mean
+        step = other.mean - self.mean
+        error_step = other.error_mean - self.error_mean
         both = self.num * other.num / per
         return ColumnSums(
             num=num,

@@ -100,7 +100,8 @@ def compare(
         return Comparison(distance=INFINITELY_FAR, fault="no position is valid: nothing to compare")
     if not _is_floating(wanted):
         return _compare_exact(found, wanted, keep)
-    found_64, wanted_64 = found.astype(np.float64), wanted.astype(np.float64)
+    found_64 = found.astype(np.float64)
+    wanted_64 = wanted.astype(np.float64)
     if fault := _non_finite_fault(found_64, wanted_64, keep):
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     usable = keep & np.isfinite(wanted_64)
@@ -190,7 +191,8 @@ def _cosine_distance(found: Float64, wanted: Float64, typical: Float64) -> float
     if not has_direction.any():
         return 0.0
     units = [_unit(vectors[has_direction]) for vectors in (found_nd, wanted_nd)]
-    sizes, least = sizes[has_direction], _typical_lengths(least_nd[has_direction])
+    sizes = sizes[has_direction]
+    least = _typical_lengths(least_nd[has_direction])
     shortness = sizes / np.maximum(sizes, least)
     # Half the squared chord is 1 - cosine, without the cancellation of computing it so. The same
     # error turns a short vector more: by the square of how much shorter it is.

@@ -67,13 +67,17 @@ def task_check(task: Task | RankingTask, value: float, detail: str) -> TaskCheck
     """
     match task:
         case RankingTask():
-            name, bound = f"top{task.top_k}_overlap:{task.output}", task.min_overlap
+            name = f"top{task.top_k}_overlap:{task.output}"
+            bound = task.min_overlap
         case TopKTask():
-            name, bound = f"top{task.k}_agreement:{task.output}", task.min_agreement
+            name = f"top{task.k}_agreement:{task.output}"
+            bound = task.min_agreement
         case BoxTask():
-            name, bound = f"iou:{task.output}", task.min_iou
+            name = f"iou:{task.output}"
+            bound = task.min_iou
         case FunctionTask():
-            name, bound = task.entry, task.min_value
+            name = task.entry
+            bound = task.min_value
         case _:
             assert_never(task)
     return TaskCheck(name=name, value=value, bound=bound, is_passed=value >= bound, detail=detail)
@@ -93,7 +97,8 @@ def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCh
         wanted_rc: the reference's, of the same shape.
         task: has k and the least agreement.
     """
-    found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
+    found = found_rc.astype(np.float64)
+    wanted = wanted_rc.astype(np.float64)
     error = float(np.abs(found - wanted).max())
     margin_r1 = tie_margin(wanted, error)
     value = kept_share(found, wanted, task.k, margin_r1)
@@ -175,7 +180,8 @@ def function_check(
 
 def _corners(boxes_n4: Array, box_format: BoxFormat) -> Float64:
     boxes: Float64 = boxes_n4.astype(np.float64)
-    first, second = boxes[:, :2], boxes[:, 2:]
+    first = boxes[:, :2]
+    second = boxes[:, 2:]
     match box_format:
         case BoxFormat.XYXY:
             return boxes

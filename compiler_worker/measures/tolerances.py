@@ -46,7 +46,8 @@ def together_for(precision: Precision, recipe: Recipe) -> Together:
     Those that a recipe leaves open are as much looser than the defaults as its others are, and
     never looser than those of int8.
     """
-    default, loosest = DEFAULTS_TOGETHER[precision], DEFAULTS_TOGETHER[Precision.INT8]
+    default = DEFAULTS_TOGETHER[precision]
+    loosest = DEFAULTS_TOGETHER[Precision.INT8]
     own = recipe.tolerances.get(precision)
     if own is None:
         return default

@@ -36,7 +36,8 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
             names no calibration set.
     """
     _check_calibration(master, recipe)
-    inputs, outputs = _by_name(master.inputs), _by_name(master.outputs)
+    inputs = _by_name(master.inputs)
+    outputs = _by_name(master.outputs)
     _check_names("inputs", recipe.inputs, inputs)
     _check_names("outputs", recipe.outputs, outputs)
     for name, input_recipe in recipe.inputs.items():
@@ -153,7 +154,8 @@ def _check_blindness(key: str, accepted: Iterable[str]) -> None:
 
 def _check_within(name: str, recipe: InputRecipe, known: InputValues) -> None:
     """A recipe may narrow what the graph takes; what it draws and pads with has to lie inside."""
-    key, legal = f"recipe: inputs.{name}", f"the model takes {known.words}"
+    key = f"recipe: inputs.{name}"
+    legal = f"the model takes {known.words}"
     own = IntegerSpan(min=recipe.min, max=recipe.max)
     both = own.within(known.widest)
     for end, asked, found in (("min", own.min, both.min), ("max", own.max, both.max)):

@@ -84,7 +84,8 @@ def _fault(
     for place in (range(-num_rows, 0), range(num_rows)):
         lone = _taken(inputs, master.inputs, rows, place)
         among = _taken(together, master.outputs, rows, place)
-        alone, again = model.run(lone), model.run(lone)
+        alone = model.run(lone)
+        again = model.run(lone)
         for spec in master.outputs:
             difference = partial(_difference, spec, recipe, lone, alone)
             if fault := _fault_of(spec, difference, alone, again, among):

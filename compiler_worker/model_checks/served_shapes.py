@@ -13,7 +13,8 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 
-_ROWS, _BATCH = "batch_dim", "batch"
+_ROWS = "batch_dim"
+_BATCH = "batch"
 _ALONE = "are computed as if alone"
 _JOINED = (
     "replicas join requests along it, unless a recipe says otherwise (batching: {batch_dim: null})"
@@ -52,11 +53,11 @@ def served_shapes(
         InvalidRecipeError: the model fails at what the owner says of it.
     """
     rows = _first_axis(master[1].inputs)
-    is_said = _ROWS in recipe.batching.model_fields_set
+    is_stated = _ROWS in recipe.batching.model_fields_set
     is_owned = rows == recipe.batching.batch_dim and rows not in unnamed
     # No request has no rows, so what may be 0 is none.
     is_none = not rows or any(b.dims[rows].min == 0 for b in recipe.buckets if rows in b.dims)
-    if is_said or is_owned or is_none:
+    if is_stated or is_owned or is_none:
         shapes = _sized(master, recipe, limits)
         check_rows(*master, recipe, shapes.buckets)
         return shapes

@@ -52,7 +52,8 @@ _MAX_LONE_BYTES = 32 * 2**20
 def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
     """The inside of the child: compare, and write the answers that are kept."""
     limit_threads(request.num_threads)
-    path, master = request.master_path, request.master
+    path = request.master_path
+    master = request.master
     eager = open_eager(path, master, "cpu")
     if isinstance(eager, str):
         return without_torch(f"the importer refuses the graph: {eager}", path, master)

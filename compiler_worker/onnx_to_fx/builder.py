@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from keyword import iskeyword
 from typing import Any
 
@@ -288,11 +289,8 @@ class GraphBuilder:
 
     def _free_name(self, name: str) -> str:
         base = _identifier(name, "constant")
-        attribute, count = base, 0
-        while hasattr(self.root, attribute):
-            count += 1
-            attribute = f"{base}_{count}"
-        return attribute
+        names = chain([base], (f"{base}_{number}" for number in count(1)))
+        return next(each for each in names if not hasattr(self.root, each))
 
     def _tensor_from_host(self, value: HostValue) -> Tensor:
         items: list[HostInt] = list(value.data.reshape(-1))

@@ -80,7 +80,8 @@ UNSIGNED_VALUES = frozenset({torch.uint16, torch.uint32})
 WIDE_UNSIGNED = UNSIGNED_VALUES | {torch.uint64}
 _BITS_OF_NARROW = {INT4: 4, UINT4: 4, INT2: 2, UINT2: 2}
 NARROW_INTS = frozenset(_BITS_OF_NARROW)
-FLOAT4, SCALE8 = torch.float4_e2m1fn_x2, torch.float8_e8m0fnu
+FLOAT4 = torch.float4_e2m1fn_x2
+SCALE8 = torch.float8_e8m0fnu
 
 _CARRIER: dict[torch.dtype, torch.dtype] = {
     torch.uint16: torch.int32,

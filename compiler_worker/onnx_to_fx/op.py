@@ -68,8 +68,20 @@ class Op:
         graph: GraphBuilder,
         subgraphs: Mapping[str, Subgraph],
     ) -> None:
-        """Read the attributes once; nothing is emitted yet."""
-        self.proto, self.schema, self.opset, self.graph = proto, schema, opset, graph
+        """Read the attributes once; nothing is emitted yet.
+
+        Args:
+            proto: the node itself.
+            schema: of the op, in the version that `opset` selects.
+            opset: version of the domain that the model imports.
+            inputs: values by position, None where left out.
+            graph: where fx nodes are emitted.
+            subgraphs: graphs inside of the node, by the name of the attribute that holds each.
+        """
+        self.proto = proto
+        self.schema = schema
+        self.opset = opset
+        self.graph = graph
         self.version = schema.since_version
         self.inputs = list(inputs)
         self._attributes = {a.name: a for a in proto.attribute}

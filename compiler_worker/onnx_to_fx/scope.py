@@ -26,6 +26,13 @@ class NameScope:
         outer: NameScope | None = None,
         declared: Mapping[str, Axes] | None = None,
     ) -> None:
+        """Begin without values.
+
+        Args:
+            graph: where the nodes of this graph are emitted.
+            outer: scope of the graph around this one; None for the model's own.
+            declared: axes that the model declares, by value.
+        """
         self.graph = graph
         self.declared = declared or {}
         self._outer = outer

@@ -28,6 +28,13 @@ class Sym:
     __slots__ = ("_emit", "is_size", "node")
 
     def __init__(self, node: torch.fx.Node, emit: Emit, *, is_size: bool) -> None:
+        """Name the node of an integer.
+
+        Args:
+            node: the fx node that yields it.
+            emit: adds a node of a function and its arguments, or returns the one that is there.
+            is_size: True when it cannot be negative.
+        """
         self.node = node
         self.is_size = is_size
         self._emit = emit

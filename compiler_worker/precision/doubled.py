@@ -41,7 +41,8 @@ class _Doubling:
     """All that may be float64 is."""
 
     def __init__(self, model: ir.Model, own: frozenset[str]) -> None:
-        graph, opset = model.graph, model.opset_imports[""]
+        graph = model.graph
+        opset = model.opset_imports[""]
         made = (value for node in graph for value in node.outputs)
         values = (*graph.inputs, *graph.initializers.values(), *made)
         # Only positional values are bounded on their way, which a wider type makes needless.

@@ -18,7 +18,8 @@ def read_parquet(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
         ValueError: pyarrow is missing, the file is no parquet, or a column is no array.
     """
     try:
-        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        pyarrow = import_module("pyarrow")
+        parquet = import_module("pyarrow.parquet")
     except ImportError as error:
         raise ValueError(
             f"reading parquet needs pyarrow ({error}): pip install pyarrow, or write the columns "

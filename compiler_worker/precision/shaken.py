@@ -49,7 +49,8 @@ def _is_quantising(node: fx.Node) -> bool:
     Of integers it casts and clamps after it; of small floats it multiplies by a power of two
     before it, made of bits.
     """
-    user, given = next(iter(node.users)), node.args[0]
+    user = next(iter(node.users))
+    given = node.args[0]
     is_integer = user.target == "to" and any(n.target is torch.clamp for n in user.users)
     is_small_float = (
         isinstance(given, fx.Node)

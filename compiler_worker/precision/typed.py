@@ -58,7 +58,14 @@ class Rewriter:
     def __init__(
         self, model: ir.Model, policy: AnyPolicy, narrow: ir.DataType, suffix: str
     ) -> None:
-        """Names of new values end in `suffix`."""
+        """Take the graph of a model, which `run` changes in place.
+
+        Args:
+            model: with types of its inner values inferred.
+            policy: decides which values become narrow.
+            narrow: the type that takes float32's place.
+            suffix: of the names of new values.
+        """
         self.graph = model.graph
         self.opset = model.opset_imports[""]
         self.suffix = suffix
@@ -126,8 +133,10 @@ class Rewriter:
         self, value: ir.Value, node: ir.Node, name: str, dtype: ir.DataType
     ) -> ir.Value:
         output = node.outputs[0]
-        output.name, node.name = self.names.take(name), self.names.take(node.name or name)
-        output.type, output.shape = ir.TensorType(dtype), value.shape
+        output.name = self.names.take(name)
+        node.name = self.names.take(node.name or name)
+        output.type = ir.TensorType(dtype)
+        output.shape = value.shape
         producer = value.producer()
         if producer is None:
             self.graph.insert_before(self.graph[0], node)

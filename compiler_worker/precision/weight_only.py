@@ -86,7 +86,9 @@ def _restored(user: ir.Node, weight: ir.Value, axis: int, names: FreeNames) -> i
     node = ir.node("DequantizeLinear", inputs, {"axis": axis}, name=name)
     graph.insert_before(user, node)
     output = node.outputs[0]
-    output.name, output.type, output.shape = name, weight.type, weight.shape
+    output.name = name
+    output.type = weight.type
+    output.shape = weight.shape
     return output
 
 

@@ -107,10 +107,12 @@ def kernel_calls(found: CompiledRun, ops: Sequence[GraphOp]) -> list[KernelCall]
 def _kernel_call(
     index: int, found: CompiledRun, ops: Sequence[GraphOp], chain: Chain | None
 ) -> KernelCall:
-    kernel, time_s = found.kernels[index], found.times_s[index]
+    kernel = found.kernels[index]
+    time_s = found.times_s[index]
     # An op that several kernels compute counts in the first.
     own = [op for op in ops if op.kernels[0] == index]
-    eager_bytes, num_flops = sum(op.num_bytes for op in own), sum(op.num_flops for op in own)
+    eager_bytes = sum(op.num_bytes for op in own)
+    num_flops = sum(op.num_flops for op in own)
     share = None
     if kernel.num_bytes is not None and time_s is not None:
         share = found.peaks.share(num_flops, kernel.num_bytes, time_s)

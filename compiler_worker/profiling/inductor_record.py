@@ -124,7 +124,8 @@ def kernels_of(provenance: Mapping[str, Any], work: Sequence[Work]) -> list[Fuse
     """
     made_of: dict[str, list[str]] = provenance["postToPre"]
     calls = [(name, frozenset(nodes)) for name, nodes in provenance["cppCodeToPost"].items()]
-    kernels, seen = [], set[str]()
+    kernels = []
+    seen = set[str]()
     pieces = _work_by_call(calls, work)
     computed = [frozenset(n for p in own for n in p.computed) for own in pieces]
     somewhere = _given(made_of, frozenset(node for nodes in computed for node in nodes))
@@ -171,7 +172,8 @@ def _work_by_call(
     """Follow calls and work side by side; on a CPU neighbouring pieces become one kernel."""
     found: list[list[Work]] = [[] for _ in calls]
     # Neither list names the other: only their common order ties a call to its work.
-    at, is_open = -1, False
+    at = -1
+    is_open = False
     for piece in work:
         if not (is_open and not piece.is_extern and piece.origins <= calls[at][1]):
             following = at + 1

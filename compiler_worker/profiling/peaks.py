@@ -19,7 +19,8 @@ _COPIED_BYTES = {"cpu": 2**28, "cuda": 2**30}
 
 def measured_peaks(device: str, dtype: torch.dtype) -> Peaks:
     """The best of a few tries of each."""
-    side, num_bytes = _SIDE[device], _COPIED_BYTES[device]
+    side = _SIDE[device]
+    num_bytes = _COPIED_BYTES[device]
     left = torch.ones(side, side, device=device, dtype=dtype)
     source = torch.ones(num_bytes, device=device, dtype=torch.uint8)
     target = torch.empty_like(source)

@@ -16,9 +16,11 @@ _PANEL = 34
 _AXIS = 52
 _NUM_ROWS = 14
 _LABEL_CHARS = 42
-_TITLE_CHARS, _SUBTITLE_CHARS = 90, 130
+_TITLE_CHARS = 90
+_SUBTITLE_CHARS = 130
 _NUM_TICKS = 5
-_BEFORE, _AFTER = "#b5651d", "#2a6f97"
+_BEFORE = "#b5651d"
+_AFTER = "#2a6f97"
 _STYLE = (
     "text{font-family:sans-serif;fill:#222}"
     # Of one width per character, so that what is cut to so many cannot reach into the bars.
@@ -57,7 +59,8 @@ def bars(timed: Iterable[tuple[str, float | None]]) -> list[Bar]:
         times[label].append(time_s or 0.0)
     found = [Bar(label=k, num_calls=len(v), time_s=sum(v)) for k, v in times.items()]
     found.sort(key=lambda bar: -bar.time_s)
-    shown, rest = found[: _NUM_ROWS - 1], found[_NUM_ROWS - 1 :]
+    shown = found[: _NUM_ROWS - 1]
+    rest = found[_NUM_ROWS - 1 :]
     if len(rest) > 1:
         rest = [
             Bar(

@@ -80,7 +80,8 @@ def _report(
 
     from compiler_worker.profiling.accounts import eager_ops, graph_ops, kernel_calls
 
-    before, ops = tuple(eager_ops(found.imported)), tuple(graph_ops(found.compiled))
+    before = tuple(eager_ops(found.imported))
+    ops = tuple(graph_ops(found.compiled))
     kernels = tuple(kernel_calls(found.compiled, ops))
     platform = request.device.parsed_generation.platform
     return ProfileReport(

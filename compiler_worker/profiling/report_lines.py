@@ -77,7 +77,8 @@ def measured_line(report: ProfileReport) -> str:
 
 def summary_rows(report: ProfileReport) -> list[tuple[str, ...]]:
     """The whole model before and after."""
-    before, after = report.before, report.after
+    before = report.before
+    after = report.after
     ops = _ratio(before.num_ops, after.num_ops)
     rows: list[tuple[str, ...]] = [
         ("ops dispatched, kernels called", _ops_words(before), str(after.num_ops), ops)
@@ -116,8 +117,10 @@ def fusion_rows(report: ProfileReport) -> list[tuple[str, ...]]:
 
 def _fusion_row(report: ProfileReport, calls: Sequence[KernelCall]) -> tuple[str, ...]:
     first = calls[0]
-    before, after = sum(k.eager_bytes for k in calls), sum(k.num_bytes or 0 for k in calls)
-    flops, time_s = sum(k.num_flops for k in calls), _time_s(calls)
+    before = sum(k.eager_bytes for k in calls)
+    after = sum(k.num_bytes or 0 for k in calls)
+    flops = sum(k.num_flops for k in calls)
+    time_s = _time_s(calls)
     predicted = ""
     if first.predicted_gain is not None:
         chain = f"n={first.num_chain_ops} c={first.num_side_inputs}"

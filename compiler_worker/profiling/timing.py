@@ -48,7 +48,8 @@ def profiled(calls: Mapping[Path, Callable[[], Any]], device: str) -> list[Profi
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)
     runs: dict[Path, list[list[Any]]] = {trace: [] for trace in calls}
-    spent_s, num_runs = 0.0, 0
+    spent_s = 0.0
+    num_runs = 0
     # The first run compiles, allocates and warms caches.
     for call in calls.values():
         call()

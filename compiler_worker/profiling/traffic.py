@@ -94,7 +94,8 @@ class DispatchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op, and note it."""
         result = func(*args, **(kwargs or {}))
-        given, made = _tensors((args, kwargs)), _tensors(result)
+        given = _tensors((args, kwargs))
+        made = _tensors(result)
         is_free = _is_free(func, given, made)
         self.ops.append(
             Dispatched(

@@ -34,7 +34,14 @@ class Comparing:
     def __init__(
         self, engine: Model, reference: Reference, claim: Claim, allowed: Mapping[str, Tolerance]
     ) -> None:
-        """Judge every output by its bounds."""
+        """Judge every output by its bounds.
+
+        Args:
+            engine: what is proven.
+            reference: what it is compared with.
+            claim: the master, the precision and the buckets that the engine is proven for.
+            allowed: tolerance of each output, by its name.
+        """
         self._engine = engine
         self._reference = reference
         self._claim = claim
@@ -126,7 +133,8 @@ class Comparing:
         return not any(check.fault for check in here)
 
     def _repeat(self, answer: "_Answer") -> None:
-        sample, found = answer.sample, answer.copies
+        sample = answer.sample
+        found = answer.copies
         again = self._run_engine(sample)
         for spec in self._claim.master.outputs:
             if spec.name not in found:

@@ -57,7 +57,8 @@ def judge(
     trusted = agreed(reference, claim, samples, errors, typical)
     if trusted.eager_outputs is None:
         # Nothing may come from an import that is wrong: neither wide bounds nor ties of ids.
-        errors, claim = {}, replace(claim, master_path=None)
+        errors = {}
+        claim = replace(claim, master_path=None)
     verdict = _compared(engine, trusted, claim, samples, errors, report)
     return replace(verdict, notes=tuple(notes), reference=trusted.name)
 

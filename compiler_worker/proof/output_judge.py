@@ -164,14 +164,16 @@ class OutputJudge:
         # Missing, or of another type or shape: there are no elements to count.
         if result.fault and not result.num_differing:
             return result
-        bounds, name = self.bounds, self.bounds.spec.name
+        bounds = self.bounds
+        name = self.bounds.spec.name
         keep = compared_in(bounds.spec, bounds.recipe, sample.inputs, wanted[name])
         differs = (found[name] != wanted[name]) & keep
         if differs.any() and bounds.ids is not None:
             differs &= ~bounds.ids.ties(
                 name, sample.inputs, found[name], wanted[name], bounds.allowed
             )
-        num_wrong, num = int(differs.sum()), int(keep.sum())
+        num_wrong = int(differs.sum())
+        num = int(keep.sum())
         self.num_elements += num
         self.num_equal += num - num_wrong
         rows = sample.sizes.get(bounds.recipe.batching.batch_dim or "", 1)
@@ -211,7 +213,8 @@ class OutputJudge:
         """Whether these answers are more than so many times as far off as others are."""
         if (mine := self.agreement_check()) and (others := other.agreement_check()):
             return 1 - mine.share > factor * (1 - others.share)
-        here, there = self.column_check(), other.column_check()
+        here = self.column_check()
+        there = other.column_check()
         if here is None or there is None:
             return False
         return here.column > factor * there.column or here.gain > factor * there.gain

@@ -82,7 +82,10 @@ def power_check(
         spoils = OF_FLOATS
     else:
         return None
-    refused, tightened, blind, unchanged = list[str](), list[str](), list[str](), list[str]()
+    refused = list[str]()
+    tightened = list[str]()
+    blind = list[str]()
+    unchanged = list[str]()
     for name, sabotage in spoils.items():
         match _outcome(judge, kept, sabotage):
             case _Outcome.UNCHANGED:

@@ -136,7 +136,8 @@ class _Proving:
 
     def _timed_proof(self, proof: Proof, engine: Model, eager: Model) -> Proof:
         """The proof with the curve of engine, eager and fallback."""
-        request, events = self._request, self._events
+        request = self._request
+        events = self._events
         timed = self._timed()
         with beside_others(request.cache_dir, events), events.stage(Stage.BENCHMARK):
             events.line("opening the fallback")

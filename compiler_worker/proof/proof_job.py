@@ -86,7 +86,8 @@ def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofReq
     registry = worker.registry
     settings = worker.settings
     version = job.version
-    samples, verdict = version.samples, version.fallback_verdict
+    samples = version.samples
+    verdict = version.fallback_verdict
     # No replica serves with a wrong one, so no engine has to be faster than that.
     is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())
     calibration = version.calibration if job.manifest.key.calibration_digest else None

@@ -77,7 +77,8 @@ def replay_document(done: ReplayReport) -> dict[str, Any]:
 
 def replay_lines(done: ReplayReport) -> list[str]:
     """The distances of each output then and now, beside their bounds."""
-    failed, key = done.failed, done.key
+    failed = done.failed
+    key = done.key
     made = "drawn again" if done.result.is_drawn_again else "as it was kept"
     where = f"bucket {failed.bucket} at {sizes_text(failed.sizes)}, {failed.variant}, {made}"
     lines = [f"{key.digest()[:12]} {key.kind} {key.precision} on {key.generation}: {where}"]

@@ -47,7 +47,8 @@ def _checks(
 def _inputs(request: ReplayRequest) -> dict[str, Array]:
     if request.arrays_path is not None:
         return read_sample_arrays(request.arrays_path, "input")
-    failed, proof = request.failed, request.proof
+    failed = request.failed
+    proof = request.proof
     bucket = next(each for each in proof.manifest.buckets if each.label == failed.bucket)
     variant = SampleVariant(failed.variant)
     if variant is SampleVariant.GIVEN:

@@ -14,7 +14,13 @@ class SpoiltModel:
     """Answers as the reference does, but for one output."""
 
     def __init__(self, reference: Model, judge: OutputJudge, sabotage: Sabotage) -> None:
-        """Spoil the output of `judge`, whose moments are known."""
+        """Answer with one output spoilt.
+
+        Args:
+            reference: what computes all outputs.
+            judge: of the output to spoil, its moments known from the reference's answers.
+            sabotage: how the output is spoilt.
+        """
         self._reference = reference
         self._judge = judge
         self._sabotage = sabotage

@@ -35,6 +35,14 @@ class FxModel:
     def __init__(
         self, module: "torch.nn.Module", master: MasterRecord, *, device: str, is_double: bool
     ) -> None:
+        """Move the graph to a device.
+
+        Args:
+            module: the imported graph, with its weights.
+            master: names inputs and outputs.
+            device: of torch, `cpu` or `cuda`.
+            is_double: the graph computes in float64 what is float32 in the master.
+        """
         self._module = module.to(device)
         self._master = master
         self._device = device

@@ -124,18 +124,12 @@ def open_reference(
     keep = partial(_kept, master, cache_dir)
     witness: Model | None
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
-    witness_name, recourse = ort_name(), None
-    if witness:
-        recourse = Recourse(
-            master_path=master_path,
-            is_imported=kind is EngineKind.INDUCTOR,
-            open_third=partial(EvaluatorModel.open, master_path, master),
-            open_values=partial(FxModel.of_values, master_path, master),
-            without_import=without_import,
-        )
-    else:
+    witness_name = ort_name()
+    recourse = _recourse(master_path, master, kind, without_import) if witness else None
+    if not witness:
         witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
-        witness_name, refusal = evaluator_name(), "; ".join(filter(None, (refusal, none)))
+        witness_name = evaluator_name()
+        refusal = "; ".join(filter(None, (refusal, none)))
     torch_name = f"torch {installed_version('torch')}"
     words = f"witness {witness_name}" if witness else "no witness"
     open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
@@ -149,6 +143,21 @@ def open_reference(
         shaken=_shaken(eager, lambda shift, run: keep(f"{eager_name} shaken by {shift}", run)),
         witness_name=witness_name if witness else "",
         recourse=recourse,
+    )
+
+
+def _recourse(
+    master_path: Path,
+    master: MasterRecord,
+    kind: EngineKind | None,
+    without_import: Callable[[str], Reference],
+) -> Recourse:
+    return Recourse(
+        master_path=master_path,
+        is_imported=kind is EngineKind.INDUCTOR,
+        open_third=partial(EvaluatorModel.open, master_path, master),
+        open_values=partial(FxModel.of_values, master_path, master),
+        without_import=without_import,
     )
 
 

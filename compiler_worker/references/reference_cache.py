@@ -42,9 +42,12 @@ class CachedModel:
     """A model whose outputs are read from disk when they were computed before."""
 
     def __init__(self, identity: str, open_model: Callable[[], Model], directory: Path) -> None:
-        """Keep outputs below `directory`; the model is opened when it is first needed.
+        """Keep outputs on disk; the model is opened when it is first needed.
 
-        `identity` names everything but the inputs that the outputs depend on.
+        Args:
+            identity: all but the inputs that the outputs depend on; other identities share no file.
+            open_model: called at most once, for inputs whose outputs are not kept yet.
+            directory: where the outputs are kept.
         """
         self._identity = identity
         self._open_model = open_model

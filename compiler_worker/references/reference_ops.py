@@ -27,7 +27,8 @@ class CategoryMapper(OpRun):
         default_string: str | None = None,
     ) -> tuple[Array]:
         """Map every element."""
-        numbers, words = list(cats_int64s or ()), list(cats_strings or ())
+        numbers = list(cats_int64s or ())
+        words = list(cats_strings or ())
         if x.dtype.kind in "iu":
             names: dict[Any, Any] = dict(zip(numbers, words, strict=True))
             unused = "_Unused" if default_string is None else default_string

@@ -107,7 +107,8 @@ class _Side:
     def take_turn(self, sample: Sample, limits: BenchmarkLimits) -> None:
         model = self.contender.model
         # Looked at before the call that warms, as looking takes the caches.
-        waited_s, began = waited_for_cpu_s(), time.perf_counter()
+        waited_s = waited_for_cpu_s()
+        began = time.perf_counter()
         if not self.calls:
             with memory_peak(self.platform) as peak:
                 model.run(sample.inputs)
@@ -204,7 +205,8 @@ def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
     elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
     if num_calls < max(limits.min_iterations, FEWEST_PAIRS + 1):
         return False
-    most_s, most_calls = limits.seconds_per_side, limits.max_iterations
+    most_s = limits.seconds_per_side
+    most_calls = limits.max_iterations
     if num_calls >= limits.patience * most_calls or elapsed_s >= limits.patience * most_s:
         return True
     return (num_calls >= most_calls or elapsed_s >= most_s) and _are_close(sides)

@@ -45,7 +45,8 @@ class _Timing:
     def run(self) -> JointResult:
         """Load everything, then time it."""
         prepare_torch(self._any)
-        cache_dir, events = self._any.cache_dir, self._events
+        cache_dir = self._any.cache_dir
+        events = self._events
         with beside_others(cache_dir, events), events.stage(Stage.BENCHMARK):
             engines = self._loaded()
             eager = self._opened_eager()
@@ -122,5 +123,5 @@ def _warm(request: ProofRequest, samples: Sequence[Sample]) -> Engine:
     for sample in samples:
         engine.run(sample.inputs)
     if findings:
-        logger.info("loading says: %s", "; ".join(findings))
+        logger.info("remarks on loading: %s", "; ".join(findings))
     return engine

@@ -74,7 +74,8 @@ def _rank(num_pairs: int) -> int:
     """How many ratios lie outside of the interval at each end."""
     if num_pairs < FEWEST_PAIRS:
         raise ValueError(f"{num_pairs} pairs tell no interval, {FEWEST_PAIRS} do")
-    rank, tail = 0, 0.0
+    rank = 0
+    tail = 0.0
     while True:
         tail += comb(num_pairs, rank) / 2**num_pairs
         if 2 * tail > _MISSES:

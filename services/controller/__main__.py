@@ -64,7 +64,8 @@ async def serve(settings: ControllerSettings) -> None:
         InvalidRequestError: the store's URL is wrong, or a port cannot be had.
         StoreError: the store cannot be opened, or lies about conditional creates.
     """
-    stop_requested, nodes_changed = asyncio.Event(), asyncio.Event()
+    stop_requested = asyncio.Event()
+    nodes_changed = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop_requested.set)
     metrics = ControllerMetrics(settings)

@@ -37,7 +37,13 @@ class GuardedEngine(ABC):
         outputs: Sequence[TensorSpec],
         buckets: Sequence[Bucket],
     ) -> None:
-        """Take the specs of the model's tensors, and the shapes that the engine is proven for."""
+        """Check requests against the model's tensors.
+
+        Args:
+            inputs: name, type and shape of each input, in order.
+            outputs: the same of each output.
+            buckets: ranges of sizes that the engine is proven for.
+        """
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
         self._may_be_empty = dims_that_may_be_empty(buckets)

@@ -47,6 +47,13 @@ class OnnxruntimeEngine(GuardedEngine):
     def __init__(
         self, model: _Model, buckets: Sequence[Bucket], session: "onnxruntime.InferenceSession"
     ) -> None:
+        """Take a session that is open.
+
+        Args:
+            model: specs of the model's tensors.
+            buckets: ranges of sizes that the engine is proven for.
+            session: ONNX Runtime's, of the model.
+        """
         super().__init__(model.inputs, model.outputs, buckets)
         self._session: onnxruntime.InferenceSession | None = session
         self._has_bfloat16 = has_bfloat16(self._inputs, self._outputs)

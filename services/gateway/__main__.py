@@ -86,12 +86,12 @@ async def _run_workers(settings: GatewaySettings) -> None:
         "num_workers": settings.workers,
     }
 
-    def say_ready() -> None:
+    def report_ready() -> None:
         announce_ready(settings.ready_fd, facts)
         logger.info("gateway is ready with %d workers", settings.workers, extra=facts)
 
     try:
-        await workers.run(stop, say_ready)
+        await workers.run(stop, report_ready)
     finally:
         metrics.close()
 

@@ -75,7 +75,11 @@ class GatewayServer:
     ) -> None:
         """Nothing runs yet; call inside the event loop that will run it.
 
-        `keeper` leads to the process above, where this is one of several workers.
+        Args:
+            settings: of the process.
+            recorder: takes all metrics.
+            tracing: makes spans; None makes none.
+            keeper: leads to the process above, where this is one of several workers.
 
         Raises:
             InvalidRequestError: the access file, a TLS file or the access log cannot be used.
@@ -262,7 +266,7 @@ class GatewayServer:
     def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
         self._epochs.update(fleet_view_from_snapshot(snapshot))
         self._apply()
-        self._bounds.tell_unknown(self.endpoints.table.view.models.keys())
+        self._bounds.log_unknown(self.endpoints.table.view.models.keys())
 
     def _apply(self) -> None:
         self.endpoints.apply(self._epochs.completed())

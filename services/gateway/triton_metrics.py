@@ -150,7 +150,8 @@ class TritonMetrics(Collector):
 
         What a replica counted before it was asked for the first time cannot be attributed.
         """
-        self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
+        self._endpoints = endpoints
+        self._loop = asyncio.get_running_loop()
         while True:
             changed = endpoints.changed
             await self._look_at_all(endpoints)

@@ -65,8 +65,8 @@ class FleetControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Attach(self, request_iterator, context):
-        """A replica stays attached for its whole life: reports flow up, announcements down.
-        The last report is the goodbye: one that drains or failed is withdrawn as the stream ends.
+        """A replica stays attached until it ends: reports flow up, announcements down.
+        The last report decides: one that drains or failed is withdrawn as the stream ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,8 +36,8 @@ class FleetControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FleetControlAsyncStub: ...
     Attach: _grpc.StreamStreamMultiCallable[_fleet_v1_pb2.ReplicaReport, _fleet_v1_pb2.ReplicaCommand]
-    """A replica stays attached for its whole life: reports flow up, announcements down.
-    The last report is the goodbye: one that drains or failed is withdrawn as the stream ends.
+    """A replica stays attached until it ends: reports flow up, announcements down.
+    The last report decides: one that drains or failed is withdrawn as the stream ends.
     """
     WatchEndpoints: _grpc.UnaryStreamMultiCallable[_fleet_v1_pb2.WatchEndpointsRequest, _fleet_v1_pb2.FleetSnapshot]
     """The whole set of endpoints and models, sent at once and after each change."""
@@ -52,8 +52,8 @@ class FleetControlStub:
 class FleetControlAsyncStub(FleetControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Attach: _aio.StreamStreamMultiCallable[_fleet_v1_pb2.ReplicaReport, _fleet_v1_pb2.ReplicaCommand]  # type: ignore[assignment]
-    """A replica stays attached for its whole life: reports flow up, announcements down.
-    The last report is the goodbye: one that drains or failed is withdrawn as the stream ends.
+    """A replica stays attached until it ends: reports flow up, announcements down.
+    The last report decides: one that drains or failed is withdrawn as the stream ends.
     """
     WatchEndpoints: _aio.UnaryStreamMultiCallable[_fleet_v1_pb2.WatchEndpointsRequest, _fleet_v1_pb2.FleetSnapshot]  # type: ignore[assignment]
     """The whole set of endpoints and models, sent at once and after each change."""
@@ -71,8 +71,8 @@ class FleetControlServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_fleet_v1_pb2.ReplicaReport],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fleet_v1_pb2.ReplicaCommand], _abc.AsyncIterator[_fleet_v1_pb2.ReplicaCommand]]:
-        """A replica stays attached for its whole life: reports flow up, announcements down.
-        The last report is the goodbye: one that drains or failed is withdrawn as the stream ends.
+        """A replica stays attached until it ends: reports flow up, announcements down.
+        The last report decides: one that drains or failed is withdrawn as the stream ends.
         """
 
     @_abc_1.abstractmethod

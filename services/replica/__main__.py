@@ -17,7 +17,7 @@ from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.settings import read_settings
 from services.engines.caches.compile_cache import prepare_compile_cache
-from services.engines.torch_runtime.waiting_threads import wait_asleep
+from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
 from services.replica.closing import has_threads_left
 from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.server import ReplicaServer
@@ -50,7 +50,7 @@ def main() -> int:
     except InvalidRequestError as error:
         logger.error("%s", error)
         return 2
-    wait_asleep()
+    use_passive_wait_policy()
     prepare_compile_cache(settings.cache_dir)
     try:
         return asyncio.run(_run(settings, tracing))
@@ -113,7 +113,7 @@ async def _serve(server: ReplicaServer, settings: ReplicaSettings) -> int:
 
 
 class Checked(Protocol):
-    """What can say how it is."""
+    """What has a health check."""
 
     async def check_health(self) -> None:
         """Raise when it must be replaced."""

@@ -14,7 +14,7 @@ from services.replica.settings import ReplicaSettings
 
 # Serve checks each second, so a replica that cannot answer is replaced within a few.
 _HEALTH_CHECK_PERIOD_S = 1.0
-# A GPU may stall for seconds while another process loads an engine; that is no death.
+# A GPU may stall for seconds while another process loads an engine; that is no failure.
 HEALTH_CHECK_TIMEOUT_S = 30.0
 # Longer than the replica's own drain, which is longer than a request should take.
 _SHUTDOWN_TIMEOUT_S = 40.0

@@ -11,7 +11,7 @@ from services.contracts.hardware.node_class import SIMULATED_LABEL
 from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.settings import read_settings
 from services.engines.caches.compile_cache import prepare_compile_cache
-from services.engines.torch_runtime.waiting_threads import wait_asleep
+from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
 from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
 from services.replica.server import ReplicaServer
@@ -43,7 +43,7 @@ class ReplicaDeployment:
         configure_logging("replica")
         given = ReplicaSettings(**settings_here(settings))
         claim_threads(given.num_threads)
-        wait_asleep()
+        use_passive_wait_policy()
         await asyncio.to_thread(prepare_compile_cache, given.cache_dir)
         context = serve.get_replica_context()
         self._tracing = tracing_from_settings(read_settings(TracingSettings), "smelt-replica")

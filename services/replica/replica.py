@@ -1,6 +1,6 @@
 """One replica: engine, batcher, data port and control line, composed. Knows no Ray.
 
-A request's life: the data server hands over its bytes, `infer` decodes and checks them,
+A request's life cycle: the data server hands over its bytes, `infer` decodes and checks them,
 the batcher joins them with others, the engine worker runs the batch, `infer` encodes the
 answer. A swap of engines happens beside that and takes effect between two batches.
 """
@@ -85,14 +85,18 @@ class Replica:
         """
         self.signature = Signature.from_model(model)
         self.statistics = Statistics(self.signature.name, self.signature.version)
-        self.state, self.state_since = fleet.REPLICA_STATE_LOADING, timestamp(utc_now())
+        self.state = fleet.REPLICA_STATE_LOADING
+        self.state_since = timestamp(utc_now())
         self.loaded: LoadedEngine | None = None
-        self._model, self._device, self._manager = model, device, manager
+        self._model = model
+        self._device = device
+        self._manager = manager
         self._metrics = ReplicaMetrics(
             recorder, self.signature.name, self.signature.version, device.generation
         )
         self._rules = JoinRules.from_model(model, self.signature)
-        self._on_change, self._spans = on_change, spans
+        self._on_change = on_change
+        self._spans = spans
         self._clock = clock
         self._worker: EngineWorker | None = None
         self._proof: EngineProof | None = None
@@ -184,7 +188,8 @@ class Replica:
 
     def set_state(self, state: fleet.ReplicaState) -> None:
         """Change the state that reports show."""
-        self.state, self.state_since = state, timestamp(utc_now())
+        self.state = state
+        self.state_since = timestamp(utc_now())
         self._on_change()
 
     async def drain(self) -> None:
@@ -195,7 +200,10 @@ class Replica:
 
     async def close(self) -> None:
         """Stop the batcher and release the engine; a second call does nothing."""
-        batcher, worker, proof, swaps = self._batcher, self._worker, self._proof, self._swaps
+        batcher = self._batcher
+        worker = self._worker
+        proof = self._proof
+        swaps = self._swaps
         self._batcher = self._worker = self._proof = self._swaps = None
         self._metrics.add_sums()
         if worker:
@@ -209,10 +217,12 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise EngineError when this replica cannot answer any more and must be replaced."""
-        batcher, worker, proof = self._batcher, self._worker, self._proof
+        batcher = self._batcher
+        worker = self._worker
+        proof = self._proof
         if batcher is None or worker is None or proof is None:
             return
-        if not batcher.is_alive:
+        if not batcher.is_running:
             raise EngineError("the batcher's task ended; the replica must be restarted")
         try:
             await worker.check_hang()
@@ -229,7 +239,8 @@ class Replica:
 
     def _samples_of(self, buckets: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
         """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
-        specs, recipe = self._model.master.inputs, self._model.recipe
+        specs = self._model.master.inputs
+        recipe = self._model.recipe
         sizes = warm_up_sizes(specs, buckets)
         return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 

@@ -22,16 +22,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.contracts.security.signing import TrustRoot
 from services.contracts.store.object_store import open_store
-from services.contracts.transport.frames import (
-    CONNECTION_ID,
-    HEADER,
-    NO_TOKEN,
-    TOKEN_BYTES,
-    InferFrame,
-    Kind,
-    encode_hello,
-    header,
-)
+from services.contracts.transport.frames import NO_TOKEN, TOKEN_BYTES, InferFrame
 from services.engines.device.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.closing import close_all, ended
@@ -46,6 +37,7 @@ from services.replica.reporting.reports import report_from_replica
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.settings import ReplicaSettings
 from services.replica.transport.data_server import DataServer
+from services.replica.transport.port_check import check_data_port
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.recorder import Recorder
 from services.telemetry.tracing import Tracing
@@ -56,11 +48,6 @@ logger = logging.getLogger(__name__)
 # requests are still taken.
 _WITHDRAWAL_S = 0.2
 _DRAIN_TIMEOUT_S = 30.0
-# Two thirds of the 30 s that Serve waits for a health check, so that a data port that is dead
-# gets a readable error. Not less: a live swap may hold loop and cores for seconds (a library that
-# keeps the interpreter to itself while it loads), and a failed knock has gateways turn away from
-# a replica that serves. Nothing is found later by it: a port that closed refuses at once.
-KNOCK_TIMEOUT_S = 20.0
 # What failed for a while is tried again; only without a controller is the store listed for it.
 _RESELECT_PERIOD_S = 60.0
 # Twice in the shortest period at which Ray exports.
@@ -73,7 +60,7 @@ class ReplicaServer:
     Attributes:
         replica_id: unique in the fleet.
         addresses: where the data port listens.
-        token: what gateways must say to it; any will do for a replica that serves alone.
+        token: what gateways must send to it; any will do for a replica that serves alone.
         drained: set when the controller asked to drain and all is answered.
     """
 
@@ -86,9 +73,17 @@ class ReplicaServer:
         tracing: Tracing | None = None,
         reselect_period_s: float = _RESELECT_PERIOD_S,
     ) -> None:
-        """Nothing is opened yet; without news the store is looked at each `reselect_period_s`.
+        """Nothing is opened yet.
 
-        Raises InvalidRequestError for the fleet's files of no use.
+        Args:
+            settings: of the process.
+            recorder: takes all metrics.
+            replica_id: unique in the fleet; made of the host's name by default.
+            tracing: makes spans; None makes none.
+            reselect_period_s: how often the store is looked at without news.
+
+        Raises:
+            InvalidRequestError: the fleet's certificate or token cannot be used.
         """
         self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
         self.addresses: list[str] = []
@@ -175,8 +170,9 @@ class ReplicaServer:
         replica = self.replica
         try:
             await replica.check_health()
-            await self._knock()
-            if self._link and not self._link.is_alive:
+            if self.addresses:
+                await check_data_port(self.addresses[0].removeprefix("unix:"), self.token)
+            if self._link and not self._link.is_running:
                 raise EngineError("the task of the control line ended; restart the replica")
         except EngineError:
             if replica.state == fleet.REPLICA_STATE_READY:
@@ -311,36 +307,18 @@ class ReplicaServer:
             left = self.replica.num_unanswered
             logger.warning("%d requests unanswered after %g s of draining", left, timeout_s)
 
-    async def _knock(self) -> None:
-        """Connect to our own data port and wait until it greets us."""
-        if not self.addresses:
-            return
-        path = self.addresses[0].removeprefix("unix:")
-        meta = encode_hello(self.token)
-        try:
-            async with asyncio.timeout(KNOCK_TIMEOUT_S):
-                reader, writer = await asyncio.open_unix_connection(path)
-                try:
-                    writer.write(header(Kind.HELLO, CONNECTION_ID, len(meta), 0) + meta)
-                    # A refusal would be a frame too, but of another kind.
-                    found = HEADER.unpack(await reader.readexactly(HEADER.size))[0]
-                finally:
-                    writer.close()
-        except (OSError, EOFError, TimeoutError) as error:
-            raise EngineError(f"data port {path} does not answer: {error!r}") from error
-        if found != Kind.HELLO:
-            raise EngineError(f"data port {path} refuses its own replica: frame kind {found}")
-
     async def _end_tasks(self) -> None:
         await close_all(*(partial(ended, task) for task in list(self._tasks)))
 
     async def _close_ports(self) -> None:
-        data, self._data = self._data, None
+        data = self._data
+        self._data = None
         if data:
             await data.close()
 
     async def _close_link(self) -> None:
-        link, self._link = self._link, None
+        link = self._link
+        self._link = None
         if link:
             await link.close()
 

@@ -120,7 +120,7 @@ WORKERS_SERVING = _gauge(
     "Processes that serve on the port of a gateway with several workers.",
 )
 WORKER_RESTARTS = _counter(
-    "smelt_gateway_worker_restarts_total", "Workers of a gateway that died and were started again."
+    "smelt_gateway_worker_restarts_total", "Workers of a gateway that ended and were started again."
 )
 BATCH_SIZE = _histogram(
     "smelt_batch_size",

@@ -1,6 +1,6 @@
 """How a process notifies its parent that it serves: one JSON line on an inherited pipe.
 
-The parent blocks on the pipe, so it learns of readiness and of death as events: the line
+The parent blocks on the pipe, so it is notified of readiness and of the end: the line
 arrives, or the pipe closes because the child is gone.
 """
 

@@ -133,6 +133,14 @@ class Tracing:
         *,
         share: float = 1.0,
     ) -> None:
+        """Begin to send what is finished, from a thread of its own.
+
+        Args:
+            exporter: sends spans.
+            sampler: decides for requests whose client has a trace.
+            service_name: OpenTelemetry's `service.name`.
+            share: of the requests without a trace that begin one, 0 to 1.
+        """
         from opentelemetry.context import Context
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -153,19 +161,20 @@ class Tracing:
         self._ids = RandomIdGenerator()
         self.share = share
         self._propagator = TraceContextTextMapPropagator()
-        self._nobody = Context()
+        self._no_parent = Context()
         self._span_in = get_current_span
         self._sampled = Decision.RECORD_AND_SAMPLE
         self._tracer: Tracer = self._provider.get_tracer("smelt")
 
     def set_share(self, share: float) -> None:
         """Begin traces for another share of requests; those of a client's trace follow that."""
-        self.share, self._sampler = share, _sampler("parentbased_traceidratio", share)
+        self.share = share
+        self._sampler = _sampler("parentbased_traceidratio", share)
 
     def is_wanted(self, name: str, parent: "Context") -> bool:
         """Whether a span of this name is to be made, as the sampler decides."""
         # By identity: where there is no parent, `parent_of` returns this very object.
-        if parent is self._nobody:
+        if parent is self._no_parent:
             # What every sampler decides without a parent, at a tenth of the cost.
             return random.random() < self.share  # noqa: S311 - no secret
         known = self._span_in(parent).get_span_context()
@@ -176,16 +185,16 @@ class Tracing:
     def parent_of(self, carried: CarriedTrace | None) -> "Context":
         """The context that another process sent; an empty one for none, or for a malformed one."""
         if carried is None:
-            return self._nobody
+            return self._no_parent
         texts = dict(zip(_FIELDS, (carried.traceparent, carried.tracestate), strict=True))
-        return self._propagator.extract(texts, self._nobody)
+        return self._propagator.extract(texts, self._no_parent)
 
     def carried(self, span: "Span") -> CarriedTrace:
         """A span as the parent of what another process does."""
         from opentelemetry.trace import set_span_in_context
 
         texts: dict[str, str] = {}
-        self._propagator.inject(texts, set_span_in_context(span, self._nobody))
+        self._propagator.inject(texts, set_span_in_context(span, self._no_parent))
         return CarriedTrace(*(texts.get(field, "") for field in _FIELDS))
 
     def span(

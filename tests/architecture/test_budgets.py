@@ -1,4 +1,4 @@
-"""The budgets of the style: file and function length, docstrings, forbidden words."""
+"""The budgets of the style: file and function length, docstrings, forbidden words and forms."""
 
 import ast
 import re
@@ -41,6 +41,21 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 def is_overload(node: Definition) -> bool:
     return any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
+
+
+def packed(tree: ast.Module) -> list[str]:
+    """Assignments of several values to as many places in one line; a swap may be one."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple | ast.List):
+            continue
+        values = {ast.unparse(each) for each in node.value.elts}
+        for target in node.targets:
+            if not isinstance(target, ast.Tuple | ast.List):
+                continue
+            if values != {ast.unparse(each) for each in target.elts}:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
 
 
 def test_there_are_sources() -> None:
@@ -90,6 +105,21 @@ def test_the_environment_is_read_in_settings_only(path: Path) -> None:
         and ast.unparse(node.func) in ("os.getenv", "os.environ.get", "environ.get", "getenv")
     ]
     assert not reads, f"lines {reads}: give the value as an argument"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_one_statement_assigns_one_value(path: Path) -> None:
+    text = path.read_text()
+    assert not packed(ast.parse(text))
+    assert "fmt: " not in text, "the formatter lays out all code: no budget is met without it"
+
+
+def test_packed_assignments_are_found() -> None:
+    text = "a, b = 1, x\nself.a, (b, c) = None, y()\na, b = b, a\na, b = y()\na = 1, 2\n"
+    assert packed(ast.parse(text)) == [
+        "line 1: a, b = (1, x)",
+        "line 2: self.a, (b, c) = (None, y())",
+    ]
 
 
 def test_most_files_are_small() -> None:

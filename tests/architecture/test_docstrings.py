@@ -1,6 +1,7 @@
 """What docstrings of public functions must have: the arguments of many, and what is raised.
 
-A function with more than two parameters lists them under `Args:`. One whose own body raises says
+A function with more than two parameters lists them under `Args:`. So does a constructor, or its
+class lists them, as attributes where they are such. One whose own body raises says
 so, under `Raises:` or in a sentence. Others may: an error that a call lets through is not looked
 for here. One that does what another one says may name that in place of both: "see `X`".
 """
@@ -75,6 +76,26 @@ class Pool:
 
     def wait(self):
         raise NotImplementedError
+
+class Batch:
+    """A batch.
+
+    Attributes:
+        a: x.
+    """
+
+    def __init__(self, a, b, c):
+        """Begin.
+
+        Args:
+            b: y.
+        """
+
+class Queue:
+    def __init__(self, a, b): ...
+
+class _Level:
+    def __init__(self, a, b, c): ...
 '''
 
 
@@ -133,6 +154,35 @@ def raised(node: Function) -> list[str]:
     return [name for name in names if name not in OWN_FAULTS]
 
 
+def is_listed(name: str, docstring: str) -> bool:
+    """Whether a parameter has a line of its own."""
+    return bool(re.search(rf"^ +\**{name}: ", docstring, re.MULTILINE))
+
+
+def public_constructors(
+    tree: ast.Module | ast.ClassDef,
+) -> Iterator[tuple[Function, ast.ClassDef]]:
+    """Of the public classes that write their own; with the class."""
+    for owner in tree.body:
+        if isinstance(owner, ast.ClassDef) and not owner.name.startswith("_"):
+            for node in owner.body:
+                if isinstance(node, Function) and node.name == "__init__":
+                    yield node, owner
+            yield from public_constructors(owner)
+
+
+def unlisted_of_constructors(tree: ast.Module) -> list[str]:
+    """Constructors with parameters that neither they nor their classes list."""
+    faults = []
+    for node, owner in public_constructors(tree):
+        docstring = "\n".join(ast.get_docstring(each) or "" for each in (owner, node))
+        names = parameters(node, owner)
+        missing = [name for name in names if not is_listed(name, docstring)]
+        if len(names) > MOST_UNLISTED and missing and not REFERENCE.search(docstring):
+            faults.append(f"line {node.lineno}: {owner.name}: no Args: of {', '.join(missing)}")
+    return faults
+
+
 def unlisted(tree: ast.Module) -> list[str]:
     """Functions with parameters that their docstrings do not list."""
     faults = []
@@ -141,9 +191,7 @@ def unlisted(tree: ast.Module) -> list[str]:
         _, is_there, listed = (ast.get_docstring(node) or "").partition("\nArgs:\n")
         if REFERENCE.search(ast.get_docstring(node) or ""):
             continue
-        missing = [
-            name for name in names if not re.search(rf"^ +\**{name}: ", listed, re.MULTILINE)
-        ]
+        missing = [name for name in names if not is_listed(name, listed)]
         if len(names) > MOST_UNLISTED and (not is_there or missing):
             faults.append(f"line {node.lineno}: {node.name}: no Args: of {', '.join(missing)}")
     return faults
@@ -166,6 +214,7 @@ def test_there_are_sources() -> None:
 def test_arguments_and_errors_are_in_the_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert not unlisted(tree)
+    assert not unlisted_of_constructors(tree)
     assert not unsaid(tree)
 
 
@@ -175,4 +224,6 @@ def test_what_is_looked_for_is_found() -> None:
         "line 2: load: no Args: of a, b, c",
         "line 5: kept: no Args: of c",
     ]
+    (fault,) = unlisted_of_constructors(tree)
+    assert fault.endswith(": Batch: no Args: of c")
     assert unsaid(tree) == ["line 2: load: raises ValueError"]

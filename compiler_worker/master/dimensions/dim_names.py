@@ -42,7 +42,8 @@ def name_dims(model: ir.Model, path: Path) -> tuple[NamedDim, ...]:
         UnsupportedGraphError: the rank of an input or output is unknown.
     """
     labels = label_dynamic_dims(model)
-    inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
+    inputs = tensor_specs(model.graph.inputs)
+    outputs = tensor_specs(model.graph.outputs)
     naming = _Naming(inputs, _unnamed(inputs, labels))
     trial = TrialRun(path, _num_bytes(model))
     naming.name_rows()

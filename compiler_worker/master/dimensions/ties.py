@@ -56,7 +56,8 @@ def _split(inputs: Inputs, groups: Groups, computes: Callable[[Inputs], bool]) -
             for place in range(1, min(len(head), num_left + 1)):
                 num_left -= 1
                 if computes(_tied(inputs, [*todo, *done, head[:place], head[place:]])):
-                    head, tail = head[:place], head[place:]
+                    tail = head[place:]
+                    head = head[:place]
                     break
             done.append(head)
             todo += [tail] if tail else []

@@ -46,7 +46,8 @@ def _spans(value: ir.Value, found: Spans, *, is_strict: bool = False) -> tuple[I
     if by_column.is_open or by_column.is_empty:
         return ()
     assert value.dtype is not None
-    least, largest = float(value.dtype.min), float(value.dtype.max)
+    least = float(value.dtype.min)
+    largest = float(value.dtype.max)
     spans = tuple(
         # An end beyond that of the input's own type is none.
         IntegerSpan(

@@ -35,7 +35,13 @@ class IntegerUses:
     """
 
     def __init__(self, model: ir.Model, rules: Mapping[str, Rule], *, is_strict: bool) -> None:
-        """Note which node each sub-graph belongs to; ops without a rule require nothing."""
+        """Note which node each sub-graph belongs to.
+
+        Args:
+            model: its nodes and the graphs inside of them are walked.
+            rules: by op type; an op without a rule requires nothing.
+            is_strict: which of the module's two questions is answered.
+        """
         self.is_strict = is_strict
         self._rules = rules
         self.tables: dict[str, None] = {}
@@ -92,7 +98,8 @@ class IntegerUses:
     def _in_graph(self, node: ir.Node, graph: Any) -> tuple[ir.Node | None, Any]:
         """The node of a graph that holds a nested one, and the sub-graph through which it does."""
         branch: Any = node.graph
-        outer, inner = None, None
+        outer = None
+        inner = None
         while branch is not graph and branch in self._owners:
             outer = self._owners[branch]
             inner = branch

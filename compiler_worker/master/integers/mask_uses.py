@@ -39,7 +39,8 @@ def _signs(value: ir.Value, seen: set[ir.Value]) -> set[bool]:
     """True for each use as a mask, False for each use that no mask has."""
     signs = set[bool]()
     for use in value.uses():
-        node, output = use.node, use.node.outputs[0]
+        node = use.node
+        output = use.node.outputs[0]
         if node.op_type in _KEEPS and use.idx == 0 and output not in seen:
             seen.add(output)
             to_bool = node.op_type == "Cast" and output.dtype is ir.DataType.BOOL

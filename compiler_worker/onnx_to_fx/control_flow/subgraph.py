@@ -29,7 +29,14 @@ class Subgraph:
     def __init__(
         self, proto: onnx.GraphProto, scope: NameScope, convert: Convert, kept: Kept
     ) -> None:
-        """Remember the graph and what is around it; `kept` is shared by all of a model."""
+        """Remember the graph and what is around it.
+
+        Args:
+            proto: the graph itself.
+            scope: names of the graph that the node is in.
+            convert: emits one node into the graph of a scope.
+            kept: constants that were read before; one dictionary for all of a model.
+        """
         self.proto = proto
         self.num_nodes = sum(1 for _ in nodes_of(proto))
         self._scope = scope

@@ -19,7 +19,8 @@ MAX_UNROLLED_NODES = 2048
 
 def unrolled(rounds: Rounds) -> Done | None:
     """Emit round after round; None where their number is open or too large."""
-    count, goes_on = rounds.count, rounds.known(rounds.goes_on)
+    count = rounds.count
+    goes_on = rounds.known(rounds.goes_on)
     if isinstance(count, Sym | Tensor):
         return None
     carried = list(rounds.first)
@@ -29,7 +30,8 @@ def unrolled(rounds: Rounds) -> Done | None:
         if max(len(rows) + 1, count or 0) * rounds.num_nodes > MAX_UNROLLED_NODES:
             return None
         done = rounds.body(rounds.op.graph, host_scalar(len(rows)), carried)
-        carried, goes_on = list(done.carried), rounds.known(done.goes_on)
+        carried = list(done.carried)
+        goes_on = rounds.known(done.goes_on)
         rows.append(done.rows)
     if goes_on is None:
         return None

@@ -73,7 +73,8 @@ class _Repeated:
         return Tensor(x.node, x.dtype, tuple(self._outer.dim(x, axis) for axis in range(x.rank)))
 
     def _first_round(self) -> list[torch.fx.Node]:
-        graph, rounds = self._outer, self._rounds
+        graph = self._outer
+        rounds = self._rounds
         zero = graph.call(torch.zeros, (), dtype=torch.int64, device=graph.device())
         goes_on = None if self._is_counted else self._flag(graph, rounds.goes_on)
         return [zero, graph.call(runs, zero, rounds.count, goes_on)]
@@ -82,7 +83,8 @@ class _Repeated:
         return None if value is None else graph.tensor(self._op.as_tensor(value))
 
     def _body(self) -> list[torch.fx.Node]:
-        inner, rounds = self._inner, self._rounds
+        inner = self._inner
+        rounds = self._rounds
         index = inner.add_input("index", torch.int64, ())
         inner.add_input("goes_on", torch.bool, ())
         own = [inner.add_input("carried", x.dtype, x.dims) for x in self._start]
@@ -112,7 +114,8 @@ class _Repeated:
         )
 
     def _filled(self, index: Tensor, position: int, row: AnyValue) -> torch.fx.Node:
-        op, inner = self._op, self._inner
+        op = self._op
+        inner = self._inner
         tensor = inner.tensor(op.as_tensor(row))
         if None in inner.outer_dims(tensor):
             tensor = replace(tensor, dims=self._first_row(position).dims)

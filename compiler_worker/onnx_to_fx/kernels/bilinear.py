@@ -25,8 +25,10 @@ def corners_with_zeros(y: torch.Tensor, x: torch.Tensor, height: int, width: int
     Returns:
         Row, column and weight of each neighbour, all [N, P].
     """
-    top, left = y.floor(), x.floor()
-    down, right = y - top, x - left
+    top = y.floor()
+    left = x.floor()
+    down = y - top
+    right = x - left
     corners = []
     for row, row_weight in ((top, 1 - down), (top + 1, down)):
         for column, column_weight in ((left, 1 - right), (left + 1, right)):
@@ -47,7 +49,8 @@ def corners_at_edges(y: torch.Tensor, x: torch.Tensor, height: int, width: int) 
         width: W.
     """
     inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
-    (top, bottom, down), (left, right, across) = _edge(y, height), _edge(x, width)
+    top, bottom, down = _edge(y, height)
+    left, right, across = _edge(x, width)
     corners = []
     for row, row_weight in ((top, 1 - down), (bottom, down)):
         for column, column_weight in ((left, 1 - across), (right, across)):

@@ -81,7 +81,8 @@ def gru_step(
     """
     (h,) = states
     size = states[0].shape[-1]
-    recurrence, bias = weights.recurrence, weights.bias
+    recurrence = weights.recurrence
+    bias = weights.bias
     gates = x[:, : 2 * size] + h @ recurrence[:, : 2 * size] + bias[: 2 * size]
     update, reset = form.act(0, gates).chunk(2, -1)
     if form.resets_late:

@@ -35,7 +35,8 @@ def deform_conv(
         dilations: steps within a window.
         groups: G and O.
     """
-    kernel, output = weight.shape[2:], offset.shape[2:]
+    kernel = weight.shape[2:]
+    output = offset.shape[2:]
     count = kernel[0] * kernel[1]
     group, offset_group = groups
     batch = x.shape[0]

@@ -168,7 +168,8 @@ class _Run:
         self, cells: Sequence[CellForm], reverses: Sequence[bool]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return outputs [T, B, N, H] and the last states [N, B, H]."""
-        lasts, outputs = [], []
+        lasts = []
+        outputs = []
         for direction, is_backward in enumerate(reverses):
             sequences = self._sequences(direction)
             if is_backward:

@@ -41,7 +41,8 @@ def roi_align(
     # Places in 16 bits would be off by pixels.
     wide = torch.promote_types(rois.dtype, torch.float32)
     scaled = rois.to(wide) * spatial_scale - (0.5 if has_half_pixel else 0.0)
-    start_R2, end_R2 = scaled[:, :2].flip(1), scaled[:, 2:].flip(1)
+    start_R2 = scaled[:, :2].flip(1)
+    end_R2 = scaled[:, 2:].flip(1)
     extent_R2 = end_R2 - start_R2 if has_half_pixel else (end_R2 - start_R2).clamp(min=1.0)
     bin_R2 = extent_R2 / torch.tensor(size, dtype=wide, device=rois.device)
     if sampling_ratio > 0:

@@ -75,7 +75,8 @@ def _tensor(value: float | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _corners(boxes: torch.Tensor, is_centred: bool) -> torch.Tensor:
     """Return low and high corners of boxes [B, N, 4]."""
-    first, second = boxes[..., :2], boxes[..., 2:]
+    first = boxes[..., :2]
+    second = boxes[..., 2:]
     if is_centred:
         return torch.cat([first - second / 2, first + second / 2], -1)
     return torch.cat([torch.minimum(first, second), torch.maximum(first, second)], -1)

@@ -59,13 +59,16 @@ def _while(
     constants: Sequence[torch.Tensor],
     output_shape: Sequence[int],
 ) -> tuple[States, torch.Tensor]:
-    length, num_states, num_sequences = sequences[0].shape[0], len(states), len(sequences)
+    length = sequences[0].shape[0]
+    num_states = len(states)
+    num_sequences = len(sequences)
 
     def is_before_end(time: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         return time < length
 
     def body(time: torch.Tensor, *carried: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        now, outputs = list(carried[:num_states]), carried[num_states]
+        now = list(carried[:num_states])
+        outputs = carried[num_states]
         rest = carried[num_states + 1 :]
         index = time.reshape(1)
         entries = [whole.index_select(0, index).squeeze(0) for whole in rest[:num_sequences]]

@@ -25,7 +25,8 @@ def unique(x: torch.Tensor, axis: int | None, is_sorted: bool) -> tuple[torch.Te
     first = torch.full_like(counts, flat.shape[dim]).scatter_reduce(0, inverse, places, "amin")
     if not is_sorted:
         order = torch.sort(first)[1]
-        first, counts = first[order], counts[order]
+        first = first[order]
+        counts = counts[order]
         inverse = torch.sort(order)[1][inverse]
     # Not torch's own slices: those of one axis have other strides than torch.compile is given.
     return flat.index_select(dim, first), first, inverse, counts

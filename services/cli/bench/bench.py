@@ -111,7 +111,8 @@ async def _measured(
             line.update(f"{place} of {len(loads)}: {requests.size}, callers: {num}")
             found = await run_load(connect, requests.bodies, num, options.seconds, headers)
             # An engine may have taken another's place meanwhile.
-            before, engine = engine, await _engine_now(ask)
+            before = engine
+            engine = await _engine_now(ask)
             engines = dict.fromkeys((before, engine))
             cells.append(cell_document(requests, num, found) | {"served_by": list(engines)})
     is_cached = config.response_cache.enable

@@ -73,7 +73,8 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
     masters: dict[str, dict[str, Any]] = {}
     for version in (registry.model_version(name) for name in names):
         digest = version.master.digest
-        engines, runs = registry.engines(digest), registry.joint_runs(digest)
+        engines = registry.engines(digest)
+        runs = registry.joint_runs(digest)
         # Models may share a master: its engines are listed once.
         entry = masters.setdefault(
             digest,

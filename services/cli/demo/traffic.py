@@ -39,7 +39,8 @@ class Counts:
         counted = f"{self.num_requests} requests, {self.num_failed} failed"
         if self.first_p50_s is None or self.p50_s is None:
             return counted
-        first, now = milliseconds(self.first_p50_s), milliseconds(self.p50_s)
+        first = milliseconds(self.first_p50_s)
+        now = milliseconds(self.p50_s)
         return f"{counted}, p50 {first} at the start, {now} now"
 
 

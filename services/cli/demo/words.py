@@ -123,7 +123,8 @@ def _serves_words(case: dict[str, Any], serving: dict[str, Any] | None) -> str:
 
 
 def _speed_words(key: dict[str, Any]) -> str:
-    speed, bounds = key["speed_over_fallback"], key["speed_bounds"]
+    speed = key["speed_over_fallback"]
+    bounds = key["speed_bounds"]
     if speed is None:
         return "proven, and the fallback was not timed beside it"
     interval = f" ({' to '.join(map(readable_ratio, bounds))})" if bounds else ""

@@ -67,7 +67,8 @@ def wrong_versions() -> dict[str, str]:
 def _optional() -> Iterator[tuple[str, str]]:
     """Names of requirements, with the extra that brings each."""
     for requirement in _requirements():
-        name, extra = _NAME.match(requirement), _EXTRA.search(requirement)
+        name = _NAME.match(requirement)
+        extra = _EXTRA.search(requirement)
         if name and extra:
             yield name[0], extra[1]
 

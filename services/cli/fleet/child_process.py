@@ -90,6 +90,13 @@ class ChildProcess:
     def __init__(
         self, spec: ProcessSpec | ProgramSpec, log_path: Path, start_timeout_s: float
     ) -> None:
+        """Describe the process; `start` starts it.
+
+        Args:
+            spec: command, environment and how the process announces that it serves.
+            log_path: what its output is appended to.
+            start_timeout_s: how long it may take to serve.
+        """
         self.log_path = log_path
         self._spec = spec
         self._start_timeout_s = start_timeout_s

@@ -50,7 +50,13 @@ class LocalFleet:
     """
 
     def __init__(self, settings: CliSettings, options: UpOptions, *, linger_s: float = 5.0) -> None:
-        """Nothing runs yet; `linger_s` is for processes that these start themselves."""
+        """Nothing runs yet.
+
+        Args:
+            settings: folders of the fleet's files.
+            options: of `smelt up`: ports, the generation that is served, and what runs beside it.
+            linger_s: how long processes that these start themselves may take to end.
+        """
         self._settings = settings
         self._options = options
         self._linger_s = linger_s

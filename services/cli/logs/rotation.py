@@ -37,5 +37,6 @@ def bound(path: Path, most_bytes: int = MOST_BYTES) -> None:
             # At once: a line that comes between the read that found nothing and this is lost.
             log.truncate(0)
     except OSError as error:
-        logger.warning("%s is larger than %d bytes and cannot be emptied: %s",
-                       path, most_bytes, error)  # fmt: skip
+        logger.warning(
+            "%s is larger than %d bytes and cannot be emptied: %s", path, most_bytes, error
+        )

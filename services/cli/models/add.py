@@ -238,9 +238,11 @@ def _calibration(
     if given.samples is None or not is_tried:
         return None
     if recipe.accuracy is not Accuracy.RANKING:
-        line.keep("no int8 engines are built: proofs compare the samples, and only with accuracy: "
-                  "ranking they calibrate int8 too; else a recipe names what does, calibration: "
-                  "{path: FILE}")  # fmt: skip
+        line.keep(
+            "no int8 engines are built: proofs compare the samples, and only with accuracy: "
+            "ranking they calibrate int8 too; else a recipe names what does, calibration: "
+            "{path: FILE}"
+        )
         return None
     try:
         return _kept(master, recipe, given.samples, target_dir)

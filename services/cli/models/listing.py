@@ -92,7 +92,8 @@ def _model_documents(
 
 
 def _unread_words(version: dict[str, Any]) -> str:
-    name, number = version["name"], version["version"]
+    name = version["name"]
+    number = version["version"]
     return (
         f"{name} version {number} cannot be read: {version['fault']}; withdraw it: "
         f"smelt models remove {name} --version {number}"

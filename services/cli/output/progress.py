@@ -52,6 +52,14 @@ class StepLine:
     def __init__(
         self, progress: Progress, title: str, clock: Callable[[], float], *, is_quiet: bool
     ) -> None:
+        """Begin the step, and its time.
+
+        Args:
+            progress: shows the line; disabled without a terminal.
+            title: what the step does.
+            clock: seconds.
+            is_quiet: with --json: nothing is shown.
+        """
         self._progress = progress
         self._title = title
         self._clock = clock

@@ -107,7 +107,8 @@ def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
             for begin in range(end - 1, -1, -1):
                 ran += counts[bounds[begin]] * bounds[end - 1]
                 if best[k - 1][begin] + ran < row[end]:
-                    row[end], cut[end] = best[k - 1][begin] + ran, begin
+                    row[end] = best[k - 1][begin] + ran
+                    cut[end] = begin
         best.append(row)
         cuts.append(cut)
     edges = []

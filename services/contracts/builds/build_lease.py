@@ -29,7 +29,8 @@ from services.contracts.builds.build_plan import utc_now
 from services.contracts.model.document import Document
 
 MAX_SKEW_S = 300.0
-_BOOT_ID, _PID_NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class BuildLease(Document):
@@ -126,7 +127,8 @@ class LeaseWatch:
         now_s = self._clock()
         lease = revision.lease
         if revision.number != self._number:
-            self._number, self._seen_at = revision.number, now_s
+            self._number = revision.number
+            self._seen_at = now_s
         lease_s = lease.lease_s if lease else self._lease_s
         if now_s - self._seen_at > lease_s:
             return True

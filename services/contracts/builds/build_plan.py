@@ -69,7 +69,7 @@ class BuildPlan(Document):
     skipped: tuple[SkippedKey, ...] = ()
     created_at: str
 
-    def says_same(self, other: "BuildPlan") -> bool:
+    def is_equal_plan(self, other: "BuildPlan") -> bool:
         """Whether the other is equal, but for its time."""
         return self.model_copy(update={"created_at": other.created_at}) == other
 

@@ -33,7 +33,8 @@ class KeyDifference:
 def key_differences(one: BuildKey, other: BuildKey) -> list[KeyDifference]:
     """Every fact in which two keys differ, in the order of the key's fields."""
     found: list[KeyDifference] = []
-    facts, others = one.model_dump(mode="json"), other.model_dump(mode="json")
+    facts = one.model_dump(mode="json")
+    others = other.model_dump(mode="json")
     for name, field in BuildKey.model_fields.items():
         reason = field.description or ""
         found += [

@@ -86,7 +86,8 @@ class NodeClass(Document):
 
     def may_be(self, known: "NodeClass") -> bool:
         """Whether nothing that is known of both differs: what serves `known` serves this."""
-        mine, others = self.model_dump(), known.model_dump()
+        mine = self.model_dump()
+        others = known.model_dump()
         return all(
             not mine[name] or not others[name] or mine[name] == others[name] for name in mine
         )

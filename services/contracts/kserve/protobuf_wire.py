@@ -64,11 +64,14 @@ def fields_of(view: Payload, begin: int = 0, end: int | None = None) -> list[Fie
                 at = start + 2
                 if size >= 0x80:
                     # As `varint` does, whose call would cost more than all of this.
-                    byte, size, shift = size, size & 0x7F, 7
+                    byte = size
+                    size = size & 0x7F
+                    shift = 7
                     while byte >= 0x80 and shift < _MAX_VARINT_BITS:
                         byte = view[at]
                         size |= (byte & 0x7F) << shift
-                        at, shift = at + 1, shift + 7
+                        at = at + 1
+                        shift = shift + 7
                 position = at + size
             else:
                 tag, at = varint(view, start)

@@ -65,7 +65,8 @@ def _narrowed(known: InputValues, recipe: InputRecipe) -> tuple[IntegerSpan, ...
 def _limits(spec: TensorSpec, spans: tuple[IntegerSpan, ...], source: str) -> ValueLimits:
     # In the input's own type: numpy compares int64 with uint64 as floats.
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
-    least, largest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    least = int(np.iinfo(dtype).min)
+    largest = int(np.iinfo(dtype).max)
     low = [least if span.min is None else max(least, span.min) for span in spans]
     high = [largest if span.max is None else min(largest, span.max) for span in spans]
     shape = (len(spans),) if len(spans) > 1 else ()

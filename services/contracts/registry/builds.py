@@ -33,7 +33,7 @@ class BuildRegistry(RecordKeeper):
     def write_plan(self, plan: BuildPlan) -> bool:
         """Keep a plan; False when the newest of its class is equal already."""
         newest = self.build_plan(plan.model, plan.version, plan.node_class)
-        if newest is not None and newest.says_same(plan):
+        if newest is not None and newest.is_equal_plan(plan):
             return False
         self._records.append(_class_prefix(plan.model, plan.version, plan.node_class), plan)
         return True

@@ -32,7 +32,7 @@ class JointRegistry(RecordKeeper):
             trust: with it, runs without a signature that counts are left out.
         """
         found = (self._joint_run(key) for key in self.joint_run_keys(master_digest))
-        return [run for run in found if run and _is_believed(run, master_digest, trust)]
+        return [run for run in found if run and _is_trusted(run, master_digest, trust)]
 
     def joint_run_keys(self, master_digest: str) -> list[str]:
         """The names of a master's runs: they show a new one without reading any."""
@@ -47,7 +47,7 @@ class JointRegistry(RecordKeeper):
             return None
 
 
-def _is_believed(run: JointRun, master_digest: str, trust: TrustRoot | None) -> bool:
+def _is_trusted(run: JointRun, master_digest: str, trust: TrustRoot | None) -> bool:
     if run.master_digest != master_digest:
         return False
     if trust is None:

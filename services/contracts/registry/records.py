@@ -81,7 +81,14 @@ class Records:
         cache: DocumentCache | None = None,
         listing: Listing | None = None,
     ) -> None:
-        """Take the parts; without a listing the store is listed for each question."""
+        """Read documents of a store.
+
+        Args:
+            store: what holds the documents.
+            cache: documents that were read before; a new one by default.
+            listing: the store's keys at one moment; without it the store is listed for each
+                question.
+        """
         self._store = store
         self._listing = listing
         self._cache = DocumentCache() if cache is None else cache

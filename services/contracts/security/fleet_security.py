@@ -77,7 +77,13 @@ class FleetTls:
     """
 
     def __init__(self, cert: Path, key: Path, ca: Path, period_s: float = 1.0) -> None:
-        """Read the files, and again at most once in `period_s`.
+        """Read the files, and again when they change.
+
+        Args:
+            cert: chain of certificates that this process shows, in PEM.
+            key: its private key, in PEM.
+            ca: certificate of the fleet's authority, in PEM.
+            period_s: least time between two looks at the files.
 
         Raises:
             InvalidRequestError: one cannot be read, is no PEM, or the key is another
@@ -115,7 +121,9 @@ class FleetTls:
         server = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         client = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         # All at once: the ends of a process must not differ.
-        self._server, self._client, self._pems = server, client, (cert, key, ca)
+        self._server = server
+        self._client = client
+        self._pems = (cert, key, ca)
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
         cert, key, ca = (file.path for file in self._files.all)
@@ -138,7 +146,12 @@ class FleetTokens:
     """The control plane's tokens: of a file, which is read again when it changes, or one given."""
 
     def __init__(self, path: Path | None, period_s: float = 1.0, *, given: str = "") -> None:
-        """Read the file; without one only the `given` token counts.
+        """Read the file.
+
+        Args:
+            path: one token on each line; None where one is given.
+            period_s: least time between two looks at the file.
+            given: the only token that counts without a file.
 
         Raises:
             InvalidRequestError: it cannot be read, or has no token.

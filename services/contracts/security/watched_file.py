@@ -20,7 +20,13 @@ class WatchedFile:
     def __init__(
         self, path: Path, period_s: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Look at most once in `period_s`; a request must not cost a system call."""
+        """Look at the file from now on.
+
+        Args:
+            path: of the file, or of a link to it.
+            period_s: least time between two looks: a request must not cost a system call.
+            clock: seconds.
+        """
         self.path = path
         self._period_s = period_s
         self._clock = clock
@@ -66,20 +72,20 @@ class WatchedFile:
 class Complaint:
     """Logs what is wrong with a file once, though it is read again and again."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """`say` writes it to a log."""
-        self._say = say
-        self._said = ""
+    def __init__(self, log: Callable[[str], None]) -> None:
+        """`log` writes it to a log."""
+        self._log = log
+        self._last_logged = ""
 
     def make(self, text: str) -> None:
         """Log it, unless it was the last message."""
-        if text != self._said:
-            self._say(text)
-        self._said = text
+        if text != self._last_logged:
+            self._log(text)
+        self._last_logged = text
 
     def withdraw(self) -> None:
         """All is well again: the next message is logged, whatever it is."""
-        self._said = ""
+        self._last_logged = ""
 
 
 class WatchedFiles:
@@ -92,7 +98,14 @@ class WatchedFiles:
     def __init__(
         self, paths: Iterable[Path], period_s: float, what: str, logger: logging.Logger
     ) -> None:
-        """Look at most once in `period_s`; `what` is in them, in the words of the log."""
+        """Look at the files from now on.
+
+        Args:
+            paths: of the files, in the order of `all`.
+            period_s: least time between two looks at a file.
+            what: is in them, in the words of the log.
+            logger: takes the warning when a new version of them is of no use.
+        """
         self.all = tuple(WatchedFile(path, period_s) for path in paths)
         self._what = what
         self._logger = logger

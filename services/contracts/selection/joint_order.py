@@ -148,7 +148,10 @@ class _Chain:
             scale = self.slowness[anchor] / found[anchor]
         else:
             # Nothing to be compared with: what came before is of another time.
-            self.slowness, self.left_out, self._best, scale = {}, set(), "", 1.0
+            self.slowness = {}
+            self.left_out = set()
+            self._best = ""
+            scale = 1.0
         self._measured |= {digest for digest in found if not is_wild(run.timings(digest))}
         self.slowness |= {digest: mean_s * scale for digest, mean_s in found.items()}
         self.left_out = (self.left_out | run.left_out.keys()) - self.slowness.keys()

@@ -129,7 +129,8 @@ def rejection_reason(
         recipe: None asks.
         model: its name, for the command in the words.
     """
-    found, speed = verdict(timings), speed_over_fallback(timings)
+    found = verdict(timings)
+    speed = speed_over_fallback(timings)
     if (
         speed is None
         or found is SpeedVerdict.KEEPS_UP

@@ -98,7 +98,8 @@ def _fault(
     if (datatype, found.shape) != (spec.datatype, wanted.shape):
         return f"{datatype} {list(found.shape)} found, {spec.datatype} {list(wanted.shape)} wanted"
     if valid is not None:
-        found, wanted = found[valid != 0], wanted[valid != 0]
+        found = found[valid != 0]
+        wanted = wanted[valid != 0]
     if wanted.dtype.kind in "biu":
         return _integer_fault(found, wanted, allowed.agreement or 1.0)
     return _float_fault(found.astype(np.float64), wanted.astype(np.float64), allowed)
@@ -121,7 +122,8 @@ def _float_fault(found: Array, wanted: Array, allowed: Tolerance) -> str:
     is_same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
     if num_odd := int(np.count_nonzero(~is_same & ~(is_number & np.isfinite(found)))):
         return f"{num_odd} NaN or Inf values found, 0 allowed"
-    wanted, error = wanted[is_number], np.abs(found[is_number] - wanted[is_number])
+    error = np.abs(found[is_number] - wanted[is_number])
+    wanted = wanted[is_number]
     if not error.size:
         return ""
     rel_l2 = np.linalg.norm(error) / (np.linalg.norm(wanted) or _NO_SIZE)

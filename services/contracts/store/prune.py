@@ -113,7 +113,7 @@ def plan_prune(
         )
         for name, is_needed in rules.items()
     }
-    gone["blobs"] = tuple(_unnamed_blobs(store, objects, gone, needed.dead, before))
+    gone["blobs"] = tuple(_unnamed_blobs(store, objects, gone, needed.removed, before))
     return PrunePlan({name: found for name, found in gone.items() if found})
 
 
@@ -145,7 +145,7 @@ class _Needed:
     Attributes:
         keys: build keys that are planned or serve.
         unplanned: masters of versions without any plan: they are built by hand.
-        dead: keys of the documents of versions that were removed.
+        removed: keys of the documents of versions that were removed.
     """
 
     versions: Collection[tuple[str, int]]
@@ -153,7 +153,7 @@ class _Needed:
     keys: Collection[str]
     unplanned: Collection[str]
     plan_keys: Collection[str]
-    dead: Collection[str]
+    removed: Collection[str]
 
 
 def _needed(registry: Registry, in_use: InUse) -> _Needed:
@@ -171,7 +171,7 @@ def _needed(registry: Registry, in_use: InUse) -> _Needed:
             unplanned.add(version.master.digest)
         plan_keys |= wanted.keys()
         keys |= {planned.digest for plan in wanted.values() for planned in plan.planned}
-    dead = {
+    removed = {
         f"models/{name}/versions/{number:06d}.json"
         for name, numbers in registry.removed_versions().items()
         for number in numbers
@@ -182,7 +182,7 @@ def _needed(registry: Registry, in_use: InUse) -> _Needed:
         keys=keys,
         unplanned=unplanned,
         plan_keys=plan_keys,
-        dead=dead,
+        removed=removed,
     )
 
 
@@ -237,10 +237,10 @@ def _unnamed_blobs(
     store: ObstoreArtifactStore,
     objects: Mapping[str, Iterable[StoredObject]],
     gone: Mapping[str, Iterable[StoredObject]],
-    dead: Collection[str],
+    removed: Collection[str],
     before: datetime,
 ) -> Iterator[StoredObject]:
-    without = {each.key for group in gone.values() for each in group} | set(dead)
+    without = {each.key for group in gone.values() for each in group} | set(removed)
     named: set[str] = set()
     kept = [each for folder in _KEPT_FOLDERS for each in store.objects(folder)]
     for each in (*kept, *(each for group in objects.values() for each in group)):

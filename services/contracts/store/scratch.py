@@ -45,7 +45,7 @@ def _remove_abandoned(parent: Path, pattern: str) -> None:
         # Another process may do the same, or end and take its folder away.
         with suppress(FileNotFoundError, NotADirectoryError):
             if time.time() - folder.stat().st_mtime > _YOUNG_S and _is_free(folder):
-                logger.info("removing %s, which a process that died left behind", folder)
+                logger.info("removing %s, which a process left behind when it was killed", folder)
                 shutil.rmtree(folder, ignore_errors=True)
 
 

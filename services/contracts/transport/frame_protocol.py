@@ -69,8 +69,8 @@ class Traffic(NamedTuple):
     num_sent: int
     num_waiting: int
 
-    def shows_life_since(self, before: "Traffic") -> bool:
-        """Whether the peer must have done something since then.
+    def has_progressed_since(self, before: "Traffic") -> bool:
+        """Whether the peer must have read or written since then.
 
         What left proves that only where it had to wait: the kernel takes a few megabytes for a
         peer that stands still, too.
@@ -105,7 +105,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         # asyncio's own writelines copies, and in CPython 3.12.0 to 3.12.8 never pauses a writer.
         self._gathers = not isinstance(self._loop, asyncio.BaseEventLoop)
 
-    def say_hello(self) -> None:
+    def send_hello(self) -> None:
         """Writes this end's HELLO: at once by the end that dials, in answer by the other."""
         self.send(Kind.HELLO, CONNECTION_ID, encode_hello(self._token))
 
@@ -163,7 +163,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._wake_next_writer()
 
     def _write_unsent(self, transport: asyncio.Transport, large: Payload = b"") -> None:
-        parts, self._unsent = self._unsent, []
+        parts = self._unsent
+        self._unsent = []
         self._num_unsent_bytes = 0
         self._write(transport, b"".join(parts), large)
 

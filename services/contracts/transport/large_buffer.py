@@ -20,9 +20,13 @@ class LargeBuffer:
     __slots__ = ("_memory", "_size", "room")
 
     def __init__(self, size: int, first: memoryview, take: Take | None = None) -> None:
-        """Begin with what has arrived already: at most FIRST_BYTES, and at most `size`.
+        """Begin with what has arrived already.
 
-        What `take` gives is used for the whole payload; without it, memory of this process.
+        Args:
+            size: bytes of the payload.
+            first: what has arrived: at most FIRST_BYTES, and at most `size`.
+            take: gives memory for the whole payload; without it, or where it gives None, memory of
+                this process grows with what arrives.
 
         Attributes:
             room: where the next bytes go; empty once the payload is whole.
@@ -49,7 +53,8 @@ class LargeBuffer:
         have = len(self._memory)
         larger = unset_memory(min(self._size, 2 * have))
         larger[:have] = self._memory
-        self._memory, self.room = larger, larger[have:]
+        self._memory = larger
+        self.room = larger[have:]
 
 
 def unset_memory(size: int) -> memoryview:

@@ -38,7 +38,14 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         *,
         reattach_grace_s: float = 30.0,
     ) -> None:
-        """`reattach_grace_s` is how long a replica is kept whose stream was lost."""
+        """Serve the RPCs of one controller.
+
+        Args:
+            state: the fleet as this controller sees it.
+            reconciler: compares what is deployed with what should be, at each Reconcile.
+            serving: loads and unloads models, for SetServed.
+            reattach_grace_s: how long a replica is kept whose stream was lost.
+        """
         self._state = state
         self._serving = serving
         self._reconciler = reconciler
@@ -56,7 +63,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         replica = self._state.attach(first)
         logger.info("replica attached: %s", first.replica_id)
         reports = asyncio.create_task(self._take_reports(replica, request_iterator))
-        # The end of the reports is how a replica's death shows: it ends the commands.
+        # The stream of reports ends with the replica's process: that ends the commands.
         reports.add_done_callback(lambda _: replica.commands.put_nowait(None))
         try:
             # There may be nothing to announce for long.

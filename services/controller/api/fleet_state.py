@@ -43,11 +43,11 @@ class AttachedReplica:
 class FleetState:
     """The controller's only memory; all of it can be rebuilt from store and streams."""
 
-    def __init__(self, store_url: str, life_id: int | None = None) -> None:
-        """`life_id` differs from that of the process before; None draws it."""
+    def __init__(self, store_url: str, epoch: int | None = None) -> None:
+        """`epoch` differs from that of the process before; None draws it."""
         self._store_url = store_url
         # Not the process id: in a container that is always 1.
-        self._life_id = secrets.randbits(64) if life_id is None else life_id
+        self._epoch = secrets.randbits(64) if epoch is None else epoch
         self._revision = 0
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
         self._replicas: dict[str, AttachedReplica] = {}
@@ -74,7 +74,7 @@ class FleetState:
             models=self._as_they_serve(),
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
-            life_id=self._life_id,
+            life_id=self._epoch,
             metrics_addresses=self._metrics_addresses,
             builds=self._builds,
             unseen=[replica.report for replica in self._unseen.values()],
@@ -93,7 +93,8 @@ class FleetState:
     def note_look(self, fault: str = "") -> None:
         """Take that a look at store and fleet ended; with a fault, that it failed."""
         if not self._is_read:
-            self._is_read, self._fault = not fault, fault
+            self._is_read = not fault
+            self._fault = fault
         self._looked.set()
         if fault != self._last_fault:
             self._last_fault = fault
@@ -279,7 +280,8 @@ class FleetState:
     def _mark_changed(self) -> None:
         self._revision += 1
         # A new event, and no clear(): a watcher that is not back yet would miss the change.
-        changed, self._changed = self._changed, asyncio.Event()
+        changed = self._changed
+        self._changed = asyncio.Event()
         changed.set()
 
 
@@ -301,5 +303,6 @@ def _loading(model: fleet.ServedModel, replicas: Counter[str]) -> fleet.ServedMo
     words = (f"{num} replica{'' if num == 1 else 's'} {state}" for num, state in states if num)
     shown = fleet.ServedModel()
     shown.CopyFrom(model)
-    shown.state, shown.reason = DeploymentState.LOADING, ", ".join(words) or STARTING
+    shown.state = DeploymentState.LOADING
+    shown.reason = ", ".join(words) or STARTING
     return shown

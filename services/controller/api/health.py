@@ -22,7 +22,13 @@ class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  #
         max_silence_s: float = MAX_SILENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`last_sync_s` is when the last sync ended, in seconds of `clock`."""
+        """Answer health checks of a reconcile loop.
+
+        Args:
+            last_sync_s: when the last sync ended, in seconds of `clock`.
+            max_silence_s: how long ago that may be while the controller is SERVING.
+            clock: seconds of a monotonic clock.
+        """
         self._last_pass_s = last_sync_s
         self._max_silence_s = max_silence_s
         self._clock = clock

@@ -25,7 +25,14 @@ class Serving:
     def __init__(
         self, models: Registry, state: FleetState, loop: Reconciler, *, is_placing: bool
     ) -> None:
-        """`is_placing`: whether replicas are placed by this controller."""
+        """Change what is served through the store.
+
+        Args:
+            models: where versions are found and the change is recorded.
+            state: shows when a change is in force.
+            loop: is woken by a change.
+            is_placing: whether replicas are placed by this controller, and not by a RayService.
+        """
         self._models = models
         self._state = state
         self._loop = loop

@@ -64,6 +64,13 @@ class ViewReader:
     """
 
     def __init__(self, registry: Registry, policy: RetryPolicy, compiler: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            registry: the store that is read.
+            policy: when a failed build is tried again, and when it is given up.
+            compiler: the launcher's; a plan of another one may be out of date.
+        """
         self._registry = self.moment = registry
         self._policy = policy
         self._compiler = compiler
@@ -125,13 +132,15 @@ class ViewReader:
 
     def _note_what_is_new(self, view: FleetView) -> None:
         """Take the time at which attempts and marks were first seen; at a start that is unknown."""
-        now, is_first_look = utc_now(), self._began_at is None
+        now = utc_now()
+        is_first_look = self._began_at is None
         num_seen = {digest: len(known) for digest, known in view.records.items()}
         new = {d: now for d, num in num_seen.items() if num > self._num_seen.get(d, 0)}
         marked_at = None if is_first_look else now
         self._marked_at = {mark: self._marked_at.get(mark, marked_at) for mark in view.marks}
         if is_first_look:
-            self._began_at, new = now, {}
+            self._began_at = now
+            new = {}
         kept = {digest: at for digest, at in self._seen_at.items() if digest in num_seen}
         self._seen_at = kept | new
         self._num_seen = num_seen

@@ -210,9 +210,9 @@ def _failures_that_count(
 ) -> list[BuildRecord]:
     """The failures since the last success or outdated verdict, none that a request disregards."""
     # Requests hold how many records there were: those are only ever appended to, oldest first.
-    forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
+    disregarded = max((request.disregarded.get(digest, 0) for request in requests), default=0)
     failures: list[BuildRecord] = []
-    for record in reversed(records[forgiven:]):
+    for record in reversed(records[disregarded:]):
         # Newest first: what is older than a success is over.
         if record.outcome.is_good or (record.proof and _is_outdated(record.proof, plan)):
             break

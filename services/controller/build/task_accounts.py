@@ -96,7 +96,7 @@ class TaskAccounts:
         if status.is_unstarted:
             logger.warning("task %s never ran: %s", start.name, status.detail)
             return
-        if status.is_lost and self._is_forgiven(start, status, now):
+        if status.is_lost and self._is_disregarded(start, status, now):
             return
         if not start.key_digests:
             if not _is_planned(start, view):
@@ -119,7 +119,7 @@ class TaskAccounts:
         )
         self._registry.record_build(record)
 
-    def _is_forgiven(self, start: TaskStart, status: TaskStatus, now: str) -> bool:
+    def _is_disregarded(self, start: TaskStart, status: TaskStatus, now: str) -> bool:
         """Whether the loss of its node is no fault of what a task was at.
 
         Planning, which comes before any build, takes no node down. A build may, so that only

@@ -232,7 +232,8 @@ class Deployments:
             logger.exception("deploy of %s version %d on %s failed", *key)
             self._note_failure(deployment, str(error))
         else:
-            deployment.state, deployment.reason = DeploymentState.READY, ""
+            deployment.state = DeploymentState.READY
+            deployment.reason = ""
             deployment.unplaced = ""
             deployment.num_failures = 0
             logger.info("serving %s version %d on %s", *key)
@@ -269,7 +270,8 @@ class Deployments:
             logger.warning("why %s version %d on %s waits is unknown: %r", *key, error)
             return
         if deployment.unplaced != unplaced:
-            deployment.unplaced, deployment.reason = unplaced, unplaced or STARTING
+            deployment.unplaced = unplaced
+            deployment.reason = unplaced or STARTING
             if unplaced:
                 logger.warning("%s version %d on %s: %s", *key, unplaced)
             self._on_change(key.name)
@@ -280,7 +282,8 @@ class Deployments:
         return "; ".join(filter(None, found))
 
     def _note_failure(self, deployment: _Deployment, reason: str) -> None:
-        deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, reason
+        deployment.state = DeploymentState.UNAVAILABLE
+        deployment.reason = reason
         deployment.num_failures += 1
         wait_s = wait_after(deployment.num_failures, first_s=_FIRST_RETRY_S, most_s=_LAST_RETRY_S)
         deployment.retry_at_s = self._clock() + wait_s

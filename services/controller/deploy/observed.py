@@ -86,7 +86,8 @@ class StoreView:
 
 def _read_newest(source: Registry, name: str, observed: Observed) -> None:
     try:
-        version, weights = source.model_version(name), source.version_weights(name)
+        version = source.model_version(name)
+        weights = source.version_weights(name)
     except SmeltError as error:
         # A newer compiler's document must not keep the other models from serving.
         logger.error("model '%s' is left as it is: %s", name, error)

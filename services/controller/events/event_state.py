@@ -149,7 +149,8 @@ class EventState:
             subjects += [f"load {event.model}", f"weights {event.model}"]
             subjects += self._removals_of_newest(event.model)
         # What serves follows from a rebuild only if that had it proven.
-        rebuild, proof = f"rebuild {event.model}", self._last.get(f"proof {event.key}")
+        rebuild = f"rebuild {event.model}"
+        proof = self._last.get(f"proof {event.key}")
         if what != "serving" or (proof and proof.mark > self._at(rebuild)):
             subjects.append(rebuild)
         return max(map(self._at, subjects))

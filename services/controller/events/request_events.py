@@ -102,7 +102,8 @@ def _removed(view: FleetView, model: str, removal: ModelRemoval) -> Event:
 def _served_instead(view: FleetView, model: str) -> str:
     """What is to be served of a model now."""
     newest = next((known.version for known in view.versions if known.name == model), None)
-    loads, changes = view.serving_changes.get(model, ()), view.weight_changes.get(model, ())
+    loads = view.serving_changes.get(model, ())
+    changes = view.weight_changes.get(model, ())
     if newest is None:
         return "no version is left to serve"
     if loads and not loads[-1].is_served:

@@ -1,7 +1,7 @@
 """The platform of a controller: Ray, on which it places replicas itself, or Kubernetes.
 
 With a RayService, versions and placement stand in its serveConfigV2: the controller then
-places nothing, learns of nodes from Kubernetes, and builds in Jobs.
+places nothing, reads nodes from Kubernetes, and builds in Jobs.
 """
 
 from collections.abc import Callable

@@ -72,6 +72,15 @@ class FallbackEngine(GuardedEngine):
     def __init__(
         self, spec: FallbackSpec, graph: Graph, ranges: Mapping[str, DimRange], reason: str
     ) -> None:
+        """Take a graph that is loaded.
+
+        Args:
+            spec: master, buckets and device.
+            graph: from the input tensors, in the master's order, to the outputs.
+            ranges: least and largest size of each dynamic dimension, which the program was exported
+                for.
+            reason: why the graph is not compiled; "" where it is.
+        """
         super().__init__(spec.master.inputs, spec.master.outputs, spec.buckets)
         self._graph: Graph | None = graph
         self._ranges = ranges

@@ -35,6 +35,13 @@ class WeightTable:
     """Tensors on one device; each is read and moved once, however many buckets use it."""
 
     def __init__(self, master: MasterWeights, own: Mapping[str, torch.Tensor], device: str) -> None:
+        """Nothing is read yet.
+
+        Args:
+            master: initializers that the engine shares with its master.
+            own: tensors that the engine's folder has, by name.
+            device: torch's name of it, as "cuda:0".
+        """
         self._master = master
         self._own = own
         self._device = device

@@ -57,6 +57,13 @@ class ArtifactProgram:
     def __init__(
         self, spec: LoadSpec, index: ArtifactIndex, programs: Sequence[BucketProgram]
     ) -> None:
+        """Take programs that are loaded.
+
+        Args:
+            spec: manifest of the engine.
+            index: bucket of each program, and the values that inputs are padded with.
+            programs: one for each artifact of `index`, in its order.
+        """
         self._inputs = spec.manifest.inputs
         self._outputs = spec.manifest.outputs
         self._buckets = [artifact.bucket for artifact in index.artifacts]

@@ -1,4 +1,4 @@
-"""How threads of torch wait for work: asleep, in replicas, proofs and benchmarks alike.
+"""How threads of torch wait for work: blocked, in replicas, proofs and benchmarks alike.
 
 torch's wheel brings GNU's OpenMP, whose threads spin between two parallel loops. Where other work
 wants the processors too, they take those from the very threads that they wait for.
@@ -7,8 +7,8 @@ wants the processors too, they take those from the very threads that they wait f
 import os
 
 
-def wait_asleep() -> None:
-    """Have the OpenMP of this process and of its children wait asleep; before torch is imported.
+def use_passive_wait_policy() -> None:
+    """Have threads of OpenMP block while they wait, here and in children; before torch is imported.
 
     OMP_WAIT_POLICY in the environment wins, for a host that does nothing else.
     """

@@ -102,10 +102,10 @@ class IssuerKeys:
                 faults.append(error)
         if not keys:
             raise ValueError(f"none of {len(faults)} keys can be used; first fault: {faults[:1]}")
-        self._tell(faults, len(document["keys"]))
+        self._log_skipped(faults, len(document["keys"]))
         return KeySet(keys)
 
-    def _tell(self, faults: list[Exception], num_keys: int) -> None:
+    def _log_skipped(self, faults: list[Exception], num_keys: int) -> None:
         if faults:
             self._complaint.make(f"{len(faults)} of {num_keys}; first fault: {faults[0]!r}")
         else:

@@ -29,7 +29,7 @@ _ALGORITHMS: Final = (
 
 
 class JwtTokens:
-    """Believes what the trusted issuers signed."""
+    """Accepts tokens that trusted issuers signed."""
 
     def __init__(
         self,
@@ -37,7 +37,13 @@ class JwtTokens:
         make_keys: Callable[[TrustedIssuer], IssuerKeys],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives POSIX seconds."""
+        """Trust some issuers.
+
+        Args:
+            issuers: whose tokens are accepted, with what these must contain.
+            make_keys: gives the public keys of an issuer.
+            clock: POSIX seconds, which expiry is compared with.
+        """
         self._issuers = {each.issuer: (each, make_keys(each)) for each in issuers}
         self._clock = clock
 
@@ -65,8 +71,8 @@ class JwtTokens:
             # list of words, an `exp` that no float holds.
             raise UnauthenticatedError(f"the token is not valid: {error}") from error
         # Not for longer than keys are: one that is withdrawn must not stay in memory.
-        believed_until_s = self._clock() + issuer.refresh_s
-        return replace(caller, expires_at_s=min(caller.expires_at_s, believed_until_s))
+        accepted_until_s = self._clock() + issuer.refresh_s
+        return replace(caller, expires_at_s=min(caller.expires_at_s, accepted_until_s))
 
     def _registry(self, issuer: TrustedIssuer) -> jwt.JWTClaimsRegistry:
         return jwt.JWTClaimsRegistry(

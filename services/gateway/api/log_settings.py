@@ -31,8 +31,8 @@ async def log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse
         wanted = _switches(root.level) | _values(request.settings)
         root.setLevel(_level(wanted))
         # At a level that is shown: silencing a log is recorded in it.
-        told_at = max(root.level, logging.WARNING)
-        logger.log(told_at, "a client set the log level to %s", logging.getLevelName(root.level))
+        level = max(root.level, logging.WARNING)
+        logger.log(level, "a client set the log level to %s", logging.getLevelName(root.level))
     response = pb.LogSettingsResponse()
     for name, value in _switches(root.level).items():
         setattr(response.settings[name], _FIELD[name], value)

@@ -47,7 +47,13 @@ class ModelControl:
     """
 
     def __init__(self, controller: str, endpoints: EndpointSet, dialer: FleetDialer) -> None:
-        """`controller` is its `host:port`."""
+        """Reach the controller with each call.
+
+        Args:
+            controller: its address, `host:port`.
+            endpoints: show when this gateway can send requests to a model.
+            dialer: opens connections to the controller.
+        """
         self._controller = controller
         self._endpoints = endpoints
         self._dialer = dialer

@@ -83,7 +83,8 @@ class TraceSettings:
                 )
         if settings.keys() <= _IGNORED.keys():
             return
-        self._is_on, self._rate = is_on, rate
+        self._is_on = is_on
+        self._rate = rate
         self._tracing.set_share(1 / rate if is_on else 0.0)
         logger.warning("a client set traces to %s", self._texts())
 

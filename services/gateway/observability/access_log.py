@@ -150,7 +150,8 @@ class AccessLog:
     def _write(self) -> None:
         # Only this thread takes from the left, so as many as are there now can be taken.
         records = [self._pending.popleft() for _ in range(len(self._pending))]
-        dropped, self._num_counted = self._num_dropped - self._num_counted, self._num_dropped
+        dropped = self._num_dropped - self._num_counted
+        self._num_counted = self._num_dropped
         self._recorder.count(catalog.ACCESS_LOG_DROPPED, dropped)
         if not records:
             return

@@ -1,4 +1,4 @@
-"""What the outside learns of the fleet: health by model, and gauges."""
+"""What is published of the fleet: health by model, and gauges."""
 
 import asyncio
 from collections import Counter
@@ -69,9 +69,9 @@ class FleetObserver:
                 self._recorder.set(catalog.REQUEST_MEMORY_LIMIT, self._arena.num_bytes)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
-    def note_controller(self, is_heard: bool) -> None:
+    def note_controller(self, is_connected: bool) -> None:
         """Show whether the controller is connected."""
-        self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_heard))
+        self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_connected))
 
     def note_connections(self, number: int, reason: str) -> None:
         """Record how many clients are connected, and why one of them closed; "" for none."""

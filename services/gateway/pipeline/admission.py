@@ -58,7 +58,8 @@ class Bound:
             )
         if not self.num_in_flight:
             # The rate is that of busy times: an hour without requests is no low rate.
-            self._mark_s, self._mark_ended = self._clock(), self._num_ended
+            self._mark_s = self._clock()
+            self._mark_ended = self._num_ended
         self.num_in_flight += 1
 
     def leave(self) -> None:
@@ -75,7 +76,8 @@ class Bound:
         took_s = self._clock() - self._mark_s
         num_ended = self._num_ended - self._mark_ended
         if took_s >= _MIN_MEASURED_S:
-            self._mark_s, self._mark_ended = self._clock(), self._num_ended
+            self._mark_s = self._clock()
+            self._mark_ended = self._num_ended
             wait_s = self.num_in_flight * took_s / num_ended if num_ended else took_s
             self._hint_s = min(max(wait_s, _LEAST_HINT_S), _LARGEST_HINT_S)
         return self._hint_s
@@ -89,7 +91,14 @@ class AdmittedInference:
     """
 
     def __init__(self, inner: InferenceHandler, max_in_flight: int, max_bytes: int) -> None:
-        """`max_bytes` bounds the requests of up to SMALL_BYTES that are under way."""
+        """Put bounds before a handler.
+
+        Args:
+            inner: answers what is admitted.
+            max_in_flight: requests that may be under way at a time.
+            max_bytes: that requests of up to SMALL_BYTES may have together while they are under
+                way.
+        """
         self._inner = inner
         self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")
         self._max_bytes = max_bytes
@@ -124,7 +133,7 @@ class ModelBounds:
         self._default = default
         self._by_model = dict(by_model)
         self._bounds: dict[str, Bound | None] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def of(self, model: str) -> Bound | None:
         """A model's bound, None when it has none; `model` is one that the fleet knows."""
@@ -134,10 +143,10 @@ class ModelBounds:
             bound = self._bounds[model] = self._new(model)
             return bound
 
-    def tell_unknown(self, served: Collection[str]) -> None:
+    def log_unknown(self, served: Collection[str]) -> None:
         """Log a model that is named but not served, once: it may be misspelt, or come later."""
-        for name in self._by_model.keys() - self._told - set(served):
-            self._told.add(name)
+        for name in self._by_model.keys() - self._logged - set(served):
+            self._logged.add(name)
             logger.warning(
                 "%s bounds model '%s', which the fleet does not serve now%s",
                 _SETTING,

@@ -65,6 +65,14 @@ class ForwardedInference:
         outliers: OutlierWatch,
         bounds: ModelBounds,
     ) -> None:
+        """Send requests to the replicas of a set.
+
+        Args:
+            endpoints: connections to replicas, and the routing table.
+            recorder: takes the duration of each request, and of each replica's answer.
+            outliers: is informed of answers and failures, and ejects replicas.
+            bounds: how many requests of a model may be under way.
+        """
         self._endpoints = endpoints
         self._recorder = recorder
         self._outliers = outliers
@@ -87,7 +95,8 @@ class ForwardedInference:
         if call.trace is not None:
             trace = call.trace.beside(trace)
         pool = call.pool or self._pool(call, head)
-        call.model, call.version = pool.model, pool.version
+        call.model = pool.model
+        call.version = pool.version
         key = (pool.model, pool.version)
         bound = self._bounds.of(pool.model)
         if bound is not None:

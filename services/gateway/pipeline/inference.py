@@ -129,6 +129,14 @@ class ObservedInference:
         *,
         max_answer_bytes: int,
     ) -> None:
+        """Put observers around a handler.
+
+        Args:
+            inner: answers the requests.
+            statuses: gRPC status of each class of errors.
+            observers: see each request begin and end, in this order.
+            max_answer_bytes: of an answer; a larger one is refused.
+        """
         self._max_answer_bytes = max_answer_bytes
         self._inner = inner
         self._statuses = statuses

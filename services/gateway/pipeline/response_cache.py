@@ -73,6 +73,14 @@ class CachedInference:
     def __init__(
         self, inner: InferenceHandler, endpoints: EndpointSet, recorder: Recorder, max_bytes: int
     ) -> None:
+        """Begin with an empty cache.
+
+        Args:
+            inner: answers what is not cached.
+            endpoints: the routing table has the models whose recipe allows a cache.
+            recorder: counts hits and misses.
+            max_bytes: of all answers that are kept.
+        """
         self._inner = inner
         self._endpoints = endpoints
         self._recorder = recorder
@@ -119,7 +127,8 @@ class CachedInference:
             if (call.model, call.version) == (pool.model, pool.version):
                 self._store.put(key, answer)
             return answer
-        call.model, call.version = pool.model, pool.version
+        call.model = pool.model
+        call.version = pool.version
         return with_id(known, head.request_id)
 
     def _count(self, pool: Pool, took_ns: int, *, is_hit: bool) -> None:

@@ -37,7 +37,8 @@ def choose(choice: Choice, draw: Callable[[], float] = random.random) -> Endpoin
     first = int(draw() * num)
     second = int(draw() * (num - 1))
     second += second >= first
-    one, other = endpoints[first], endpoints[second]
+    one = endpoints[first]
+    other = endpoints[second]
     return other if other.num_outstanding < one.num_outstanding else one
 
 
@@ -53,7 +54,8 @@ def _choose_by_share(
     # Rounding may leave the first one again, or none.
     if second == first or second == len(endpoints):
         second = (first + 1) % len(endpoints)
-    one, other = endpoints[first], endpoints[second]
+    one = endpoints[first]
+    other = endpoints[second]
     is_other_less = (other.num_outstanding + 1) * other.cost < (one.num_outstanding + 1) * one.cost
     return other if is_other_less else one
 

@@ -32,24 +32,29 @@ class ControllerWatch:
         address: str,
         gateway_id: str,
         on_snapshot: Callable[[fleet.FleetSnapshot], None],
-        on_heard: Callable[[bool], None] = lambda _: None,
+        on_connected: Callable[[bool], None] = lambda _: None,
         dialer: FleetDialer | None = None,
     ) -> None:
-        """`on_heard` is called with whether the controller is connected, first at the start.
+        """Nothing is connected yet.
 
-        Without a `dialer` it is spoken to in the clear.
+        Args:
+            address: of the controller, `host:port`.
+            gateway_id: is sent to the controller, for its log.
+            on_snapshot: is called with each snapshot of the fleet.
+            on_connected: is called with whether the controller is connected, first at the start.
+            dialer: opens the connection; without it in the clear.
         """
         self._dialer = dialer or FleetDialer()
         self._last_fault = ""
         self._address = address
         self._gateway_id = gateway_id
         self._on_snapshot = on_snapshot
-        self._on_heard = on_heard
+        self._on_connected = on_connected
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        self._on_heard(False)
+        self._on_connected(False)
         while True:
             # A new one each time: certificates and tokens are rotated.
             async with self._dialer.aio_channel(self._address) as channel:
@@ -61,7 +66,7 @@ class ControllerWatch:
                         "is away, the last known fleet stays: "
                         f"{error.code().name}: {error.details()}"
                     )
-            self._on_heard(False)
+            self._on_connected(False)
             await self._backoff.pause()
 
     def _complain(self, fault: str) -> None:
@@ -80,7 +85,7 @@ class ControllerWatch:
         async for snapshot in snapshots:
             self._last_fault = ""
             self._backoff.reset()
-            self._on_heard(True)
+            self._on_connected(True)
             self._take(snapshot)
 
     def _take(self, snapshot: fleet.FleetSnapshot) -> None:

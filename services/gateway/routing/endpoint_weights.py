@@ -28,7 +28,7 @@ def weigh(endpoints: Sequence[Endpoint], now_s: float, slow_start_s: float) -> N
         now_s: seconds of the clock by which they were born.
         slow_start_s: how long one that became ready gets less than its share; 0 for none.
     """
-    warmths = [warmth(now_s - each.born_s, slow_start_s) for each in endpoints]
+    warmths = [warmth(now_s - each.opened_s, slow_start_s) for each in endpoints]
     # Where all are new, it would spare none of them.
     warmest = max(warmths, default=1.0)
     speeds = speed_weights([each.replica.speeds for each in endpoints])
@@ -53,7 +53,8 @@ def speed_weights(curves: Sequence[Mapping[str, float]]) -> list[float]:
         return [1.0] * len(curves)
     common = set.intersection(*known)
     means = [_mean(curve, common) for curve in curves]
-    slowest, fastest = min(filter(None, means)), max(means)
+    slowest = min(filter(None, means))
+    fastest = max(means)
     # Rounded, so that rounding makes no difference between equals.
     return [max(round((mean or slowest) / fastest, 6), _LEAST_WEIGHT) for mean in means]
 
@@ -75,7 +76,9 @@ def cumulative_shares(endpoints: Sequence[Endpoint]) -> tuple[float, ...]:
 
 def ends_of_shares(weights: Sequence[float]) -> tuple[float, ...]:
     """The upper ends of the parts of [0, 1) that are in proportion to weights."""
-    total, reached, ends = sum(weights), 0.0, []
+    total = sum(weights)
+    reached = 0.0
+    ends = []
     for weight in weights:
         reached += weight / total
         ends.append(reached)

@@ -21,7 +21,13 @@ class EndpointSet:
     """
 
     def __init__(self, *, host_id: str, connect: Connect, slow_start_s: float = 0.0) -> None:
-        """`slow_start_s` is how long a replica that became ready gets less than its share."""
+        """Begin without replicas.
+
+        Args:
+            host_id: of this host: replicas on it are reached through unix sockets.
+            connect: opens a connection to a replica.
+            slow_start_s: how long a replica that became ready gets less than its share.
+        """
         self.table = RoutingTable()
         self.changed = asyncio.Event()
         self._host_id = host_id
@@ -105,7 +111,7 @@ class EndpointSet:
             self._next_look.cancel()
         returns_s = [each.ejected_until_s for each in endpoints if each.ejected_until_s > now_s]
         # Shares of new replicas rise in steps, each of which is a new table.
-        if any(now_s - each.born_s < self._slow_start_s for each in endpoints):
+        if any(now_s - each.opened_s < self._slow_start_s for each in endpoints):
             returns_s.append(now_s + self._slow_start_s / NUM_WARMING_STEPS)
         self._next_look = None
         if returns_s:

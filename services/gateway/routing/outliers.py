@@ -96,7 +96,8 @@ class OutlierWatch:
                 # Only like is compared with like: another generation has a right to be slower.
                 kind = each.replica.generation, each.replica.engine.digest
                 by_kind.setdefault(kind, []).append((each, each.answers_took_s / each.num_answers))
-            each.num_answers, each.answers_took_s = 0, 0.0
+            each.num_answers = 0
+            each.answers_took_s = 0.0
             if each.num_ejections and now_s > each.ejected_until_s + self._last_s(each):
                 # It did well for as long as it was away: all is forgiven.
                 each.num_ejections = 0

@@ -95,7 +95,7 @@ class RoutingTable:
 
     def _unknown(self, message: str) -> NotFoundError | NotReadyError:
         # Before the controller's first word nothing can be called unknown.
-        return NotFoundError(message) if self.view.is_known else _no_word_yet()
+        return NotFoundError(message) if self.view.is_known else _no_snapshot_yet()
 
     def _why_not_ready(self, model: str, number: int | None) -> str:
         versions = self.view.models[model]
@@ -152,5 +152,5 @@ def _listed(versions: Mapping[int, ServedModel]) -> str:
     return ", ".join(str(number) for number in sorted(versions))
 
 
-def _no_word_yet() -> NotReadyError:
-    return NotReadyError("this gateway has not heard from the controller yet; try again shortly")
+def _no_snapshot_yet() -> NotReadyError:
+    return NotReadyError("this gateway has no snapshot of the controller yet; try again shortly")

@@ -54,7 +54,13 @@ class SharedMemoryInference:
     def __init__(
         self, inner: InferenceHandler, regions: SharedMemoryRegions, max_message_bytes: int
     ) -> None:
-        """`max_message_bytes` bounds what a request may be with its inputs in it."""
+        """Put shared memory before a handler.
+
+        Args:
+            inner: answers requests whose inputs are in them.
+            regions: that clients have registered.
+            max_message_bytes: bounds what a request may be with its inputs in it.
+        """
         self._inner = inner
         self._regions = regions
         self._max_message_bytes = max_message_bytes

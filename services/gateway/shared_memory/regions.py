@@ -35,7 +35,13 @@ class Region:
     """
 
     def __init__(self, request: pb.SystemSharedMemoryRegisterRequest, fd: int, owner: str) -> None:
-        """Take over an open file whose size was checked."""
+        """Take over an open file whose size was checked.
+
+        Args:
+            request: name, key, offset and size in bytes.
+            fd: descriptor of the shared memory object; closed with the region.
+            owner: name of the caller that registered it.
+        """
         self.name = request.name
         self.key = request.key
         self.owner = owner
@@ -94,7 +100,8 @@ class Region:
                     f"shared memory region '{self.name}' was cut short: {len(room)} of {byte_size} "
                     f"bytes at {offset} are not there any more"
                 )
-            room, at = room[num_read:], at + num_read
+            room = room[num_read:]
+            at = at + num_read
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Fill a span that was checked, from any thread; raises InvalidRequestError."""
@@ -105,7 +112,8 @@ class Region:
                 raise OSError("it was cut short")
             while view:
                 num_written = os.pwrite(self._fd, view, at)
-                view, at = view[num_written:], at + num_written
+                view = view[num_written:]
+                at = at + num_written
         except OSError as error:
             raise InvalidRequestError(
                 f"shared memory region '{self.name}' cannot be written: {error}"

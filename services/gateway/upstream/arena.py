@@ -171,7 +171,7 @@ class RequestArena:
             self.descriptor = -1
 
     def _settle(self, num_looks: int) -> None:
-        """Give back blocks whose slots ended, as far as no replica looks at them."""
+        """Free blocks whose slots ended, as far as no replica reads them."""
         ended = self._ended
         lent = self._lent
         while ended:

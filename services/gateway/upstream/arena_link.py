@@ -42,6 +42,14 @@ class ArenaLink(asyncio.Protocol):
     """
 
     def __init__(self, arena: RequestArena, ledger: mmap.mmap, link_id: bytes) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            arena: memory whose slots are lent.
+            ledger: one byte for each unit of the arena, which both ends map: 1 while the replica
+                may read there.
+            link_id: by which the replica knows the connection.
+        """
         self.link_id = link_id
         self.num_units = 0
         self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,7 +97,7 @@ class ArenaLink(asyncio.Protocol):
             self.welcome.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all end the same
-        """The replica can look at nothing any more: it let go of all, or it is no more."""
+        """The replica reads nothing any more: it has released all, or its process has ended."""
         self._is_over = True
         # At once: it has a descriptor, and garbage is collected late in a process that serves.
         self._ledger.release()

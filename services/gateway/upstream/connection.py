@@ -53,6 +53,13 @@ class ReplicaConnection(FrameProtocol):
         token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            address: of the replica, for errors and logs.
+            token: proves to the replica that this is a gateway of its fleet.
+            max_payload_bytes: of a frame; larger ones are refused.
+        """
         super().__init__(token=token, max_payload_bytes=max_payload_bytes)
         loop = asyncio.get_running_loop()
         self._address = address
@@ -199,7 +206,7 @@ class ReplicaConnection(FrameProtocol):
             )
 
     def _lost_error(self, *, may_have_run: bool) -> ConnectionLostError:
-        why = self._reason or "it closed the connection or died"
+        why = self._reason or "it closed the connection or ended"
         return ConnectionLostError(
             f"connection to replica at {self._address} is lost: {why}", may_have_run=may_have_run
         )
@@ -209,7 +216,7 @@ class ReplicaConnection(FrameProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends HELLO."""
         super().connection_made(transport)
-        self.say_hello()
+        self.send_hello()
 
     def refuse(self, error: SmeltError) -> None:
         """The replica sends what no replica sends."""
@@ -244,7 +251,8 @@ class ReplicaConnection(FrameProtocol):
         self._lending = self._link = None
         if self._reason is None and error is not None:
             self._reason = SmeltError(str(error))
-        waiting, self._waiting = self._waiting, {}
+        waiting = self._waiting
+        self._waiting = {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(self._lost_error(may_have_run=True))

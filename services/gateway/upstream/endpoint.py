@@ -15,7 +15,7 @@ class Endpoint:
     Attributes:
         num_outstanding: requests sent by this gateway and not yet answered.
         is_retired: no further requests come; the connection closes with the last answer.
-        born_s: time.monotonic() when the connection was opened.
+        opened_s: time.monotonic() when the connection was opened.
         weight: its share of the load relative to the others of its pool, once it is warm.
         cost: what one more request costs here, relative to the others; low where it is fast.
         num_failures: answers in a row that were a fault of the replica.
@@ -30,7 +30,7 @@ class Endpoint:
     connection: ReplicaConnection
     num_outstanding: int = 0
     is_retired: bool = False
-    born_s: float = field(default_factory=time.monotonic)
+    opened_s: float = field(default_factory=time.monotonic)
     weight: float = 1.0
     cost: float = 1.0
     num_failures: int = 0

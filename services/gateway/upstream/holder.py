@@ -32,7 +32,7 @@ class Connect(Protocol):
 
 
 class ReplicaHolder:
-    """Connects, reconnects and lets go.
+    """Connects, reconnects and disconnects.
 
     Attributes:
         endpoint: present while the connection is open.
@@ -41,6 +41,14 @@ class ReplicaHolder:
     def __init__(
         self, replica: ReplicaInfo, *, host_id: str, connect: Connect, on_change: Callable[[], None]
     ) -> None:
+        """Connect in the background.
+
+        Args:
+            replica: addresses and token of the replica.
+            host_id: of this host, which decides the address that is tried first.
+            connect: opens a connection.
+            on_change: is called when the connection is open, and when it is lost.
+        """
         self.endpoint: Endpoint | None = None
         self._replica = replica
         self._addresses = preferred_addresses(replica, host_id)
@@ -69,7 +77,7 @@ class ReplicaHolder:
             self._on_change()
 
     def release(self) -> None:
-        """Stop; requests that are out still get their answers, or learn that none will come."""
+        """Stop; requests that are out still get their answers, or fail when the connection ends."""
         if self._task:
             self._task.cancel()
         # What cancelled it holds its frame, and that holds us and the connection with its buffers:
@@ -96,14 +104,16 @@ class ReplicaHolder:
             await self._backoff.pause()
 
     async def _until_lost(self, connection: ReplicaConnection) -> None:
-        """Wait; a replica that stands still keeps its connection, so it is asked for a sign."""
+        """Wait; a process that is stopped keeps its connection open, so PING is sent."""
         lost = asyncio.ensure_future(connection.wait_lost())
         try:
             while not (await asyncio.wait((lost,), timeout=PING_EVERY_S))[0]:
-                await self._sign_of_life(connection)
+                await self._wait_responsive(connection)
         except TimeoutError:
             logger.warning(
-                "replica %s: no sign of life for %.0f s", self._replica.replica_id, self._patience_s
+                "replica %s: no answer to PING and no traffic for %.0f s",
+                self._replica.replica_id,
+                self._timeout_s,
             )
             connection.abort()
         except NotReadyError:
@@ -111,21 +121,22 @@ class ReplicaHolder:
         finally:
             lost.cancel()
 
-    async def _sign_of_life(self, connection: ReplicaConnection) -> None:
+    async def _wait_responsive(self, connection: ReplicaConnection) -> None:
         """Return once it answers; raises TimeoutError when for long nothing moved either."""
         answer = asyncio.ensure_future(connection.ping())
         traffic = connection.traffic()
         silent_s = 0.0
         try:
             while not (await asyncio.wait((answer,), timeout=PING_EVERY_S))[0]:
-                before, traffic = traffic, connection.traffic()
-                if traffic.shows_life_since(before):
+                before = traffic
+                traffic = connection.traffic()
+                if traffic.has_progressed_since(before):
                     # What we asked, or the answer, waits behind large requests.
                     silent_s = 0.0
                     continue
                 # Not by the clock: where this process itself stood still, it has not looked yet.
                 silent_s += PING_EVERY_S
-                if silent_s >= self._patience_s:
+                if silent_s >= self._timeout_s:
                     raise TimeoutError
             answer.result()
         finally:
@@ -134,7 +145,7 @@ class ReplicaHolder:
             del answer
 
     @property
-    def _patience_s(self) -> float:
+    def _timeout_s(self) -> float:
         return UNSEEN_TIMEOUT_S if self._replica.is_stale else PING_TIMEOUT_S
 
     async def _connect_somehow(self) -> ReplicaConnection | None:

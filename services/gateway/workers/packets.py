@@ -83,7 +83,13 @@ class PacketSocket:
         on_packet: Callable[[Packet], None],
         on_closed: Callable[[], None],
     ) -> None:
-        """Take over a socket and call back from the loop; `on_closed` once, when it is gone."""
+        """Take over a socket and call back from the loop.
+
+        Args:
+            end: of a pair of sockets; closed with this.
+            on_packet: is called with each packet.
+            on_closed: is called once, when the other end is gone.
+        """
         end.setblocking(False)
         self._end = end
         self._on_packet = on_packet

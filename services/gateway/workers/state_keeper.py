@@ -43,7 +43,13 @@ class WorkerLink:
     def __init__(
         self, end: socket.socket, on_packet: Callable[["WorkerLink", Packet], None], what: str
     ) -> None:
-        """Begin to listen; `what` is the worker's name in the log."""
+        """Begin to listen.
+
+        Args:
+            end: of a pair of sockets, whose other end the worker has.
+            on_packet: is called with this link and each packet.
+            what: name of the worker in the log.
+        """
         self.is_restored = False
         self._what = what
         self._numbers = itertools.count(1)
@@ -91,7 +97,8 @@ class WorkerLink:
     async def _done(self, change: Change) -> None:
         number = next(self._numbers)
         applied = self._applied[number] = asyncio.get_running_loop().create_future()
-        name, caller = change.name.encode(), change.caller.encode()
+        name = change.name.encode()
+        caller = change.caller.encode()
         try:
             self._packets.send(
                 Packet(PacketKind.APPLY, number, name, change.body, change.fd, caller)
@@ -189,7 +196,7 @@ class StateKeeper:
                 answer, change = await self._state.change(packet.name.decode(), packet.body)
             except Exception as error:
                 # Whatever it was, a client waits for an answer.
-                link.send(refusal_packet(packet.number, _told(error)))
+                link.send(refusal_packet(packet.number, _public_error(error)))
                 return
             await asyncio.gather(*(each.apply(change) for each in self._links if each.is_restored))
             link.send(Packet(PacketKind.DONE, packet.number, body=answer))
@@ -202,12 +209,12 @@ class StateKeeper:
             await asyncio.gather(*(each.follow(change) for each in others))
         except Exception as error:
             # As above.
-            link.send(refusal_packet(packet.number, _told(error)))
+            link.send(refusal_packet(packet.number, _public_error(error)))
         else:
             link.send(Packet(PacketKind.DONE, packet.number))
 
 
-def _told(error: Exception) -> SmeltError:
+def _public_error(error: Exception) -> SmeltError:
     """The error as clients see it; details are in the log alone."""
     if isinstance(error, SmeltError):
         return error

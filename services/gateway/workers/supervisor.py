@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S: Final = 60.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-# One that lived as long does not suffer from what killed the one before it.
-_LONG_LIFE_S: Final = 10.0
+# One that ran for so long does not fail for the reason of the one before it.
+_LONG_RUN_S: Final = 10.0
 # Beyond the time in which it drains.
 _STOP_MARGIN_S: Final = 10.0
 
@@ -49,7 +49,14 @@ class Worker:
     def __init__(
         self, number: int, settings: dict[str, Any], stop_timeout_s: float, keeper: StateKeeper
     ) -> None:
-        """`settings` are by name, without the prefix of gateway settings."""
+        """Nothing runs yet.
+
+        Args:
+            number: from 0, the `worker` label of its metrics.
+            settings: by name, without the prefix of gateway settings.
+            stop_timeout_s: how long it may drain at SIGTERM before it is killed.
+            keeper: gives each process the state that all workers share.
+        """
         self.number = number
         self.metrics_port = 0
         self.num_restarts = 0
@@ -103,7 +110,7 @@ class Worker:
                 if self._process is None:
                     await self.start()
                 await self._ended()
-            if time.monotonic() - began_s > _LONG_LIFE_S:
+            if time.monotonic() - began_s > _LONG_RUN_S:
                 self._backoff.reset()
             await self._backoff.pause()
             self.num_restarts += 1
@@ -133,7 +140,8 @@ class Worker:
             await self._kill()
 
     async def _kill(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process and process.returncode is None:
             _kill(process)
             await process.wait()

@@ -113,7 +113,8 @@ class Call(ReceiveStream):
         memory = self._connection.options.memory
         most_s = limits.max_request_age_s
         is_stream = self._handler.request_streaming
-        seen, self._seen_window = self._seen_window, self.window_in
+        seen = self._seen_window
+        self._seen_window = self.window_in
         is_awaited = self.is_awaited and not self.is_half_closed
         why = self.upload.overload() if self.upload is not None else ""
         # Of unary requests alone: a stream may last, as long as it releases what it holds.
@@ -192,7 +193,8 @@ class Call(ReceiveStream):
     def fail(self, fault: StatusError) -> None:
         """End the call with a status that its handler does not see."""
         if not self.is_ended:
-            self.is_handled, self._is_overload = False, fault.is_overload
+            self.is_handled = False
+            self._is_overload = fault.is_overload
             self.end(fault.code, str(fault), fault.trailing)
 
     def sent(self) -> None:
@@ -259,7 +261,8 @@ class Call(ReceiveStream):
             self._timer = None
         self._message = self._task = None
         self._connection.stream_closed(self)
-        callbacks, self.on_end = self.on_end, None
+        callbacks = self.on_end
+        self.on_end = None
         for callback in callbacks or ():
             callback()
 

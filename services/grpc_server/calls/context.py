@@ -16,6 +16,13 @@ class AbortError(Exception):
     """Ends the handler of a call that it has aborted."""
 
     def __init__(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum]) -> None:
+        """Keep what the client gets.
+
+        Args:
+            code: status of the call.
+            details: text of the status.
+            trailing: metadata that is sent with it.
+        """
         super().__init__(f"{code.name}: {details}")
         self.code = code
         self.details = details

@@ -79,15 +79,18 @@ class ServicerContext:
 
     def set_code(self, code: grpc.StatusCode) -> None:
         """Of the status once the handler returns."""
-        self._code, self.is_plain = code, False
+        self._code = code
+        self.is_plain = False
 
     def set_details(self, details: str) -> None:
         """Of the status once the handler returns."""
-        self._details, self.is_plain = details, False
+        self._details = details
+        self.is_plain = False
 
     def set_trailing_metadata(self, trailing_metadata: Sequence[Metadatum]) -> None:
         """Send this with the status."""
-        self._trailing, self.is_plain = tuple(trailing_metadata), False
+        self._trailing = tuple(trailing_metadata)
+        self.is_plain = False
 
     def code(self) -> grpc.StatusCode | None:
         """What was set."""

@@ -76,7 +76,8 @@ class HeaderDecoder:
         self._num_bytes += num_bytes
         if self._num_fields > _MAX_FIELDS or self._num_bytes > _MAX_BYTES:
             self._clear()
-            self._num_fields, self._num_bytes = num_fields, num_bytes
+            self._num_fields = num_fields
+            self._num_bytes = num_bytes
         self._decoded[block] = headers = headers._replace(num_bytes=0)
         return headers
 

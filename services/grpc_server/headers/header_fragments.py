@@ -52,8 +52,10 @@ class HeaderFragments:
         if flags & END_HEADERS:
             self._on_block(stream_id, payload, is_last)
         else:
-            self.stream_id, self._is_last = stream_id, is_last
-            self._fragments, self._num_bytes = [payload], len(payload)
+            self.stream_id = stream_id
+            self._is_last = is_last
+            self._fragments = [payload]
+            self._num_bytes = len(payload)
 
     def on_continuation(self, flags: int, _: int, payload: bytes) -> None:
         """A block goes on.
@@ -79,7 +81,8 @@ class HeaderFragments:
                 f"most {HEADER_BLOCK_BYTES} bytes and {MAX_CONTINUATIONS} CONTINUATION frames",
             )
         if flags & END_HEADERS:
-            stream_id, self.stream_id = self.stream_id, 0
+            stream_id = self.stream_id
+            self.stream_id = 0
             self._on_block(stream_id, b"".join(self._fragments), self._is_last)
 
 

@@ -104,7 +104,8 @@ def _length(number: int) -> bytes:
     """An integer with a prefix of seven bits (section 5.1)."""
     if number < _SEVEN_BITS:
         return bytes((number,))
-    encoded, number = bytearray((_SEVEN_BITS,)), number - _SEVEN_BITS
+    encoded = bytearray((_SEVEN_BITS,))
+    number = number - _SEVEN_BITS
     while number >= 0x80:
         encoded.append(number & 0x7F | 0x80)
         number >>= 7

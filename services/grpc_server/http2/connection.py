@@ -84,7 +84,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def drain(self, reason: str = "stopped") -> None:
         """Send GOAWAY, answer the calls that are open, then close."""
-        self._is_draining, self._reason = True, reason
+        self._is_draining = True
+        self._reason = reason
         # SETTINGS come first, also where the client's preface is still to come.
         self._send_settings()
         self._streams.drain()
@@ -147,7 +148,8 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_time(self) -> None:
         limits = self._server.options.limits
         loop = asyncio.get_running_loop()
-        self._busy_s, self._busy_id = loop.time(), 0
+        self._busy_s = loop.time()
+        self._busy_id = 0
         self._timers = [
             loop.call_later(limits.handshake_timeout_s, self._expect_settings),
         ]
@@ -167,7 +169,8 @@ class Connection(asyncio.BufferedProtocol):
         streams = self._streams
         streams.check_progress()
         if streams.num_calls or streams.last_stream_id != self._busy_id:
-            self._busy_s, self._busy_id = loop.time(), streams.last_stream_id
+            self._busy_s = loop.time()
+            self._busy_id = streams.last_stream_id
         elif 0 < limits.max_connection_idle_s <= loop.time() - self._busy_s:
             self._drain_for("idle")
 
@@ -225,7 +228,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of asyncio's interface
         """Cancel its calls."""
-        self._is_over, self._is_patient = True, False
+        self._is_over = True
+        self._is_patient = False
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()

@@ -137,7 +137,8 @@ class ControlFrames:
         # Any other frame, and any answer, changes what the connection has left in another way.
         is_strike = is_quick and left == self._ping_left - FRAME_COST
         self._num_ping_strikes = self._num_ping_strikes + 1 if is_strike else 0
-        self._ping_s, self._ping_left = now_s, left
+        self._ping_s = now_s
+        self._ping_left = left
         if self._num_ping_strikes > self._max_ping_strikes:
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
 

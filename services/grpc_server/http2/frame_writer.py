@@ -325,6 +325,7 @@ class FrameWriter:
 
 
 def _wake(stream: SendStream) -> None:
-    waiting, stream.drained = stream.drained, None
+    waiting = stream.drained
+    stream.drained = None
     if waiting is not None and not waiting.done():
         waiting.set_result(None)

@@ -184,7 +184,8 @@ class FrameReader:
             if not num_frames & _UNTIMED_DATA and clock() > until_s:
                 break
             high, low, kind, flags, stream_id = HEAD.unpack_from(shared, begin)
-            size, stream_id = high << 16 | low, stream_id & STREAM_MASK
+            size = high << 16 | low
+            stream_id = stream_id & STREAM_MASK
             if kind == DATA:
                 num_frames += 1
                 after = self._begin_data(begin + HEAD_BYTES, size, flags, stream_id)
@@ -238,8 +239,10 @@ class FrameReader:
                 ErrorCode.FRAME_SIZE_ERROR, f"frame of kind {kind} of {size} bytes"
             )
         self._receiver.frame(kind, 0, stream_id, b"")
-        self._num_left, self._sink = size, None
-        self._is_inside, self._is_last = True, False
+        self._num_left = size
+        self._sink = None
+        self._is_inside = True
+        self._is_last = False
 
     def _take_data(self, begin: int) -> int:
         """Pass on the bytes of the DATA frame that are here; the position after them."""
@@ -255,7 +258,8 @@ class FrameReader:
             self._num_padding -= after - begin
             begin = after
             if not self._num_padding:
-                self._is_inside, self._sink = False, None
+                self._is_inside = False
+                self._sink = None
                 if self._is_last and sink is not None:
                     sink.data_ended()
         return begin

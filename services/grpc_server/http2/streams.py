@@ -324,8 +324,8 @@ class Streams:
         check_length(payload, UINT32.size, "WINDOW_UPDATE")
         num_bytes = UINT32.unpack(payload)[0] & MAX_WINDOW
         # WINDOW_UPDATE frames are paid by what was sent since the last one.
-        sent, self._num_sent = self._num_sent, self.writer.num_sent
-        self._guard.pay(self._num_sent - sent)
+        self._guard.pay(self.writer.num_sent - self._num_sent)
+        self._num_sent = self.writer.num_sent
         if not stream_id:
             if not num_bytes:
                 raise protocol_error("WINDOW_UPDATE with an increment of 0")

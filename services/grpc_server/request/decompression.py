@@ -117,7 +117,8 @@ class Decompression:
         """Decompress a piece; whether there was any input or output."""
         given = self._given
         if not given:
-            given, self._rest = bytes(self._rest[:_IN_BYTES]), self._rest[_IN_BYTES:]
+            given = bytes(self._rest[:_IN_BYTES])
+            self._rest = self._rest[_IN_BYTES:]
         most = min(_OUT_BYTES, num_bytes + 1, self._max_bytes + 1)
         try:
             piece = self._decompressor.decompress(given, most)

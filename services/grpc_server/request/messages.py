@@ -31,6 +31,14 @@ class StatusError(Exception):
         *,
         is_overload: bool = False,
     ) -> None:
+        """Keep what the client gets.
+
+        Args:
+            code: status of the call.
+            details: text of the status.
+            trailing: metadata that is sent with it.
+            is_overload: a bound of memory or of requests was reached.
+        """
         super().__init__(details)
         self.code = code
         self.trailing = trailing

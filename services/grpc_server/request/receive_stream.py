@@ -59,6 +59,12 @@ class ReceiveStream(SendStream, ABC):
     ) -> None:
         """Nothing was received.
 
+        Args:
+            connection: writes frames, and has the options of the server.
+            stream_id: HTTP/2's number of the stream.
+            headers: of the request.
+            handler: what the path of the request calls.
+
         Attributes:
             is_ended: the call's status is known.
             num_missing: bytes of content-length that were not received; -1 without one.
@@ -159,7 +165,8 @@ class ReceiveStream(SendStream, ABC):
                 num_bytes += len(self._message)
             if upload is not None:
                 num_bytes += upload.num_counted_bytes
-        grown, self._num_held = num_bytes - self._num_held, num_bytes
+        grown = num_bytes - self._num_held
+        self._num_held = num_bytes
         if grown:
             options = self._connection.options
             options.memory.count(grown)

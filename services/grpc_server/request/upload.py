@@ -50,7 +50,14 @@ class Upload:
         *,
         is_stream: bool,
     ) -> None:
-        """Begin to check the call; a stream is checked by its handler, which runs already."""
+        """Begin to check the call; a stream is checked by its handler, which runs already.
+
+        Args:
+            call: whose request this is.
+            assembler: makes messages of the DATA that came.
+            options: the server's memory for large messages, and its check of a call.
+            is_stream: the client may send several messages.
+        """
         self._call = call
         self._assembler = assembler
         self._options = options
@@ -105,7 +112,8 @@ class Upload:
 
     def note_reading(self) -> bool:
         """A stream's handler reads; True the first time, when it has found the call authorized."""
-        was_checked, self._is_checked = self._is_checked, True
+        was_checked = self._is_checked
+        self._is_checked = True
         return not was_checked
 
     def may_grow(self) -> bool:
@@ -125,7 +133,8 @@ class Upload:
         if self._is_compressed and (self._is_decompressing or assembler.num_whole):
             # Messages before it may need memory to be decompressed, and could wait for this one.
             return
-        self._number, self._size = self._num_taken + assembler.num_whole, assembler.size
+        self._number = self._num_taken + assembler.num_whole
+        self._size = assembler.size
         # What is sent compressed may become this; not all is, also where the call has an encoding.
         most = self._options.limits.max_decompressed_bytes if assembler.is_compressed else 0
         num_bytes = max(assembler.size, most)
@@ -136,19 +145,23 @@ class Upload:
     def note_taken(self) -> None:
         """The oldest message is its handler's now."""
         if self._reservation is not None and self._num_taken == self._number:
-            self._taken, self._reservation = self._reservation, None
+            self._taken = self._reservation
+            self._reservation = None
         self._num_taken += 1
         self._call.count_held()
 
     def release_taken(self) -> None:
         """Its handler is done with the message that it took last, unless it holds that."""
-        taken, self._taken, self._num_decompressed = self._taken, None, 0
+        taken = self._taken
+        self._taken = None
+        self._num_decompressed = 0
         if taken is not None:
             self._memory.release(taken)
 
     def hold(self) -> Callable[[], None] | None:
         """See `servicer_context.hold_request`."""
-        taken, self._taken = self._taken, None
+        taken = self._taken
+        self._taken = None
         return None if taken is None else partial(self._memory.release, taken)
 
     async def decompressed(self, message: CompressedMessage) -> Message:
@@ -166,7 +179,8 @@ class Upload:
         try:
             found = await decompressed(message, None if is_reserved else self._reserve_taken)
         finally:
-            self._is_decompressing, self._num_compressed = False, 0
+            self._is_decompressing = False
+            self._num_compressed = 0
         if self._taken is None:
             self._num_decompressed = len(found)
         else:
@@ -206,9 +220,11 @@ class Upload:
             return ""
         is_reader = self._is_stream and self._is_whole
         progress = call.num_sent if is_reader else self._num_received
-        last, self._last = self._last, (is_reader, progress)
+        last = self._last
+        self._last = (is_reader, progress)
         if last is None or last[0] != is_reader:
-            is_slow, self._num_due = False, progress
+            is_slow = False
+            self._num_due = progress
         else:
             is_slow = progress < self._num_due or (not is_reader and progress == last[1])
         if is_reader:
@@ -221,7 +237,8 @@ class Upload:
         """The call is over; what its handler holds is not."""
         self._is_closed = True
         self.release_taken()
-        reservation, self._reservation = self._reservation, None
+        reservation = self._reservation
+        self._reservation = None
         if reservation is not None:
             self._memory.release(reservation)
         # Not of the check itself, which ends the call that it refuses.

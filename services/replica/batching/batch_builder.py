@@ -26,7 +26,14 @@ class BatchBuilder:
     def __init__(
         self, queue: RequestQueue, rules: JoinRules, worker: EngineWorker, max_waste: float
     ) -> None:
-        """Take batches of `queue` for the engine that `worker` runs at the time."""
+        """Take batches of `queue` for the engine that `worker` runs at the time.
+
+        Args:
+            queue: calls that wait.
+            rules: which inputs may be padded, and which dimension rows are joined along.
+            worker: its engine at the time decides sizes and times of a run.
+            max_waste: largest share of a batch that may be padding, 0 to 1.
+        """
         self._queue = queue
         self._rules = rules
         self._worker = worker

@@ -56,7 +56,16 @@ class Batcher:
         on_dropped: Callable[[Dropped], None] = lambda _: None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Take the worker whose engine runs the batches; `start` begins to serve."""
+        """Make a queue and a builder of batches; `start` begins to serve.
+
+        Args:
+            worker: runs batches on the engine.
+            rules: which inputs may be padded, and which dimension rows are joined along.
+            batching: the recipe's bounds of delay, queue and padding, and its priorities.
+            on_batch: is called with each batch that has run.
+            on_dropped: is called for each call that is refused, expired or cancelled.
+            clock: seconds of a monotonic clock, as deadlines of calls have them.
+        """
         self._worker = worker
         self._rules = rules
         self._batching = batching
@@ -90,7 +99,7 @@ class Batcher:
         return len(self._queue) + self._num_running
 
     @property
-    def is_alive(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the task that forms batches runs."""
         return self._task is not None and not self._task.done()
 

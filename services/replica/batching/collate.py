@@ -49,7 +49,7 @@ class JoinRules:
         is_joinable = signature.batch_dim in signature.growing
         paddable = signature.growing - {signature.batch_dim}
         if is_joinable:
-            _tell_unpadded(model, signature, paddable)
+            _log_unpadded(model, signature, paddable)
         return cls(
             inputs=signature.inputs,
             outputs=signature.outputs,
@@ -179,7 +179,7 @@ class JoinRules:
                 raise EngineError(f"output '{name}': expected {rows} rows, got {found}")
 
 
-def _tell_unpadded(model: ModelVersion, signature: Signature, paddable: frozenset[str]) -> None:
+def _log_unpadded(model: ModelVersion, signature: Signature, paddable: frozenset[str]) -> None:
     """Log once, as the rules are made, what will keep requests apart."""
     dims = {d for spec in signature.inputs.values() for d in spec.shape if isinstance(d, str)}
     for dim in sorted(dims - paddable - {signature.batch_dim}):

@@ -31,7 +31,8 @@ class Expiry:
         """Look no more, until it is given a deadline again."""
         if self._timer:
             self._timer.cancel()
-        self._timer, self._wakes_s = None, math.inf
+        self._timer = None
+        self._wakes_s = math.inf
 
     def _wake(self) -> None:
         self.close()

@@ -43,9 +43,9 @@ def _paddable_dims(
 ) -> frozenset[str]:
     dims = {d for spec in inputs.values() for d in spec.shape if isinstance(d, str)}
     # Nothing that is put after a string is known to change nothing.
-    wordy = {d for spec in inputs.values() if spec.datatype == BYTES for d in spec.shape}
+    string_dims = {d for spec in inputs.values() if spec.datatype == BYTES for d in spec.shape}
     paddable = set()
-    for dim in dims - {batch_dim} - wordy:
+    for dim in dims - {batch_dim} - string_dims:
         names = [name for name, spec in inputs.items() if dim in spec.shape]
         has_mask = any(
             name in recipes and recipes[name].role is InputRole.MASK and recipes[name].pad == 0

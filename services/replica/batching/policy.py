@@ -110,12 +110,14 @@ class BatchPolicy:
                 # With one such dimension the first of the batch is the longest.
                 if self._has_many and not _is_within(sizes, box.lengths):
                     box = self._box(_around(box.lengths, sizes))
-                rows, real = rows + more, real + more * unit
+                rows = rows + more
+                real = real + more * unit
                 if last > first and (rows > box.max_rows or real < box.least * rows):
                     break
                 cost = fixed + costs[last + 1] + (box.unit * rows or self._cost(box, rows))
                 if cost <= best:
-                    best, ends[first] = cost, last + 1
+                    best = cost
+                    ends[first] = last + 1
             costs[first] = best
         return ends
 

@@ -112,7 +112,13 @@ class RequestQueue:
         *,
         on_dropped: Callable[[Dropped], None] = lambda _: None,
     ) -> None:
-        """Begin empty; `on_dropped` is called for each call that is refused or waited too long."""
+        """Begin empty.
+
+        Args:
+            batching: levels, room of each, and how long a call may wait.
+            clock: seconds of a monotonic clock.
+            on_dropped: is called for each call that is refused or waited too long.
+        """
         self._batching = batching
         self._clock = clock
         self._on_dropped = on_dropped

@@ -46,7 +46,8 @@ class RunCost:
             self._draw()
 
     def _draw(self) -> None:
-        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        mean_x = self._x / self._weight
+        mean_y = self._y / self._weight
         variance = self._xx / self._weight - mean_x * mean_x
         if variance <= (_MIN_SPREAD * mean_x) ** 2:
             return
@@ -55,4 +56,5 @@ class RunCost:
             # More elements in less time: then only the number of runs is left to save.
             self._each_s = 0.0
             return
-        self._each_s, self._fixed_s = slope_s, max(mean_y - slope_s * mean_x, 0.0)
+        self._each_s = slope_s
+        self._fixed_s = max(mean_y - slope_s * mean_x, 0.0)

@@ -32,7 +32,13 @@ class RunShapes:
     def __init__(
         self, rules: JoinRules, buckets: Sequence[Bucket], *, pads_to_largest: bool = False
     ) -> None:
-        """Take an engine's buckets; `pads_to_largest` is true of one that knows no other sizes."""
+        """Take the buckets of an engine.
+
+        Args:
+            rules: which dimensions may grow, and which one is that of the rows.
+            buckets: ranges of sizes that the engine takes.
+            pads_to_largest: the engine knows no sizes but the largest of each bucket.
+        """
         self._growing = rules.growing
         self._buckets = buckets
         self._pads_to_largest = pads_to_largest

@@ -41,9 +41,18 @@ class CheckedFallback:
         num_threads: int,
         clock: Callable[[], float],
     ) -> None:
-        """Take the parts; nothing is read yet."""
-        self._registry, self._load_compiled = registry, load_compiled
-        self._num_threads, self._clock = num_threads, clock
+        """Nothing is read yet.
+
+        Args:
+            registry: holds the master and the answers that the fallback is compared with.
+            load_compiled: compiles the master's graph with torch.
+            num_threads: of ONNX Runtime on the CPU; 0 leaves it to the library.
+            clock: seconds of a monotonic clock, which bound the comparison.
+        """
+        self._registry = registry
+        self._load_compiled = load_compiled
+        self._num_threads = num_threads
+        self._clock = clock
 
     def load_interim(self, model: ModelVersion) -> RunningEngine | None:
         """ONNX Runtime on the CPU, which answers until torch has compiled: a minute before.
@@ -116,7 +125,8 @@ class CheckedFallback:
         return fault
 
     def _first_fault(self, engine: RunningEngine, model: ModelVersion, within_s: float) -> str:
-        verdict, answers = model.fallback_verdict, model.fallback_answers
+        verdict = model.fallback_verdict
+        answers = model.fallback_answers
         if verdict is None or answers is None:
             return ""
         path = self._registry.materialise_samples(answers)

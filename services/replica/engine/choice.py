@@ -51,10 +51,21 @@ class EngineChoice:
         failures: EngineFailures,
         current_digest: str | None,
     ) -> None:
-        """Take the parts; `current_digest` is "" for the fallback, None if nothing may stay."""
+        """Nothing is fetched yet.
+
+        Args:
+            offer: what is chosen from.
+            model: the version that is served.
+            device: that the engine is to run on.
+            loader: fetches and loads an engine.
+            failures: engines that are not tried now.
+            current_digest: of the engine in use; "" for the fallback, None if nothing may stay.
+        """
         self.offer = offer
-        self._model, self._device = model, device
-        self._loader, self._failures = loader, failures
+        self._model = model
+        self._device = device
+        self._loader = loader
+        self._failures = failures
         self._current_digest = current_digest
         self._failed = failures.known(offer.engines, current_digest)
         self._fetched: FetchedEngine | None = None
@@ -98,7 +109,8 @@ class EngineChoice:
             is_beside_another: one more is being loaded here, whose memory it may lack: it is tried
                 again.
         """
-        fetched, self._fetched = self._fetched, None
+        fetched = self._fetched
+        self._fetched = None
         assert fetched is not None, "ask `is_fallback` before"
         engine = fetched.engine
         # It may have failed in service since the offer was read: a fallback compiles for minutes.

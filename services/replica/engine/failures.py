@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 # that fails stays failed.
 _PASSING_ERRORS = (StoreError, NotFoundError, OSError)
 # Without a wait each look at the store would fetch the same files again, in every replica.
-FIRST_WAIT_S, _MAX_WAIT_S = 60.0, 3600.0
+FIRST_WAIT_S = 60.0
+_MAX_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,15 @@ class EngineFailures:
         notes: FailureNotes,
         clock: Callable[[], float],
     ) -> None:
-        """Begin with what other processes noted; `name` is an engine's name in `notes`."""
-        self._name, self._notes = name, notes
+        """Begin with what other processes noted.
+
+        Args:
+            name: of an engine in `notes`: the same engine has another one on another device.
+            notes: failures that all replicas of this machine share.
+            clock: seconds of a monotonic clock, which waits are counted in.
+        """
+        self._name = name
+        self._notes = notes
         self._clock = clock
         # An engine that failed here once is not tried again in this process: failed loads
         # may leave device memory behind, and nothing that could mend it changes under it.

@@ -60,7 +60,17 @@ class EngineLoader:
         num_threads: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the parts; nothing is read yet."""
+        """Nothing is read yet.
+
+        Args:
+            registry: where engines and masters are fetched from.
+            model: the version that is served.
+            device: that engines run on.
+            fallback: loads what serves when no engine fits.
+            checker: runs code of an engine in a child process first.
+            num_threads: of an engine on the CPU; 0 leaves it to its library.
+            clock: seconds of a monotonic clock; durations of loads are taken from it.
+        """
         self._registry = registry
         self._model = model
         self._device = device

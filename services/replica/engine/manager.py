@@ -36,7 +36,20 @@ class EngineManager:
         notes: FailureNotes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the parts; nothing is read yet."""
+        """Nothing is read yet.
+
+        Args:
+            registry: where engines and masters are fetched from.
+            model: the version that is served.
+            device: that engines run on.
+            load_fallback: compiles the master's graph with torch.
+            checker: runs code of an engine in a child process first.
+            num_threads: of an engine on the CPU; 0 leaves it to its library.
+            trust: who may sign engines; None takes unsigned ones too.
+            notes: failures that all replicas of this machine share; by default of this process
+                alone.
+            clock: seconds of a monotonic clock.
+        """
         self._registry = self._published = registry
         self._model = model
         self._device = device

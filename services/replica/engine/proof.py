@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 # Serve gives up a health check after 30 s, and a replica after three: a proof of many sizes, with
 # a batch between each two, takes what it takes, and is asked for again by the next check.
 _MOST_WAIT_S = 10.0
-# Clients that send what every engine fails on would have it proven without end. It rests nine times
-# as long as a proof took, but not so long that a broken engine goes unnoticed.
-_REST = 9.0
-_MOST_REST_S = 60.0
+# Clients that send what every engine fails on would have it proven without end. It pauses nine
+# times as long as a proof took, but not so long that a broken engine goes unnoticed.
+_PAUSE = 9.0
+_MOST_PAUSE_S = 60.0
 
 SamplesOf = Callable[[Sequence[Bucket]], Iterable[Mapping[str, Array]]]
 
@@ -55,7 +55,7 @@ class EngineProof:
         self._task: asyncio.Task[None] | None = None
         self._fault: tuple[EngineExecutor, EngineError] | None = None
         self._passed: EngineExecutor | None = None
-        self._rest_until_s = 0.0
+        self._paused_until_s = 0.0
 
     async def check(self) -> None:
         """Ask for a proof if the engine is suspect; no news within the wait is good news.
@@ -67,7 +67,7 @@ class EngineProof:
         if not self._worker.is_suspect:
             self._fault = None
             return
-        if self._task is None and not self._rests():
+        if self._task is None and not self._is_paused():
             self._task = asyncio.create_task(self._prove(), name="engine-proof")
         if self._task is not None:
             await asyncio.wait([self._task], timeout=self.most_wait_s)
@@ -79,8 +79,8 @@ class EngineProof:
         if self._task is not None:
             await ended(self._task)
 
-    def _rests(self) -> bool:
-        return self._passed is self._worker.executor and self._clock() < self._rest_until_s
+    def _is_paused(self) -> bool:
+        return self._passed is self._worker.executor and self._clock() < self._paused_until_s
 
     async def _prove(self) -> None:
         executor = self._worker.executor
@@ -94,8 +94,9 @@ class EngineProof:
             words = f"its proof failed: {type(error).__name__}: {error}"
             self._fault = executor, EngineError(words)
         else:
-            self._fault, self._passed = None, executor
+            self._fault = None
+            self._passed = executor
             now_s = self._clock()
-            self._rest_until_s = now_s + min(_REST * (now_s - began_s), _MOST_REST_S)
+            self._paused_until_s = now_s + min(_PAUSE * (now_s - began_s), _MOST_PAUSE_S)
         finally:
             self._task = None

@@ -66,7 +66,8 @@ class Standby:
     def take(self) -> StandbyEngine | None:
         """What is held, for the caller to serve with or to close; nothing is held then."""
         self._stop_clock()
-        held, self._held = self._held, None
+        held = self._held
+        self._held = None
         return held
 
     async def drop(self) -> None:

@@ -47,9 +47,13 @@ class EngineSwaps:
             explain: called with the engine in use when there is more to say of it.
             compile_limit_s: after which a fallback that is still being compiled counts as failed.
         """
-        self._manager, self._worker, self._batcher = manager, worker, batcher
+        self._manager = manager
+        self._worker = worker
+        self._batcher = batcher
         self._standby = standby
-        self._loaded, self._take_over, self._explain = loaded, take_over, explain
+        self._loaded = loaded
+        self._take_over = take_over
+        self._explain = explain
         self._compile_limit_s = compile_limit_s
         self._lock = asyncio.Lock()
         self._compiling: asyncio.Task[None] | None = None
@@ -64,7 +68,8 @@ class EngineSwaps:
         async with self._lock:
             if self._has_ended:
                 return False
-            executor, current = self._worker.executor, self._loaded()
+            executor = self._worker.executor
+            current = self._loaded()
             in_use = None if current.is_interim else current.digest
             choice = await asyncio.to_thread(self._manager.choose, in_use)
             while is_wanted := await asyncio.to_thread(choice.fetch):

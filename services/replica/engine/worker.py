@@ -131,7 +131,7 @@ class EngineWorker:
             if self.executor is not executor:
                 # A proof found this out meanwhile, and the standby is what serves now.
                 return await self.run(rules, calls)
-            answer = await self._rescued(rules, calls)
+            answer = await self._answered_by_standby(rules, calls)
             if answer is None:
                 raise
             # Nothing follows from it here: engines differ in what requests they let pass. A row
@@ -192,7 +192,8 @@ class EngineWorker:
 
         Call it between two batches.
         """
-        old, self.executor = self.executor, executor
+        old = self.executor
+        self.executor = executor
         self._num_failures_in_a_row = 0
         return old
 
@@ -219,7 +220,9 @@ class EngineWorker:
         finally:
             self._current = run.answer = None
 
-    async def _rescued(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch | None:
+    async def _answered_by_standby(
+        self, rules: JoinRules, calls: Sequence[InferCall]
+    ) -> _Batch | None:
         """The standby's answer to a batch that the engine failed on; None without one."""
         executor = self._standby.executor
         if executor is None:

@@ -56,7 +56,7 @@ class ControlLink:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def is_alive(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the task that keeps the replica attached runs."""
         return self._task is not None and not self._task.done()
 
@@ -94,7 +94,7 @@ class ControlLink:
                     attach = FleetControlStub(channel).Attach
                     metadata = self._dialer.metadata()
                     async for command in attach(self._reports(), metadata=metadata):
-                        self._obey(command)
+                        self._run_command(command)
                 if self._closing.is_set():
                     return
                 logger.info("controller %s closed the line; attaching again", self._address)
@@ -118,7 +118,7 @@ class ControlLink:
                 return
             await self._changed.wait()
 
-    def _obey(self, command: pb.ReplicaCommand) -> None:
+    def _run_command(self, command: pb.ReplicaCommand) -> None:
         match command.WhichOneof("command"):
             case "engines_changed":
                 self._on_engines_changed(command.engines_changed)

@@ -25,7 +25,14 @@ class ReplicaMetrics:
     """
 
     def __init__(self, recorder: Recorder, model: str, version: str, generation: str) -> None:
-        """Bind the labels that never change."""
+        """Bind the labels that never change.
+
+        Args:
+            recorder: takes the metrics.
+            model: label of all.
+            version: label of all.
+            generation: of the device, as `cuda-sm90`; label of what an engine does.
+        """
         self._recorder = recorder
         self._labels = {"model": model, "version": version}
         self._place = self._labels | {"generation": generation}
@@ -121,10 +128,14 @@ class ReplicaMetrics:
 
     def add_sums(self) -> None:
         """Record what batches added to counters since the last time, and publish the rest."""
-        rows, self._rows = self._rows, 0
-        busy_s, self._busy_s = self._busy_s, 0.0
-        real, self._real = self._real, 0
-        padded, self._padded = self._padded, 0
+        rows = self._rows
+        self._rows = 0
+        busy_s = self._busy_s
+        self._busy_s = 0.0
+        real = self._real
+        self._real = 0
+        padded = self._padded
+        self._padded = 0
         self._recorder.count(catalog.ROWS, rows, **self._labels)
         self._recorder.count(catalog.REAL_ELEMENTS, real, **self._labels)
         self._recorder.count(catalog.PADDED_ELEMENTS, padded, **self._labels)

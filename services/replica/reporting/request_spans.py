@@ -70,7 +70,8 @@ class RequestSpans:
 
     def record_batch(self, report: BatchReport, loaded: LoadedEngine | None) -> None:
         """A batch is over, and its requests are answered."""
-        answered, self._answered = self._answered, []
+        answered = self._answered
+        self._answered = []
         if not answered or report.times is None:
             return
         ended_ns = time.time_ns()

@@ -63,7 +63,13 @@ class Statistics:
     def __init__(
         self, name: str, version: str, *, wall_clock: Callable[[], float] = time.time
     ) -> None:
-        """Start from zero; `wall_clock` gives seconds since the epoch."""
+        """Start from zero.
+
+        Args:
+            name: of the model.
+            version: of the model.
+            wall_clock: POSIX seconds, of which the time of the last inference is made.
+        """
         self._name = name
         self._version = version
         self._wall_clock = wall_clock

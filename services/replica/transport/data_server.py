@@ -71,10 +71,10 @@ class DataServer:
             infer: answers a request with a serialized ModelInferResponse; what it raises of
                 SmeltError reaches the gateway in its class, anything else as a bare failure.
             statistics: answers with a serialized ModelStatistics.
-            token: what gateways must say in HELLO; NO_TOKEN takes any.
+            token: what gateways must send in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
             tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
-            greeting_timeout_s: how long a peer may take for a handshake, to say HELLO, and to say
+            greeting_timeout_s: how long a peer may take for a handshake, to send HELLO, and to send
                 what memory it lends.
         """
         self.addresses: list[str] = []
@@ -193,14 +193,14 @@ class GatewayConnection(FrameProtocol):
     def opened(self) -> None:
         """The gateway sent HELLO and is accepted."""
         self._cancel_timer()
-        self.say_hello()
+        self.send_hello()
 
     def check_token(self, token: bytes) -> None:
         """Accepts this replica's token; raises InvalidRequestError for others."""
         wanted = self._server.token
         if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
             raise InvalidRequestError(
-                "data port: the peer does not say the token of this replica: it is of another "
+                "data port: the peer does not send the token of this replica: it is of another "
                 "fleet, or means a replica that was here before"
             )
 

@@ -42,8 +42,8 @@ class MemoryPort:
 
         Args:
             data_path: of that socket.
-            token: what gateways must say; NO_TOKEN takes any.
-            greeting_timeout_s: how long a peer may take to say what it lends, and to say on a
+            token: what gateways must send; NO_TOKEN takes any.
+            greeting_timeout_s: how long a peer may take to send what it lends, and to send on a
                 data connection that it did.
 
         Raises:
@@ -149,7 +149,7 @@ class MemoryPort:
                     "and replica of one release"
                 )
             if self._token != NO_TOKEN and not hmac.compare_digest(self._token, token):
-                raise InvalidRequestError("the peer does not say the token of this replica")
+                raise InvalidRequestError("the peer does not send the token of this replica")
             arena = peers_memory(descriptors[0], is_writable=False)
             ledger = peers_memory(descriptors[1], is_writable=True)
             if len(ledger) * UNIT_BYTES != len(arena):

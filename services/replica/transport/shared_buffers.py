@@ -17,7 +17,13 @@ class SharedBuffers:
     """
 
     def __init__(self, descriptor: int, arena: mmap.mmap, ledger: mmap.mmap) -> None:
-        """Take over the descriptor of that socket; the ledger has a byte for each UNIT_BYTES."""
+        """Take over the connection and the mappings.
+
+        Args:
+            descriptor: of the socket that the arena came by; its end returns all slots.
+            arena: the gateway's memory, mapped read-only.
+            ledger: one byte for each UNIT_BYTES of the arena, which is cleared to return a slot.
+        """
         # No socket object: in garbage it may be finalized before this is, and complain.
         self._descriptor = descriptor
         self._arena = arena
@@ -35,7 +41,8 @@ class SharedBuffers:
                 f"{len(self._arena)}"
             )
         view = _View((size,), np.uint8, self._arena, begin)
-        view.slots, view.unit = self, begin // UNIT_BYTES
+        view.slots = self
+        view.unit = begin // UNIT_BYTES
         return view.data
 
     def give_back(self, unit: int) -> None:

@@ -20,7 +20,7 @@ from services.replica.closing import close_all, ended
 
 logger = logging.getLogger(__name__)
 
-# How long a peer may take for its goodbye.
+# How long a peer may take for its close_notify.
 _SHUTDOWN_TIMEOUT_S = 1.0
 # Of handshakes that fail because the peer began without TLS.
 _IN_THE_CLEAR = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE")
@@ -41,7 +41,14 @@ class TlsPort:
         accepted: Callable[[], FrameProtocol],
         handshake_timeout_s: float,
     ) -> None:
-        """Listen; port 0 takes a free one.
+        """Listen.
+
+        Args:
+            host: address of the interface; one with a colon is IPv6.
+            port: 0 takes a free one.
+            tls: contexts of the newest certificates.
+            accepted: makes the protocol of a connection whose handshake succeeded.
+            handshake_timeout_s: how long a peer may take for it.
 
         Raises:
             OSError: the address cannot be had.
@@ -53,12 +60,12 @@ class TlsPort:
         self._tls = tls
         self._accepted = accepted
         self._handshake_timeout_s = handshake_timeout_s
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._accept(), name="TLS data port")
 
     async def close(self) -> None:
         """Take no more connections; those that are open stay."""
-        await close_all(partial(ended, self._task), *(partial(ended, t) for t in self._shaking))
+        await close_all(partial(ended, self._task), *(partial(ended, t) for t in self._handshakes))
         self._listening.close()
 
     async def _accept(self) -> None:
@@ -71,11 +78,11 @@ class TlsPort:
                 logger.warning("data connection lost before it began: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            task = loop.create_task(self._shake_hands(taken, peer))
-            self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            task = loop.create_task(self._handshake(taken, peer))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, taken: socket.socket, peer: Any) -> None:
+    async def _handshake(self, taken: socket.socket, peer: Any) -> None:
         try:
             spare = taken.dup()
         except OSError as error:
@@ -98,7 +105,7 @@ class TlsPort:
                 peer,
                 error,
             )
-            _tell_plain(spare, error)
+            _send_plain_error(spare, error)
             connection.closed(error)
         except asyncio.CancelledError:
             connection.closed(None)
@@ -107,8 +114,8 @@ class TlsPort:
             spare.close()
 
 
-def _tell_plain(peer: socket.socket, error: OSError) -> None:
-    """Say why to a peer that would understand no TLS."""
+def _send_plain_error(peer: socket.socket, error: OSError) -> None:
+    """Send the reason in the clear to a peer that began without TLS."""
     if not isinstance(error, ssl.SSLError) or error.reason not in _IN_THE_CLEAR:
         return
     refusal = InvalidRequestError(

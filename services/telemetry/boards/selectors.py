@@ -54,7 +54,8 @@ def filtered(query: str, variables: tuple[str, ...] = ()) -> str:
     known: set[str] = set()
 
     def replaced(found: re.Match[str]) -> str:
-        name, names = found["name"], found["names"]
+        name = found["name"]
+        names = found["names"]
         labels = _common_labels(names or name)
         known.update(labels)
         matchers = found["matchers"] or found["others"] or ""

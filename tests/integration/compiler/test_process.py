@@ -180,8 +180,8 @@ def gone_or_dead(pid: int) -> None:
 
 def test_a_crash_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
     outcome = run_script("""
-        from compiler_worker.children.child import prepare_to_die
-        prepare_to_die()
+        from compiler_worker.children.child import configure_crash_handling
+        configure_crash_handling()
         def load_the_engine():
             ctypes.string_at(0)
         load_the_engine()
@@ -194,8 +194,8 @@ def test_a_hang_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
     limits = ChildLimits(time_s=10.0, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
     outcome = run_script(
         """
-        from compiler_worker.children.child import prepare_to_die
-        prepare_to_die()
+        from compiler_worker.children.child import configure_crash_handling
+        configure_crash_handling()
         def wait_for_ever():
             signal.pause()
         wait_for_ever()
@@ -209,8 +209,8 @@ def test_a_hang_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
 def test_the_kernel_ends_a_child_before_its_worker(run_script: RunScript) -> None:
     outcome = run_script("""
         import resource
-        from compiler_worker.children.child import prepare_to_die
-        prepare_to_die()
+        from compiler_worker.children.child import configure_crash_handling
+        configure_crash_handling()
         score = Path("/proc/self/oom_score_adj").read_text().strip()
         found = f"{score} {resource.getrlimit(resource.RLIMIT_CORE)[0]}"
         give(found)

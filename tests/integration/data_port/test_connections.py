@@ -114,7 +114,7 @@ async def test_only_the_right_token_is_taken(port) -> None:
     assert await connection.infer(b"x") == b"x"
     for wrong in ({}, {"token": bytes(32)}, {"token": TOKEN[::-1]}):
         # Connecting fails: one that is open may be given requests at once.
-        with pytest.raises(ConnectionLostError, match="does not say the token of this replica"):
+        with pytest.raises(ConnectionLostError, match="does not send the token of this replica"):
             await port.connect(address, **wrong)
 
 

@@ -81,7 +81,7 @@ async def _heard(peer: socket.socket) -> bytes:
 
 PAIR = ("arena", "ledger")
 _GREETINGS: dict[str, tuple[bytes, tuple[str, ...], str]] = {
-    "wrong token": (GREETING.pack(MAGIC, VERSION, NO_TOKEN, LINK_ID), PAIR, "does not say the tok"),
+    "wrong token": (GREETING.pack(MAGIC, VERSION, NO_TOKEN, LINK_ID), PAIR, "does not send the t"),
     "garbage": (b"x" * GREETING.size, PAIR, "a greeting of b'xxxx'"),
     "HTTP": (b"GET / HTTP/1.1\r\n\r\n", (), "a greeting of 18 bytes and 0 descriptors"),
     "short": (GOOD[:-1], PAIR, "of 53 bytes and 2 descriptors; wanted 54 and 2"),

@@ -168,4 +168,4 @@ async def test_a_sign_of_life_is_asked_for_before_requests_that_wait(port) -> No
     ],
 )
 async def test_what_shows_life(before: Traffic, after: Traffic, *, shows_life: bool) -> None:
-    assert after.shows_life_since(before) is shows_life
+    assert after.has_progressed_since(before) is shows_life

@@ -74,7 +74,7 @@ async def test_a_unix_socket_stays_in_the_clear(port: "Port", fleet: Fleet) -> N
 
 async def test_the_token_is_wanted_still(port: "Port", fleet: Fleet) -> None:
     address = await port.serve(tls=fleet.replica, token=b"t" * 32)
-    with pytest.raises(ConnectionLostError, match="does not say the token"):
+    with pytest.raises(ConnectionLostError, match="does not send the token"):
         await port.connect(address, tls=fleet.gateway, token=b"x" * 32)
 
 

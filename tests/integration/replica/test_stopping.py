@@ -12,6 +12,7 @@ from services.replica import server
 from services.replica.reporting.control_link import ControlLink
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
+from services.replica.transport import port_check
 from services.replica.transport.data_server import DataServer
 from services.telemetry.recorder import NullRecorder
 
@@ -80,4 +81,4 @@ def test_a_live_swap_may_hold_the_loop_for_long_before_a_replica_is_unhealthy() 
     source = Path(server.__file__).with_name("app.py").read_text()  # importing it needs Ray
     limit = re.search(r"^HEALTH_CHECK_TIMEOUT_S = ([0-9.]+)$", source, re.MULTILINE)
     assert limit is not None
-    assert 10.0 <= server.KNOCK_TIMEOUT_S < float(limit[1])
+    assert 10.0 <= port_check.CHECK_TIMEOUT_S < float(limit[1])

@@ -37,7 +37,8 @@ def elu(op: Op) -> Tensor:
 @converter("Celu", versions=(12, 28), attributes=("alpha",))
 def celu(op: Op) -> Tensor:
     """Elu whose slope is continuous; ONNX's own body for it makes a row of a scalar."""
-    x, alpha = op.tensor(0), op.attr_float("alpha")
+    x = op.tensor(0)
+    alpha = op.attr_float("alpha")
     inner = op.call(functional.elu, op.call(torch.div, x, alpha))
     return x.like(op.call(torch.mul, inner, alpha))
 
@@ -52,7 +53,8 @@ def leaky_relu(op: Op) -> Tensor:
 @converter("PRelu", versions=(7, 9, 16))
 def prelu(op: Op) -> Tensor:
     """Relu with a learnt slope; the slope broadcasts to the input."""
-    x, slope = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    slope = op.tensor(1)
     negative = op.call(torch.mul, x, slope)
     keep = op.call(torch.ge, x, 0)
     node = op.call(torch.where, keep, x, negative)
@@ -74,8 +76,11 @@ def shrink(op: Op) -> Tensor:
     Integers are shrunk as floats and cut off, as ONNX Runtime does and the reference evaluator;
     ONNX's own body for it cuts off the bias.
     """
-    x, bias, width = op.tensor(0), op.attr_float("bias"), op.attr_float("lambd")
-    lower, higher = op.call(torch.sub, x, bias), op.call(torch.add, x, bias)
+    x = op.tensor(0)
+    bias = op.attr_float("bias")
+    width = op.attr_float("lambd")
+    lower = op.call(torch.sub, x, bias)
+    higher = op.call(torch.add, x, bias)
     inner = op.call(torch.where, op.call(torch.lt, x, -width), higher, 0.0)
     shrunk = op.call(torch.where, op.call(torch.gt, x, width), lower, inner)
     return x.like(op.method("to", shrunk, op.graph.dtype(x.dtype)))
@@ -94,7 +99,8 @@ def _flattening(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     """Before version 13 every axis from `axis` on was normalised as one."""
 
     def convert(op: Op) -> Tensor:
-        x, dims = op.tensor(0), op.dims(0)
+        x = op.tensor(0)
+        dims = op.dims(0)
         axis = op.axis(op.attr_int("axis"), x.rank)
         flat = op.call(torch.reshape, x, [product(dims[:axis]), product(dims[axis:])])
         return x.like(op.call(torch.reshape, op.call(function, flat, dim=1), dims))

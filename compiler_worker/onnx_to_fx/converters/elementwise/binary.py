@@ -29,7 +29,8 @@ def emit_binary(
         function: of Python's `operator`.
         dtype: element type of the result; None is that of input 0.
     """
-    left_dims, right_dims = op.value(0).dims, op.value(1).dims
+    left_dims = op.value(0).dims
+    right_dims = op.value(1).dims
     left: Any = op.operand(0, len(right_dims))
     right: Any = op.operand(1, len(left_dims))
     if not isinstance(left, Tensor) and not isinstance(right, Tensor):
@@ -89,9 +90,11 @@ for _name, (_convert, _host) in _BASIC.items():
 @converter("Pow", versions=(7, 12, 13, 15), carried=WIDE_UNSIGNED)
 def power(op: Op) -> Tensor:
     """Raise to a power; the result has the base's type whatever the exponent's is."""
-    base, exponent = op.value(0), op.value(1)
+    base = op.value(0)
+    exponent = op.value(1)
     if exponent.dtype in WIDE_UNSIGNED and base.dtype.is_floating_point:
-        x, y = op.tensor(0), emit_cast(op, op.tensor(1), base.dtype)
+        x = op.tensor(0)
+        y = emit_cast(op, op.tensor(1), base.dtype)
         return Tensor(op.call(torch.pow, x, y), x.dtype, broadcast_dims(x.dims, y.dims))
     if WIDE_UNSIGNED & {base.dtype, exponent.dtype}:
         raise op.refuse("integer powers of unsigned numbers are not translated")
@@ -101,7 +104,8 @@ def power(op: Op) -> Tensor:
     if not base.dtype.is_floating_point and wide.is_floating_point:
         # Of float32 an integer's last digits would be lost.
         wide = torch.float64
-    x, y = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    y = op.tensor(1)
     dtype = op.graph.dtype
     node = op.call(torch.pow, _to(op, x, dtype(wide)), _to(op, y, dtype(wide)))
     return Tensor(_to(op, node, dtype(base.dtype)), base.dtype, broadcast_dims(x.dims, y.dims))
@@ -195,7 +199,8 @@ for _name, _function in {
 @converter("BitShift", versions=(11, 28), attributes=("direction",), carried=WIDE_UNSIGNED)
 def bit_shift(op: Op) -> Tensor:
     """Shift bits left or right; by the width or more, only the sign bit's copies are left."""
-    x, count = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    count = op.tensor(1)
     width = num_bits(x.dtype)
     inside = op.call(
         torch.logical_and, op.call(torch.ge, count, 0), op.call(torch.lt, count, width)

@@ -96,7 +96,8 @@ def bit_cast(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for types of different width, and for BOOL from other types.
     """
-    x, target = op.tensor(0), dtype_from_attribute(op, op.attr_int("to"))
+    x = op.tensor(0)
+    target = dtype_from_attribute(op, op.attr_int("to"))
     if num_bits(x.dtype) != num_bits(target):
         names = f"{element_type_name(x.dtype)} and {element_type_name(target)}"
         raise op.refuse(f"{names} have different numbers of bits")

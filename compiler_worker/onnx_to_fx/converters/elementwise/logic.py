@@ -26,7 +26,8 @@ def _comparison(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     def convert(op: Op) -> Tensor:
         if op.value(0).dtype != torch.uint64:
             return emit_binary(op, function, dtype=torch.bool)
-        x, y = op.tensor(0), op.tensor(1)
+        x = op.tensor(0)
+        y = op.tensor(1)
         node = op.call(function, ordered(op, x), ordered(op, y))
         return Tensor(node, torch.bool, broadcast_dims(x.dims, y.dims))
 

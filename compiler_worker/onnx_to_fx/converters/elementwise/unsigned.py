@@ -14,7 +14,8 @@ from compiler_worker.onnx_to_fx.converters.elementwise.elements import wrapped
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Tensor, broadcast_dims
 
-_LEAST, _LARGEST = -(1 << 63), (1 << 63) - 1
+_LEAST = -(1 << 63)
+_LARGEST = (1 << 63) - 1
 Node = torch.fx.Node
 
 

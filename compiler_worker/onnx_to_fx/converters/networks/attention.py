@@ -58,7 +58,8 @@ def _is_kernel_precise(op: Op, dtype: torch.dtype) -> bool:
 
 def _heads(op: Op) -> tuple[Heads, MaskSizes]:
     q = _by_head(op, 0, "q_num_heads")
-    k_new, v_new = _by_head(op, 1, "kv_num_heads"), _by_head(op, 2, "kv_num_heads")
+    k_new = _by_head(op, 1, "kv_num_heads")
+    v_new = _by_head(op, 2, "kv_num_heads")
     k, v = (_with_past(op, new, index) for new, index in ((k_new, 4), (v_new, 5)))
     lengths = op.maybe(6)
     if lengths is not None and op.has(4):
@@ -69,7 +70,8 @@ def _heads(op: Op) -> tuple[Heads, MaskSizes]:
 
 
 def _group_size(q: Tensor, k: Tensor) -> int | None:
-    q_heads, kv_heads = q.dims[1], k.dims[1]
+    q_heads = q.dims[1]
+    kv_heads = k.dims[1]
     if q_heads is not None and q_heads == kv_heads:
         return 1
     if isinstance(q_heads, int) and isinstance(kv_heads, int):
@@ -126,6 +128,7 @@ def _like_query(op: Op, y: Tensor) -> Tensor:
     if len(op.value(0).dims) == 4:
         return y
     merged = op.call(torch.flatten, op.call(torch.transpose, y, 1, 2), 2, 3)
-    heads, size = y.dims[1], y.dims[3]
+    heads = y.dims[1]
+    size = y.dims[3]
     width = None if heads is None or size is None else heads * size
     return Tensor(merged, y.dtype, (y.dims[0], y.dims[2], width))

@@ -55,7 +55,8 @@ def explicit_attention(
 
 def _repeated(op: Op, heads: Heads) -> tuple[torch.fx.Node, torch.fx.Node]:
     """Return keys transposed [B, H, D, K] and values [B, H, K, E], one per query head."""
-    k, v = heads.k.node, heads.v.node
+    k = heads.k.node
+    v = heads.v.node
     if heads.group != 1:
         k, v = (_per_query_head(op, heads, x) for x in (heads.k, heads.v))
     return op.call(torch.transpose, k, -2, -1), v

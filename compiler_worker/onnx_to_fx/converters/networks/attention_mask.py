@@ -50,7 +50,8 @@ def _given_mask(op: Op, span: MaskSizes) -> Tensor | None:
     mask = op.maybe(3)
     if mask is None or op.version < 24:
         return mask
-    have, want = op.graph.dim(mask, mask.rank - 1), span.keys
+    have = op.graph.dim(mask, mask.rank - 1)
+    want = span.keys
     # ONNX fills a shorter mask with "no", one of size 1 too.
     return mask if have == want else _padded(op, mask, want - have)
 

@@ -73,7 +73,9 @@ def conv_transpose(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for more than 3 spatial axes.
     """
-    x, weight, bias = op.tensor(0), op.tensor(1), op.maybe(2)
+    x = op.tensor(0)
+    weight = op.tensor(1)
+    bias = op.maybe(2)
     rank = x.rank - 2
     if rank not in SPATIAL_RANKS:
         raise op.refuse(f"{rank} spatial axes are not translated, wanted 1 to 3")

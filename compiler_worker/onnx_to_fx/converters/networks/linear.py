@@ -11,7 +11,8 @@ from compiler_worker.onnx_to_fx.values import Dims, Tensor, broadcast_dims, unkn
 @converter("MatMul", versions=(1, 9, 13))
 def matmul(op: Op) -> Tensor:
     """Matrix product of the last two axes; the others broadcast."""
-    a, b = op.tensor(0), op.tensor(1)
+    a = op.tensor(0)
+    b = op.tensor(1)
     return Tensor(op.call(torch.matmul, a, b), a.dtype, matmul_dims(a.dims, b.dims))
 
 
@@ -28,12 +29,16 @@ def gemm(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for integers with alpha or beta.
     """
-    a, b, c = op.tensor(0), op.tensor(1), op.maybe(2)
-    alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
+    a = op.tensor(0)
+    b = op.tensor(1)
+    c = op.maybe(2)
+    alpha = op.attr_float("alpha")
+    beta = op.attr_float("beta")
     # A product with a float would round integers.
     if not a.is_float and (alpha, beta) != (1.0, 1.0):
         raise op.refuse(f"alpha {alpha} and beta {beta} on integer matrices are not translated")
-    trans_a, trans_b = bool(op.attr_int("transA")), bool(op.attr_int("transB"))
+    trans_a = bool(op.attr_int("transA"))
+    trans_b = bool(op.attr_int("transB"))
     dims = (a.dims[1 if trans_a else 0], b.dims[0 if trans_b else 1])
     plain = alpha == 1.0 and beta == 1.0 and not trans_a
     if plain and trans_b and a.is_float and (c is None or c.rank == 1):

@@ -49,7 +49,8 @@ def _trained(
     own = [op.call(operator.getitem, pair, part) for part in (1, 0)]
     if is_half:
         own = [op.method("to", value, op.graph.dtype(x.dtype)) for value in own]
-    epsilon, momentum = op.attr_float("epsilon"), op.attr_float("momentum")
+    epsilon = op.attr_float("epsilon")
+    momentum = op.attr_float("momentum")
     node = op.call(functional.batch_norm, x, *own, *affine, False, 0.0, epsilon)
     results = [x.like(node)]
     for before, now in zip(running, own, strict=True):
@@ -63,7 +64,9 @@ def _trained(
 @converter("LayerNormalization", versions=(17,), attributes=("axis", "epsilon", "stash_type"))
 def layer_normalization(op: Op) -> list[Tensor]:
     """Normalise over the axes from `axis` on; torch keeps the sums in float32 or wider."""
-    x, scale, bias = op.tensor(0), op.tensor(1), op.maybe(2)
+    x = op.tensor(0)
+    scale = op.tensor(1)
+    bias = op.maybe(2)
     axis = _normalized_from(op, x)
     sizes = _normalized_sizes(op, x, scale, axis)
     affine = (scale, bias) if _covers(x, scale, bias, axis) else (None, None)
@@ -104,7 +107,8 @@ def _scaled(op: Op, y: torch.fx.Node, scale: Tensor, bias: Tensor | None) -> tor
 @converter("RMSNormalization", versions=(23,), attributes=("axis", "epsilon", "stash_type"))
 def rms_normalization(op: Op) -> Tensor:
     """Divide by the root mean square over the axes from `axis` on, in float32 or wider."""
-    x, scale = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    scale = op.tensor(1)
     axis = _normalized_from(op, x)
     source = x
     if x.dtype in (torch.float16, torch.bfloat16):
@@ -122,7 +126,9 @@ def rms_normalization(op: Op) -> Tensor:
 @converter("InstanceNormalization", versions=(6, 22), attributes=("epsilon",))
 def instance_normalization(op: Op) -> Tensor:
     """Normalise each channel of each entry over its spatial axes."""
-    x, scale, bias = op.tensor(0), op.tensor(1), op.tensor(2)
+    x = op.tensor(0)
+    scale = op.tensor(1)
+    bias = op.tensor(2)
     node = op.call(
         torch.instance_norm,
         x,
@@ -145,10 +151,13 @@ def group_normalization(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for statistics in another type than float32.
     """
-    x, scale, bias = op.tensor(0), op.tensor(1), op.tensor(2)
+    x = op.tensor(0)
+    scale = op.tensor(1)
+    bias = op.tensor(2)
     if op.attr_int("stash_type") != 1:
         raise op.refuse("only stash_type 1 (float32 statistics) is translated")
-    groups, epsilon = op.attr_int("num_groups"), op.attr_float("epsilon")
+    groups = op.attr_int("num_groups")
+    epsilon = op.attr_float("epsilon")
     return x.like(op.call(functional.group_norm, x, groups, scale, bias, epsilon))
 
 
@@ -156,7 +165,8 @@ def group_normalization(op: Op) -> Tensor:
 def lp_normalization(op: Op) -> Tensor:
     """Divide by the p-norm along an axis; a zero vector stays zero."""
     x = op.tensor(0)
-    axis, p = op.axis(op.attr_int("axis"), x.rank), op.attr_int("p")
+    axis = op.axis(op.attr_int("axis"), x.rank)
+    p = op.attr_int("p")
     norm = op.call(torch.linalg.vector_norm, x, p, axis, keepdim=True)
     safe = op.call(torch.where, op.call(torch.eq, norm, 0), 1.0, norm)
     return x.like(op.call(operator.truediv, x, safe))
@@ -165,7 +175,8 @@ def lp_normalization(op: Op) -> Tensor:
 @converter("LRN", versions=(1, 13), attributes=("alpha", "beta", "bias", "size"))
 def local_response_normalization(op: Op) -> Tensor:
     """Divide by the energy of neighbouring channels."""
-    x, size = op.tensor(0), op.attr_int("size")
+    x = op.tensor(0)
+    size = op.attr_int("size")
     square = op.call(operator.mul, x, x)
     spatial = [0, 0] * (x.rank - 2)
     # A window of even size reaches one channel further up than down.

@@ -49,14 +49,17 @@ def max_pool(op: Op) -> tuple[Tensor, Tensor | None]:
         raise op.refuse(f"element type {x.dtype} is not translated")
     # torch's kernels take floats alone; one of 16 bits holds every 8-bit integer.
     source = x if x.is_float else x.like(op.method("to", x, torch.float32))
-    box, has_ceil = _pool_window(op, x), _has_ceil(op)
-    padding, has_indices = box.symmetric_padding(), op.has_output(1)
+    box = _pool_window(op, x)
+    has_ceil = _has_ceil(op)
+    padding = box.symmetric_padding()
+    has_indices = op.has_output(1)
     if padding is None or not _fits_torch(box, padding):
         if has_indices:
             raise op.refuse("indices with padding that torch's pool does not take")
         # -inf and no zero: a window of negative numbers has its own maximum.
         source = emit_constant_pad(op, source, *_all_pads(op, x, box, has_ceil), float("-inf"))
-        padding, has_ceil = [0] * box.rank, False
+        padding = [0] * box.rank
+        has_ceil = False
     node = op.call(
         _MAX[box.rank],
         source,
@@ -86,7 +89,8 @@ def average_pool(op: Op) -> Tensor:
     x = op.tensor(0)
     if not x.is_float:
         raise op.refuse(f"element type {x.dtype} is not translated")
-    box, has_ceil = _pool_window(op, x), _has_ceil(op)
+    box = _pool_window(op, x)
+    has_ceil = _has_ceil(op)
     include = bool(op.attr_int("count_include_pad"))
     padding = box.symmetric_padding()
     dilated = any(step != 1 for step in box.dilations)
@@ -107,7 +111,8 @@ def average_pool(op: Op) -> Tensor:
 @converter("LpPool", versions=(2, 11, 18, 22), attributes=(*_ATTRIBUTES, "p"))
 def lp_pool(op: Op) -> Tensor:
     """p-norm of each window; padding counts as zeros."""
-    x, p = op.tensor(0), op.attr_int("p")
+    x = op.tensor(0)
+    p = op.attr_int("p")
     powers = x.like(op.call(torch.pow, op.call(torch.abs, x), p))
     box = _pool_window(op, x)
     padded = emit_constant_pad(op, powers, *_all_pads(op, x, box, _has_ceil(op)), 0.0)
@@ -124,7 +129,8 @@ def _all_pads(
     """Return the padding of every axis; rounding the windows up pads the end further."""
     ends = list(box.ends)
     for axis in range(box.rank if has_ceil else 0):
-        extent, stride = (box.kernel[axis] - 1) * box.dilations[axis] + 1, box.strides[axis]
+        extent = (box.kernel[axis] - 1) * box.dilations[axis] + 1
+        stride = box.strides[axis]
         padded = box.begins[axis] + op.graph.dim(x, axis + 2) + box.ends[axis]
         windows = ceil_div(padded - extent, stride) + 1
         # A window may not start behind the input.

@@ -34,7 +34,8 @@ _VERSIONS = (10, 13, 19, 21, 23, 24, 25, 28)
 )
 def quantize_linear(op: Op) -> Tensor:
     """Divide by the scale, round to even, add the zero point, saturate."""
-    x, target = op.tensor(0), _quantized_type(op)
+    x = op.tensor(0)
+    target = _quantized_type(op)
     precision = _division_type(op)
     scale = spread(op, emit_cast(op, op.tensor(1), precision), x)
     divided = op.call(operator.truediv, emit_cast(op, x, precision), scale)
@@ -90,7 +91,8 @@ def _computed_type(op: Op, elem_type: int) -> torch.dtype:
 def _division_type(op: Op) -> torch.dtype:
     """Return the type to divide in: the scale's, unless the node names one."""
     named = (op.maybe_int("precision") or 0) if op.version >= 23 else 0
-    x, scale = op.value(0).dtype, op.value(1).dtype
+    x = op.value(0).dtype
+    scale = op.value(1).dtype
     if named:
         return _computed_type(op, named)
     if not scale.is_floating_point or scale in CARRIED:
@@ -143,7 +145,8 @@ def _blocks(op: Op, parameter: Tensor, x: Tensor, axis: int, block: int) -> torc
         found = f"a scale of rank {parameter.rank} with block_size {block}"
         raise op.refuse(f"{found} does not fit x of rank {x.rank}")
     repeated = op.call(torch.repeat_interleave, parameter, block, axis)
-    whole, size = parameter.dims[axis], op.graph.dim(x, axis)
+    whole = parameter.dims[axis]
+    size = op.graph.dim(x, axis)
     if not isinstance(size, Sym) and isinstance(whole, int) and whole * block == size:
         return repeated
     # The last block may be shorter.
@@ -158,7 +161,8 @@ def _blocks(op: Op, parameter: Tensor, x: Tensor, axis: int, block: int) -> torc
 )
 def dequantize_linear(op: Op) -> Tensor:
     """Subtract the zero point and multiply by the scale."""
-    x, target = op.tensor(0), _dequantized_type(op)
+    x = op.tensor(0)
+    target = _dequantized_type(op)
     node = numbers(op, x)
     if x.dtype in FLOAT8 or x.dtype == FLOAT4:
         _check_no_zero_point(op)

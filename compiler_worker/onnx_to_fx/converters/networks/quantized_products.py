@@ -52,7 +52,8 @@ def _beside_matrix(op: Op, index: int, axis: int, rank: int) -> Node | None:
 
 def _matrix_product(op: Op, indices: tuple[int, int, int, int]) -> Tensor:
     """Return the product of two matrices less their zero points, in float64."""
-    a, b = op.tensor(indices[0]), op.tensor(indices[1])
+    a = op.tensor(indices[0])
+    b = op.tensor(indices[1])
     rows = _beside_matrix(op, indices[2], -2, a.rank)
     columns = _beside_matrix(op, indices[3], -1, b.rank)
     product = op.call(torch.matmul, _centred(op, a, rows), _centred(op, b, columns))
@@ -94,7 +95,8 @@ def _requantized(op: Op, product: Tensor, left: Node | None, right: Node | None)
 
 def _conv_product(op: Op, indices: tuple[int, int, int, int]) -> Tensor:
     """Return the convolution of an image with kernels, both less their zero points."""
-    x, weight = op.tensor(indices[0]), op.tensor(indices[1])
+    x = op.tensor(indices[0])
+    weight = op.tensor(indices[1])
     image = _centred(op, x, _along(op, indices[2], None, x.rank))
     kernel = _centred(op, weight, _along(op, indices[3], 0, weight.rank))
     wide = torch.float64

@@ -102,7 +102,8 @@ def _outputs(
     y_dims: Dims = (outer, directions, inner, hidden)
     dims: Dims = (directions, inner, hidden)
     if is_batch_first:
-        y_dims, dims = (outer, inner, directions, hidden), (outer, directions, hidden)
+        y_dims = (outer, inner, directions, hidden)
+        dims = (outer, directions, hidden)
     first, *states = (op.call(operator.getitem, node, k) for k in range(1 + num_states))
     return [
         Tensor(first, x.dtype, y_dims),

@@ -155,7 +155,8 @@ for _name, (_reduce, _versions, _since) in _REDUCTIONS.items():
 def _arg_extreme(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     def convert(op: Op) -> Tensor:
         x = op.tensor(0)
-        axis, keepdims = op.axis(op.attr_int("axis"), x.rank), bool(op.attr_int("keepdims"))
+        axis = op.axis(op.attr_int("axis"), x.rank)
+        keepdims = bool(op.attr_int("keepdims"))
         last = op.version >= 12 and op.attr_int("select_last_index")
         # torch names the first of equal ones: the last is the first from behind.
         source = op.call(torch.flip, x, [axis]) if last else x.node

@@ -52,7 +52,8 @@ def _is_later(op: Op) -> torch.fx.Node:
 
 def _momentum(op: Op, group: list[Tensor]) -> _Updated:
     x, gradient, velocity = group
-    alpha, mode = op.attr_float("alpha"), op.attr_str("mode")
+    alpha = op.attr_float("alpha")
+    mode = op.attr_str("mode")
     if mode not in ("standard", "nesterov"):
         raise op.refuse(f"mode '{mode}' is not one of standard, nesterov")
     slope = _regularized(op, x, gradient)
@@ -80,7 +81,8 @@ def _adagrad(op: Op, group: list[Tensor]) -> _Updated:
 
 def _adam(op: Op, group: list[Tensor]) -> _Updated:
     x, gradient, mean, square = group
-    alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
+    alpha = op.attr_float("alpha")
+    beta = op.attr_float("beta")
     slope = _regularized(op, x, gradient)
     new_mean = _blend(op, mean, slope, alpha)
     new_square = _blend(op, square, op.call(operator.mul, slope, slope), beta)
@@ -94,13 +96,15 @@ def _adam(op: Op, group: list[Tensor]) -> _Updated:
 
 def _blend(op: Op, old: Tensor, new: torch.fx.Node, share: float) -> torch.fx.Node:
     """Return share * old + (1 - share) * new."""
-    kept, added = op.call(operator.mul, old, share), op.call(operator.mul, new, 1 - share)
+    kept = op.call(operator.mul, old, share)
+    added = op.call(operator.mul, new, 1 - share)
     return op.call(operator.add, kept, added)
 
 
 def _adam_rate(op: Op, alpha: float, beta: float) -> torch.fx.Node:
     """Return the learning rate, corrected for the short history after the first step."""
-    rate, time = op.tensor(0), op.method("to", op.tensor(1), torch.float64)
+    rate = op.tensor(0)
+    time = op.method("to", op.tensor(1), torch.float64)
     missing: list[Any] = [
         op.call(operator.sub, 1, op.call(torch.pow, base, time)) for base in (alpha, beta)
     ]

@@ -12,7 +12,8 @@ from compiler_worker.onnx_to_fx.values import Tensor
 
 def _array_feature_extractor(op: Op) -> Tensor:
     """Columns of x [*, features] by number; a vector becomes a matrix of one row."""
-    x, index = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    index = op.tensor(1)
     flat = op.call(torch.reshape, index, [-1])
     node = op.call(torch.index_select, x, x.rank - 1, flat)
     count = product(op.dims(1))

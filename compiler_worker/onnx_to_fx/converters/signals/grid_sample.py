@@ -24,8 +24,10 @@ def grid_sample(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for a rank or mode that torch's `grid_sample` does not have.
     """
-    x, grid = op.tensor(0), op.tensor(1)
-    mode, padding = op.attr_str("mode"), op.attr_str("padding_mode")
+    x = op.tensor(0)
+    grid = op.tensor(1)
+    mode = op.attr_str("mode")
+    padding = op.attr_str("padding_mode")
     if x.rank not in (4, 5):
         raise op.refuse(f"input has rank {x.rank}, wanted 4 or 5")
     if mode not in _MODES or (x.rank == 5 and _MODES[mode] == "bicubic"):

@@ -33,7 +33,8 @@ def tf_idf_vectorizer(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for another rank, and for weights in another order than outputs.
     """
-    x, mode = op.tensor(0), op.attr_str("mode")
+    x = op.tensor(0)
+    mode = op.attr_str("mode")
     if mode not in ("TF", "IDF", "TFIDF"):
         raise op.refuse(f"mode '{mode}' is not one of TF, IDF, TFIDF")
     if x.rank not in (1, 2):
@@ -63,10 +64,12 @@ def tf_idf_vectorizer(op: Op) -> Tensor:
 
 def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[int]]:
     """Return lengths, n-grams per length and their output columns, for the lengths asked for."""
-    pool, starts = op.maybe_ints("pool_int64s"), op.maybe_ints("ngram_counts") or []
+    pool = op.maybe_ints("pool_int64s")
+    starts = op.maybe_ints("ngram_counts") or []
     if pool is None:
         raise op.refuse("a pool of strings is not translated")
-    low, high = op.attr_int("min_gram_length"), op.attr_int("max_gram_length")
+    low = op.attr_int("min_gram_length")
+    high = op.attr_int("max_gram_length")
     lengths = []
     pools = []
     kept = []
@@ -76,7 +79,8 @@ def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[in
         grams = np.asarray(pool[start:end], np.int64)
         if end < start or grams.size % length:
             raise op.refuse(f"{grams.size} items are no whole number of {length}-grams")
-        grams, last = grams.reshape(-1, length), first + grams.size // length
+        last = first + grams.size // length
+        grams = grams.reshape(-1, length)
         # Runtimes differ in which of two equal ones is counted.
         if len(np.unique(grams, axis=0)) != len(grams) or last > len(columns):
             raise op.refuse("n-grams that stand twice in the pool, or have no output")

@@ -18,11 +18,14 @@ def convert_col2im(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError where window and image differ in rank.
     """
-    x, image, kernel = op.tensor(0), op.ints(1), op.static_ints(2)
+    x = op.tensor(0)
+    image = op.ints(1)
+    kernel = op.static_ints(2)
     rank = len(kernel)
     if len(image) != rank:
         raise op.refuse(f"a window of {rank} axes for an image of {len(image)}")
-    strides, dilations = op.maybe_ints("strides"), op.maybe_ints("dilations")
+    strides = op.maybe_ints("strides")
+    dilations = op.maybe_ints("dilations")
     pads = op.maybe_ints("pads") or [0] * (2 * rank)
     node = op.call(
         col2im,
@@ -43,7 +46,8 @@ def max_unpool(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError where window and input differ in rank.
     """
-    x, index = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    index = op.tensor(1)
     kernel = op.maybe_ints("kernel_shape") or []
     rank = len(kernel)
     dims = op.dims(0)
@@ -56,7 +60,8 @@ def max_unpool(op: Op) -> Tensor:
         for axis in range(rank)
     ]
     zeros = op.method("new_zeros", x, [product(sizes)])
-    flat_index, flat = op.method("reshape", index, [-1]), op.method("reshape", x, [-1])
+    flat_index = op.method("reshape", index, [-1])
+    flat = op.method("reshape", x, [-1])
     scattered = op.call(torch.scatter, zeros, 0, flat_index, flat)
     y = Tensor(op.call(torch.reshape, scattered, sizes), x.dtype, tuple(sizes))
     if not op.has(2):

@@ -19,7 +19,8 @@ def convert_affine_grid(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for other than 2 or 3 axes, and for corners of an axis of size 1.
     """
-    theta, size = op.tensor(0), op.ints(1)
+    theta = op.tensor(0)
+    size = op.ints(1)
     align_corners = bool(op.attr_int("align_corners"))
     if len(size) not in (4, 5):
         raise op.refuse(f"the size has {len(size)} axes, wanted 4 or 5")
@@ -46,7 +47,9 @@ def convert_roi_align(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for another mode or transformation of coordinates.
     """
-    x, rois, batch_indices = op.tensor(0), op.tensor(1), op.tensor(2)
+    x = op.tensor(0)
+    rois = op.tensor(1)
+    batch_indices = op.tensor(2)
     # Before version 16 pixels lay at whole numbers.
     shift = op.attr_str("coordinate_transformation_mode") if op.version >= 16 else ""
     mode = op.attr_str("mode")
@@ -79,7 +82,9 @@ def convert_deform_conv(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for other than 2 spatial axes, and for 16-bit floats.
     """
-    x, weight, offset = op.tensor(0), op.tensor(1), op.tensor(2)
+    x = op.tensor(0)
+    weight = op.tensor(1)
+    offset = op.tensor(2)
     if x.rank != 4:
         raise op.refuse(f"{x.rank - 2} spatial axes are not translated, wanted 2")
     if x.dtype not in (torch.float32, torch.float64):

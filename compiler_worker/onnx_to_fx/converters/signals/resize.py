@@ -106,7 +106,8 @@ def _targets(op: Op, x: Tensor) -> list[_Axis]:
 
 
 def _sized(op: Op, x: Tensor, axes: list[int]) -> list[_Axis]:
-    before, after = [op.graph.dim(x, axis) for axis in axes], op.ints(3)
+    before = [op.graph.dim(x, axis) for axis in axes]
+    after = op.ints(3)
     policy = op.attr_str("keep_aspect_ratio_policy") if op.version >= 18 else "stretch"
     scale = None
     if policy != "stretch":
@@ -216,7 +217,8 @@ def _half_pixel_symmetric(op: Op, target: _Axis) -> torch.fx.Node:
 
 
 def _align_corners(op: Op, target: _Axis) -> torch.fx.Node:
-    last, target_last = target.size - 1, sym_max(target.target - 1, 1)
+    last = target.size - 1
+    target_last = sym_max(target.target - 1, 1)
     if target.scale is not None:
         # ONNX takes the unrounded length here, not the number of elements.
         length = op.call(operator.sub, op.call(operator.mul, target.scale, target.size), 1)

@@ -32,7 +32,8 @@ def kept_aspect_ratio(
         raise op.refuse(f"keep_aspect_ratio_policy '{policy}' needs static sizes")
     if policy not in ("not_larger", "not_smaller"):
         raise op.refuse(f"keep_aspect_ratio_policy '{policy}' is not translated")
-    before, after = known[: len(sizes)], known[len(sizes) :]
+    before = known[: len(sizes)]
+    after = known[len(sizes) :]
     ratios = [target / size for size, target in zip(before, after, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return scale, [int(scale * size + 0.5) for size in before]

@@ -28,7 +28,8 @@ def convert_dft(op: Op) -> Tensor:
     if axis == x.rank - 1:
         raise op.refuse("the last axis holds the parts of complex numbers")
     length = op.ints(1)[0] if op.has(1) else None
-    is_inverse, is_onesided = bool(op.attr_int("inverse")), bool(op.attr_int("onesided"))
+    is_inverse = bool(op.attr_int("inverse"))
+    is_onesided = bool(op.attr_int("onesided"))
     if is_onesided and x.dims[-1] == (1 if is_inverse else 2):
         raise op.refuse("a one-sided transform goes between real signals and complex spectra")
     node = op.call(dft, x, length, axis, is_inverse, is_onesided)
@@ -49,7 +50,9 @@ def convert_stft(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for another rank, and for one side of a complex signal.
     """
-    signal, window, is_onesided = op.tensor(0), op.maybe(2), bool(op.attr_int("onesided"))
+    signal = op.tensor(0)
+    window = op.maybe(2)
+    is_onesided = bool(op.attr_int("onesided"))
     if signal.rank != 3:
         raise op.refuse(f"the signal has rank {signal.rank}, wanted 3")
     if is_onesided and signal.dims[-1] == 2:

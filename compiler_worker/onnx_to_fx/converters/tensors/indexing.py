@@ -32,7 +32,8 @@ def _cuts(op: Op, rank: int) -> list[_Cut]:
         axes = op.maybe_ints("axes") or list(range(len(starts)))
         steps = [1] * len(starts)
     else:
-        starts, ends = op.ints(1), op.ints(2)
+        starts = op.ints(1)
+        ends = op.ints(2)
         axes = op.static_ints(3) if op.has(3) else list(range(len(starts)))
         steps = op.static_ints(4) if op.has(4) else [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
@@ -67,7 +68,8 @@ def _places(cut: _Cut, size: HostInt | None) -> range | None:
     ONNX counts negative bounds from the back once, then clamps them: into [0, size], or for
     a negative step into [0, size - 1] and [-1, size - 1].
     """
-    start, end = cut.start, cut.end
+    start = cut.start
+    end = cut.end
     if not isinstance(size, int) or isinstance(start, Sym) or isinstance(end, Sym):
         return None
     start, end = (place + size if place < 0 else place for place in (start, end))
@@ -172,7 +174,8 @@ def _index_node(op: Op, index: Tensor) -> torch.fx.Node:
 @converter("GatherElements", versions=(11, 13), attributes=("axis",), carried=CARRIED)
 def gather_elements(op: Op) -> Tensor:
     """Pick single elements along one axis."""
-    x, index = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    index = op.tensor(1)
     axis = op.axis(op.attr_int("axis"), x.rank)
     node = op.call(torch.gather, x, axis, _from_front(op, x, axis, index))
     return Tensor(node, x.dtype, index.dims)
@@ -194,7 +197,8 @@ def gather_nd(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError where that axis is dynamic.
     """
-    x, index = op.tensor(0), op.tensor(1)
+    x = op.tensor(0)
+    index = op.tensor(1)
     batch = op.attr_int("batch_dims") if op.version >= 12 else 0
     depth = index.static[-1]
     if depth is None:
@@ -236,7 +240,9 @@ def _reduction(op: Op) -> str | None:
 @converter("ScatterElements", versions=(11, 13, 16, 18), attributes=("axis", "reduction"))
 def scatter_elements(op: Op) -> Tensor:
     """Write single elements along one axis into a copy."""
-    x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
+    x = op.tensor(0)
+    index = op.tensor(1)
+    updates = op.tensor(2)
     axis = op.axis(op.attr_int("axis"), x.rank)
     picked = _from_front(op, x, axis, index)
     reduction = _reduction(op)
@@ -256,7 +262,9 @@ def scatter_nd(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError where the rank of the updates does not fit that axis.
     """
-    x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
+    x = op.tensor(0)
+    index = op.tensor(1)
+    updates = op.tensor(2)
     # What is written has the axes of the indices but their last, then those not addressed.
     depth = index.rank - 1 + x.rank - updates.rank
     if index.static[-1] not in (None, depth):
@@ -297,7 +305,8 @@ def tensor_scatter(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for another mode than `linear` and `circular`.
     """
-    past, update = op.tensor(0), op.tensor(1)
+    past = op.tensor(0)
+    update = op.tensor(1)
     axis = op.axis(op.attr_int("axis"), past.rank)
     length = op.graph.dim(update, axis)
     steps = op.call(torch.arange, length, device=op.graph.device())

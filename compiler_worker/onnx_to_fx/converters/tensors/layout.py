@@ -109,7 +109,8 @@ def _pads(op: Op, rank: int) -> tuple[list[HostInt], list[HostInt]]:
     begins: list[HostInt] = [0] * rank
     ends: list[HostInt] = [0] * rank
     for position, axis in enumerate(axes):
-        begins[axis], ends[axis] = pads[position], pads[position + len(axes)]
+        begins[axis] = pads[position]
+        ends[axis] = pads[position + len(axes)]
     return begins, ends
 
 
@@ -179,7 +180,9 @@ def _pad_axis(op: Op, x: Tensor, axis: int, pads: tuple[HostInt, HostInt], mode:
 
 
 def _blocks(op: Op) -> tuple[Tensor, list[HostInt], int]:
-    x, sizes, block = op.tensor(0), op.dims(0), op.attr_int("blocksize")
+    x = op.tensor(0)
+    sizes = op.dims(0)
+    block = op.attr_int("blocksize")
     if x.rank != 4:
         raise op.refuse(f"input has rank {x.rank}, wanted 4")
     return x, sizes, block
@@ -230,8 +233,10 @@ def space_to_depth(op: Op) -> Tensor:
 )
 def reverse_sequence(op: Op) -> Tensor:
     """Reverse the first `lengths[b]` steps of each batch entry."""
-    x, lengths = op.tensor(0), op.tensor(1)
-    batch, time = op.attr_int("batch_axis"), op.attr_int("time_axis")
+    x = op.tensor(0)
+    lengths = op.tensor(1)
+    batch = op.attr_int("batch_axis")
+    time = op.attr_int("time_axis")
     steps = op.call(torch.arange, op.graph.dim(x, time), device=op.graph.device())
     steps_BT = op.call(torch.unsqueeze, steps, 0)
     lengths_B1 = op.call(torch.unsqueeze, lengths, 1)

@@ -18,7 +18,8 @@ def clip(op: Op) -> Tensor:
     """Limit values; bounds that are computed come in as tensors."""
     x = op.tensor(0)
     if op.version < 11:
-        low, high = op.attr_float("min"), op.attr_float("max")
+        low = op.attr_float("min")
+        high = op.attr_float("max")
         number = op.graph.number
         return x.like(op.call(torch.clamp, x, number(low, x.dtype), number(high, x.dtype)))
     node = x.node
@@ -64,7 +65,8 @@ def one_hot(op: Op) -> Tensor:
 
     Raises UnsupportedGraphError for a depth that is computed on the device.
     """
-    index, values = op.tensor(0), op.tensor(2)
+    index = op.tensor(0)
+    values = op.tensor(2)
     depth = op.number(1)
     if depth is None:
         raise op.refuse("depth depends on input values; make it constant or derive it from Shape")

@@ -18,7 +18,8 @@ from compiler_worker.onnx_to_fx.values import Tensor, unknown
 @converter("NonMaxSuppression", versions=(10, 11), attributes=("center_point_box",))
 def convert_non_max_suppression(op: Op) -> Tensor:
     """Indices [selected, 3] of batch, class and box."""
-    boxes, scores = op.tensor(0), op.tensor(1)
+    boxes = op.tensor(0)
+    scores = op.tensor(1)
     # Without a limit nothing is selected.
     limit, iou = (_scalar(op, index) if op.has(index) else 0 for index in (2, 3))
     node = op.call(
@@ -42,7 +43,8 @@ def _scalar(op: Op, index: int) -> Any:
 @converter("Unique", versions=(11, 28), attributes=("axis", "sorted"), carried=UNSIGNED_VALUES)
 def convert_unique(op: Op) -> list[Tensor]:
     """Unique elements or slices, their first places, where each input went, and counts."""
-    x, given = op.tensor(0), op.maybe_int("axis")
+    x = op.tensor(0)
+    given = op.maybe_int("axis")
     axis = None if given is None else op.axis(given, x.rank)
     node = op.call(unique, x, axis, bool(op.attr_int("sorted")))
     values, first, inverse, counts = (op.call(operator.getitem, node, k) for k in range(4))

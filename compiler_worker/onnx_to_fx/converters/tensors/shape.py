@@ -46,7 +46,8 @@ def identity(op: Op) -> AnyValue:
 
 
 def _reshape_on_host(op: Op) -> HostValue | None:
-    data, sizes = op.host(0), op.ints(1)
+    data = op.host(0)
+    sizes = op.ints(1)
     if any(isinstance(size, Sym) or size == 0 for size in sizes):
         return None
     return HostValue(data.reshape(op.static_ints(1)), op.value(0).dtype)
@@ -61,7 +62,8 @@ def _reshape_on_host(op: Op) -> HostValue | None:
 )
 def reshape(op: Op) -> Tensor:
     """New sizes; 0 copies the input's unless allowzero, -1 is what is left."""
-    x, sizes = op.tensor(0), op.ints(1)
+    x = op.tensor(0)
+    sizes = op.ints(1)
     copies = op.version < 14 or not op.attr_int("allowzero")
     if copies:
         sizes = [_copied(op, x, axis, size) for axis, size in enumerate(sizes)]
@@ -104,7 +106,9 @@ def _own_if_zero(size: int, own: int) -> int:
 @converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), attributes=("axis",), carried=CARRIED)
 def flatten(op: Op) -> Tensor:
     """Two axes: all before `axis`, and all from it on; raises UnsupportedGraphError."""
-    x, sizes, axis = op.tensor(0), op.dims(0), op.attr_int("axis")
+    x = op.tensor(0)
+    sizes = op.dims(0)
+    axis = op.attr_int("axis")
     if not -x.rank <= axis <= x.rank:
         raise op.refuse(f"axis {axis} is outside rank {x.rank}")
     axis = axis + x.rank if axis < 0 else axis
@@ -171,7 +175,8 @@ def _squeeze_on_host(op: Op) -> HostValue:
 )
 def squeeze(op: Op) -> Tensor:
     """Remove axes of size 1; a reshape, which fails where the size is another one."""
-    x, sizes = op.tensor(0), op.dims(0)
+    x = op.tensor(0)
+    sizes = op.dims(0)
     gone = _squeezed_axes(op, x.dims)
     kept = [size for axis, size in enumerate(sizes) if axis not in gone]
     return Tensor(op.call(torch.reshape, x, kept), x.dtype, tuple(kept))
@@ -180,7 +185,8 @@ def squeeze(op: Op) -> Tensor:
 @converter("Expand", versions=(8, 13), carried=CARRIED)
 def expand(op: Op) -> Tensor:
     """Broadcast with a shape, both ways: either side may hold the 1."""
-    x, wanted = op.tensor(0), op.ints(1)
+    x = op.tensor(0)
+    wanted = op.ints(1)
     rank = max(x.rank, len(wanted))
     own = [*_ones(rank - x.rank), *op.dims(0)]
     wanted = [*_ones(rank - len(wanted)), *wanted]
@@ -215,6 +221,7 @@ def _expanded(have: HostInt, want: HostInt) -> HostInt | None:
 @converter("Tile", versions=(6, 13), carried=CARRIED)
 def tile(op: Op) -> Tensor:
     """Repeat along each axis."""
-    x, repeats = op.tensor(0), op.ints(1)
+    x = op.tensor(0)
+    repeats = op.ints(1)
     sizes = [size * count for size, count in zip(op.dims(0), repeats, strict=True)]
     return Tensor(op.method("repeat", x, repeats), x.dtype, tuple(sizes))

@@ -45,7 +45,8 @@ def node_class_from_labels(labels: Mapping[str, str]) -> NodeClass | None:
 
 
 def _cuda_generation(labels: Mapping[str, str]) -> Generation:
-    major, minor = labels.get(MAJOR_LABEL, ""), labels.get(MINOR_LABEL, "")
+    major = labels.get(MAJOR_LABEL, "")
+    minor = labels.get(MINOR_LABEL, "")
     if not major.isdecimal() or not minor.isdecimal():
         raise InvalidRequestError(
             f"{MAJOR_LABEL}='{major}' and {MINOR_LABEL}='{minor}': expected two whole numbers, "

@@ -139,7 +139,8 @@ class KubernetesJobs:
         found: dict[str, TaskStatus] = {}
         waited: set[str] = set()
         for job in jobs:
-            name, run = _task_name(job), run_of(job)
+            name = _task_name(job)
+            run = run_of(job)
             status = task_status(
                 job,
                 pods.get(name),

@@ -167,7 +167,8 @@ class KubernetesNodes:
             for key, number in one.wanted.items():
                 wanted[key] = wanted.get(key, 0) + number
         # The first ones are published with the first pools.
-        is_new, self._wanted = self._wanted not in (None, wanted), wanted
+        is_new = self._wanted not in (None, wanted)
+        self._wanted = wanted
         self._wake.set()
         if is_new:
             self._notify()

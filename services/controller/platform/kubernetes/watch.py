@@ -141,7 +141,8 @@ class ObjectWatch(Generic[_ReadT]):
         self._num_failures = 0
 
     async def _take_changes(self) -> None:
-        self._doing, self._following_since_s = "watch", time.monotonic()
+        self._doing = "watch"
+        self._following_since_s = time.monotonic()
         changes = self._client.watch(
             self._kind.resource, namespace=self._kind.namespace, resource_version=self._version
         )

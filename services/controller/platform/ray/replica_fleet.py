@@ -161,8 +161,8 @@ class RayServeFleet:
         """Where Ray's agents export what actors of their nodes record."""
         import ray
 
-        living = [node for node in ray.nodes() if node["Alive"]]
-        return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in living)
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in alive)
 
     def stop(self) -> None:
         """Leave the cluster; it outlives its controllers, and so does what it serves."""

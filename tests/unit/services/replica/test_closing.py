@@ -89,7 +89,7 @@ async def test_a_batcher_that_died_still_answers_those_who_wait(
         task = task_named("batcher")
         b.engine.may_run.set()
         await asyncio.wait([task])
-        assert not b.batcher.is_alive
+        assert not b.batcher.is_running
         assert_own(text_call(), await held)
         assert not waiting.done()
         await b.batcher.close()
@@ -127,7 +127,7 @@ async def test_a_control_line_whose_task_died_can_be_closed() -> None:
     )
     link.start()
     await asyncio.wait([task_named("control-link")])
-    assert not link.is_alive
+    assert not link.is_running
     await link.close()
 
 

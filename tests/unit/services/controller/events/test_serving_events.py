@@ -117,7 +117,7 @@ class TestServing:
     def test_each_loss_of_a_replica_is_an_event_of_its_own(
         self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
-        state = FleetState("store", life_id=1)
+        state = FleetState("store", epoch=1)
         for num_losses in (1, 2):
             state.detach(state.attach(replica("a", "e1")))
             for each in (recorder, EventRecorder(registry), recorder):
@@ -126,7 +126,7 @@ class TestServing:
                 [EventKind.REPLICA_LOST] * num_losses
             )
         # Another controller process counts revisions from 0 again.
-        state = FleetState("store", life_id=2)
+        state = FleetState("store", epoch=2)
         state.detach(state.attach(replica("a", "e1")))
         recorder.observe_replicas(state.snapshot())
         assert len(recorded(registry)) == 3

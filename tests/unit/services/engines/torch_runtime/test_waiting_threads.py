@@ -11,8 +11,8 @@ import pytest
 # The library prints what it goes by as soon as it is loaded.
 _LOAD = """
 import ctypes, sys
-from services.engines.torch_runtime.waiting_threads import wait_asleep
-wait_asleep()
+from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
+use_passive_wait_policy()
 ctypes.CDLL(sys.argv[1])
 """
 # It fails, as there is no such request: by then everything is imported.

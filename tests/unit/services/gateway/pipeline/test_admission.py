@@ -82,9 +82,9 @@ def test_a_bound_of_a_model_that_is_not_served_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bounds = ModelBounds(None, {"bert-bass": 1, "resnet": 2})
-    bounds.tell_unknown({"bert-base", "resnet"})
-    bounds.tell_unknown({"bert-base"})
-    bounds.tell_unknown({"bert-base"})
+    bounds.log_unknown({"bert-base", "resnet"})
+    bounds.log_unknown({"bert-base"})
+    bounds.log_unknown({"bert-base"})
     setting = "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT"
     assert [record.getMessage().removeprefix(setting) for record in caplog.records] == [
         " bounds model 'bert-bass', which the fleet does not serve now, did you mean 'bert-base'?",

@@ -45,7 +45,7 @@ def test_warmth_grows(age_s: float, slow_start_s: float, found: float) -> None:
 
 def test_a_new_replica_gets_less_until_it_is_warm(new_endpoint: NewEndpoint) -> None:
     old, new = new_endpoint("old"), new_endpoint("new")
-    old.born_s, new.born_s = 0.0, 100.0
+    old.opened_s, new.opened_s = 0.0, 100.0
     for age_s, share in ((0.0, 1 / 1.1), (5.0, 1 / 1.6), (20.0, None)):
         weigh([old, new], 100.0 + age_s, 10.0)
         shares = cumulative_shares([old, new])
@@ -55,7 +55,7 @@ def test_a_new_replica_gets_less_until_it_is_warm(new_endpoint: NewEndpoint) -> 
 def test_where_all_are_new_none_is_spared(new_endpoint: NewEndpoint) -> None:
     endpoints = [new_endpoint("a"), new_endpoint("b")]
     for endpoint in endpoints:
-        endpoint.born_s = 100.0
+        endpoint.opened_s = 100.0
     weigh(endpoints, 100.0, 10.0)
     assert [each.cost for each in endpoints] == [1.0, 1.0]
     assert cumulative_shares(endpoints) == ()

@@ -65,7 +65,7 @@ def test_refusals(
 
 
 def test_nothing_is_unknown_before_the_controller_spoke() -> None:
-    with pytest.raises(NotReadyError, match="has not heard from the controller yet"):
+    with pytest.raises(NotReadyError, match="has no snapshot of the controller yet"):
         RoutingTable().pool("minilm", "")
 
 

@@ -101,7 +101,7 @@ async def test_closing_answers_those_who_still_wait() -> None:
         for task in (held, waiting):
             with pytest.raises(NotReadyError):
                 await task
-        assert not b.batcher.is_alive
+        assert not b.batcher.is_running
 
 
 async def test_a_swap_takes_effect_between_two_batches() -> None:

@@ -96,7 +96,7 @@ async def test_closing_while_an_engine_is_being_left_ends_the_batcher(pair: Pair
     pair.clock.now_s += LIMIT_S + 1
     assert await pair.worker.leave_hung()
     await pair.batcher.close()
-    assert not pair.batcher.is_alive
+    assert not pair.batcher.is_running
     with pytest.raises(Exception, match="stopped"):
         await held
 
