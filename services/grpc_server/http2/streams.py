@@ -81,8 +81,8 @@ class Streams:
         self._cancelled_handlers: set[asyncio.Task[None]] = set()
         self.last_stream_id = 0
         self._num_sent = 0
-        # Frames of these may have been sent before the client received RST_STREAM; until it does, it
-        # counts them among its open streams.
+        # Frames of these may have been sent before the client received RST_STREAM, and until then
+        # it counts them among its open streams.
         self._resets = ResetStreams(options.limits.max_streams)
         self._skipped = SkippedStreams()
         self._window_in = CONNECTION_WINDOW
