@@ -53,9 +53,11 @@ class Served(NamedTuple):
 def served(tree: Path) -> Iterator[Served]:
     """A server of that tree."""
     script = Path(__file__).with_name("server.py")
+    # First: what else is there has this process's packages.
+    path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
         [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(tree)},
+        env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
