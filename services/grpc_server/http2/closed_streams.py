@@ -1,5 +1,6 @@
 """Streams that are closed, of which frames may still come: reset ones and skipped ones."""
 
+from array import array
 from typing import Final
 
 from services.grpc_server.http2.frames import protocol_error
@@ -14,23 +15,28 @@ class ResetStreams:
     def __init__(self, most: int) -> None:
         """Keep the `most` last ones."""
         self._most = most
-        self._windows: dict[int, int] = {}
+        # In the order in which they were reset. A client can fill these without sending a request:
+        # 12 KB for 1,024 streams, of which a dict takes 100.
+        self._ids = array("I")
+        self._windows = array("q")
 
     def __contains__(self, stream_id: int) -> bool:
-        return stream_id in self._windows
+        return stream_id in self._ids
 
     def add(self, stream_id: int, window: int) -> None:
         """One was reset; so many bytes may come before its client receives that."""
-        if len(self._windows) >= self._most:
-            # The oldest, as a dict keeps its order: late frames of that one are the least likely.
-            del self._windows[next(iter(self._windows))]
-        self._windows[stream_id] = window
+        if len(self._ids) >= self._most:
+            # The oldest: its late frames are the least likely.
+            del self._ids[0]
+            del self._windows[0]
+        self._ids.append(stream_id)
+        self._windows.append(window)
 
     def take(self, stream_id: int, size: int) -> bool:
         """Take DATA of one; whether it may have been sent before RST_STREAM arrived."""
-        left = self._windows[stream_id] - size
-        self._windows[stream_id] = left
-        return left >= 0
+        place = self._ids.index(stream_id)
+        self._windows[place] -= size
+        return self._windows[place] >= 0
 
 
 class SkippedStreams:
