@@ -19,8 +19,10 @@ from services.contracts.text.words import readable_ratio
 # Two runs of one and the same code differ by so much. Of equals the engine is the better one:
 # a replica loads it in moments, and compiles the fallback for seconds.
 NOISE = 0.05
-# A wider interval decides nothing, wherever it lies.
+# An interval whose ends are further apart ranks no engine. Beside the fallback it decides all the
+# same, for an engine that is so much faster at the interval's worst end.
 _WILD = 4.0
+_CLEAR = 1.25
 
 
 class SpeedVerdict(StrEnum):
@@ -40,7 +42,7 @@ class SpeedBounds:
 
     @property
     def is_wild(self) -> bool:
-        """Whether calls differed too much for any result."""
+        """Whether calls differed too much to rank it among engines."""
         return self.high >= _WILD * self.low
 
     @property
@@ -70,7 +72,7 @@ def speed_bounds(timings: Sequence[Timing]) -> SpeedBounds | None:
 
 
 def is_wild(timings: Sequence[Timing]) -> bool:
-    """Whether one run decides nothing for an engine; older records have no doubts."""
+    """Whether one run ranks an engine nowhere; older records have no doubts."""
     bounds = speed_bounds(timings)
     return bounds is not None and bounds.is_wild
 
@@ -94,7 +96,7 @@ def verdict(timings: Sequence[Timing]) -> SpeedVerdict | None:
     bounds = speed_bounds(timings) or SpeedBounds(low=speed, high=speed)
     if bounds.high < 1 - NOISE:
         return SpeedVerdict.SLOWER
-    if bounds.low >= 1 - NOISE and not bounds.is_wild:
+    if bounds.low >= (_CLEAR if bounds.is_wild else 1 - NOISE):
         return SpeedVerdict.KEEPS_UP
     return SpeedVerdict.NOT_MEASURABLE
 
@@ -114,7 +116,9 @@ def is_settled(history: Sequence[Sequence[Timing]]) -> bool:
     """Whether an engine and the fallback need not be timed again: measured, and without doubt."""
     known = [timings for timings in history if verdict(timings)]
     return not known or any(
-        speed_bounds(timings) and verdict(timings) is not SpeedVerdict.NOT_MEASURABLE
+        speed_bounds(timings)
+        and verdict(timings) is not SpeedVerdict.NOT_MEASURABLE
+        and not is_wild(timings)
         for timings in known
     )
 

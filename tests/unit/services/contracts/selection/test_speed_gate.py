@@ -63,7 +63,10 @@ def paired(low: float, high: float, noise: float = 1.0) -> Timing:
     )
 
 
-SLOWER, FASTER, UNKNOWN = paired(0.7, 0.8), paired(1.2, 1.3), paired(0.6, 1.9)
+SLOWER = paired(0.7, 0.8)
+FASTER = paired(1.2, 1.3)
+UNKNOWN = paired(0.6, 1.9)
+WILD = paired(1.4, 40.0)
 OLD_SLOWER = timing(1, 1.0, 0.79)
 
 
@@ -167,7 +170,9 @@ def test_older_proofs_keep_their_bytes(make_proof: MakeProof) -> None:
         # Pairs lie closer together than the baseline's calls: that a load changed is in theirs.
         ([paired(1.2, 1.3, noise=1.4)], SpeedVerdict.KEEPS_UP),
         ([paired(0.7, 0.8, noise=1.4)], SpeedVerdict.SLOWER),
-        ([paired(1.1, 40.0)], SpeedVerdict.NOT_MEASURABLE),  # wild figures rank no engine
+        ([paired(1.1, 40.0)], SpeedVerdict.NOT_MEASURABLE),  # wild, and not clearly faster
+        ([paired(1.4, 40.0)], SpeedVerdict.KEEPS_UP),
+        ([paired(0.02, 0.8)], SpeedVerdict.SLOWER),
         ([FASTER, UNKNOWN, FASTER], SpeedVerdict.KEEPS_UP),  # the mean of all shapes
         ([timing(1, 1.0, None)], None),
         ([OLD_SLOWER], SpeedVerdict.SLOWER),  # older records have no interval
@@ -207,6 +212,8 @@ def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:
         ([[OLD_SLOWER], [FASTER]], FASTER, True),
         ([[FASTER], [timing(1, 1.0, None)]], FASTER, True),
         ([[timing(1, 1.0, None)]], timing(1, 1.0, None), True),
+        ([[WILD]], WILD, False),  # it serves, and has no place among others
+        ([[WILD], [FASTER]], FASTER, True),
     ],
 )
 def test_the_newest_run_without_doubt_counts(

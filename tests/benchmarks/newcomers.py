@@ -1,0 +1,148 @@
+"""Twelve models that people bring, one after another: served after how long, proven after how long.
+
+    python -m tests.benchmarks.newcomers [--names swin_tiny ...] [--write FILE.md]
+
+Each is exported in its library's default way and given to a fleet of its own `SMELT_HOME` by
+`smelt models add` without a recipe. Answers are compared with ONNX Runtime's as soon as the model
+serves, by whatever serves it then, and again once no engine is left to build.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from services.contracts.kserve.tensors import Array
+from tests.integration.newcomers.exports import NEWCOMERS, Inputs
+
+PORT = 18001
+# Beyond what a build of the largest takes on two busy cores.
+_PROVEN_WITHIN_S = 900.0
+_LOOK_S = 0.25
+
+
+class Row(NamedTuple):
+    """One model: seconds since `models add` began, and how far answers are from ONNX Runtime's."""
+
+    added_s: float
+    served_s: float
+    proven_s: float
+    engines: str
+    first_error: float
+    last_error: float
+
+
+def smelt(*arguments: str) -> str:
+    """Run a command; what it printed.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    command = [Path(sys.executable).with_name("smelt"), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"smelt {' '.join(arguments)}: {ended.stdout}{ended.stderr}")
+    return ended.stdout
+
+
+def answer(client: InferenceServerClient, name: str, inputs: Inputs) -> dict[str, Array]:
+    """What serves now gives, by the output's name."""
+    sent = []
+    for key, array in inputs.items():
+        sent.append(InferInput(key, list(array.shape), np_to_triton_dtype(array.dtype)))
+        sent[-1].set_data_from_numpy(array)
+    result = client.infer(name, sent)
+    return {each.name: result.as_numpy(each.name) for each in result.get_response().outputs}
+
+
+def error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    """Of the worst output: the largest difference, of that output's largest value."""
+    return max(
+        float(np.abs(found[name].astype(float) - array).max(initial=0))
+        / max(float(np.abs(array).max(initial=0)), 1e-30)
+        for name, array in wanted.items()
+    )
+
+
+def wanted_of(path: Path, requests: Sequence[Inputs]) -> list[dict[str, Array]]:
+    """ONNX Runtime's answers, by the output's name."""
+    session = onnxruntime.InferenceSession(str(path))
+    names = [output.name for output in session.get_outputs()]
+    return [dict(zip(names, session.run(None, dict(each)), strict=True)) for each in requests]
+
+
+def engines_of(name: str) -> list[dict[str, Any]]:
+    """Those that are published."""
+    found: list[dict[str, Any]] = json.loads(smelt("engines", name, "--json"))
+    return found
+
+
+def measure(client: InferenceServerClient, name: str, folder: Path) -> Row:
+    """Add one, wait until it serves and is proven, and remove it."""
+    path = folder / f"{name}.onnx"
+    requests = NEWCOMERS[name](path)
+    wanted = wanted_of(path, requests)
+
+    def worst() -> float:
+        pairs = zip(requests, wanted, strict=True)
+        return max(error(answer(client, name, sent), right) for sent, right in pairs)
+
+    began_s = time.monotonic()
+    smelt("models", "add", name, str(path))
+    added_s = time.monotonic() - began_s
+    while True:
+        try:
+            first_error = worst()
+            break
+        except InferenceServerException:
+            time.sleep(_LOOK_S)
+    served_s = time.monotonic() - began_s
+    while not (engines := engines_of(name)) and time.monotonic() - began_s < _PROVEN_WITHIN_S:
+        time.sleep(_LOOK_S)
+    proven_s = time.monotonic() - began_s if engines else float("nan")
+    last_error = worst()
+    kinds = ", ".join(f"{each['kind']} {each['precision']}" for each in engines)
+    smelt("models", "remove", name)
+    return Row(added_s, served_s, proven_s, kinds, first_error, last_error)
+
+
+def main() -> None:
+    """Start a fleet, measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--names", nargs="*", default=[*NEWCOMERS], choices=[*NEWCOMERS])
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    lines = [
+        "| model | added s | served s | proven s | first engine | error, served | error, proven |",
+        "|---|---:|---:|---:|---|---:|---:|",
+    ]
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["SMELT_HOME"] = home
+        smelt("up", "--detach", "--grpc-port", str(PORT), "--metrics-port", "0")
+        try:
+            client = InferenceServerClient(f"127.0.0.1:{PORT}")
+            for name in arguments.names:
+                row = measure(client, name, Path(home))
+                times = " | ".join(f"{value:.1f}" for value in row[:3])
+                errors = f"{row.first_error:.1e} | {row.last_error:.1e}"
+                lines.append(f"| {name} | {times} | {row.engines} | {errors} |")
+                print(lines[-1], flush=True)
+        finally:
+            smelt("down")
+    if arguments.write:
+        arguments.write.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
