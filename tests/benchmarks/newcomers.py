@@ -1,10 +1,14 @@
 """Twelve models that people bring, one after another: served after how long, proven after how long.
 
-    python -m tests.benchmarks.newcomers [--names swin_tiny ...] [--write FILE.md]
+    python -m tests.benchmarks.newcomers [--names NAME ...] [--exported FOLDER] [--write FILE.md]
 
 Each is exported in its library's default way and given to a fleet of its own `SMELT_HOME` by
 `smelt models add` without a recipe. Answers are compared with ONNX Runtime's as soon as the model
-serves, by whatever serves it then, and again once no engine is left to build.
+serves, by whatever serves it then, and again once an engine is proven.
+
+torchvision, and so timm, as PyPI has them need torch's CUDA build. Where that is:
+
+    python -m tests.benchmarks.newcomers --export FOLDER --names mobilenetv3 efficientnet_b0
 """
 
 import argparse
@@ -41,6 +45,17 @@ class Row(NamedTuple):
     engines: str
     first_error: float
     last_error: float
+
+
+def export(name: str, folder: Path) -> None:
+    """Write a model with its requests."""
+    for place, inputs in enumerate(NEWCOMERS[name](folder / f"{name}.onnx")):
+        np.savez(folder / f"{name}.{place}.npz", **inputs)
+
+
+def exported(name: str, folder: Path) -> tuple[Path, list[Inputs]]:
+    """What `export` wrote."""
+    return folder / f"{name}.onnx", [dict(np.load(each)) for each in folder.glob(f"{name}.*.npz")]
 
 
 def smelt(*arguments: str) -> str:
@@ -89,9 +104,8 @@ def engines_of(name: str) -> list[dict[str, Any]]:
 
 
 def measure(client: InferenceServerClient, name: str, folder: Path) -> Row:
-    """Add one, wait until it serves and is proven, and remove it."""
-    path = folder / f"{name}.onnx"
-    requests = NEWCOMERS[name](path)
+    """Add one that was exported, wait until it serves and is proven, and remove it."""
+    path, requests = exported(name, folder)
     wanted = wanted_of(path, requests)
 
     def worst() -> float:
@@ -121,8 +135,14 @@ def main() -> None:
     """Start a fleet, measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--names", nargs="*", default=[*NEWCOMERS], choices=[*NEWCOMERS])
+    parser.add_argument("--exported", type=Path, help="by --export; its models are taken")
+    parser.add_argument("--export", type=Path, help="export to this folder, and no more")
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
+    if arguments.export:
+        for name in arguments.names:
+            export(name, arguments.export)
+        return
     lines = [
         "| model | added s | served s | proven s | first engine | error, served | error, proven |",
         "|---|---:|---:|---:|---|---:|---:|",
@@ -133,7 +153,11 @@ def main() -> None:
         try:
             client = InferenceServerClient(f"127.0.0.1:{PORT}")
             for name in arguments.names:
-                row = measure(client, name, Path(home))
+                folder = arguments.exported
+                if not (folder and (folder / f"{name}.onnx").exists()):
+                    folder = Path(home)
+                    export(name, folder)
+                row = measure(client, name, folder)
                 times = " | ".join(f"{value:.1f}" for value in row[:3])
                 errors = f"{row.first_error:.1e} | {row.last_error:.1e}"
                 lines.append(f"| {name} | {times} | {row.engines} | {errors} |")
