@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.grpc_server.http2.frames import (
+    CONTINUATION,
     END_HEADERS,
     END_STREAM,
     HAS_PRIORITY,
@@ -70,20 +71,31 @@ class HeaderFragments:
         """
         if not self.stream_id:
             raise protocol_error("CONTINUATION without HEADERS before it")
+        self._require_room(len(payload))
         self._fragments.append(payload)
         self._num_bytes += len(payload)
-        # Number and sum: CONTINUATION frames may be empty, or a byte each.
-        is_long = len(self._fragments) > MAX_CONTINUATIONS + 1
-        if is_long or self._num_bytes > HEADER_BLOCK_BYTES:
-            raise Http2ConnectionError(
-                ErrorCode.ENHANCE_YOUR_CALM,
-                f"header block of {self._num_bytes} bytes in {len(self._fragments)} frames: at "
-                f"most {HEADER_BLOCK_BYTES} bytes and {MAX_CONTINUATIONS} CONTINUATION frames",
-            )
         if flags & END_HEADERS:
             stream_id = self.stream_id
+            block = b"".join(self._fragments)
             self.stream_id = 0
-            self._on_block(stream_id, b"".join(self._fragments), self._is_last)
+            self._fragments = []
+            self._on_block(stream_id, block, self._is_last)
+
+    def on_head(self, kind: int, num_bytes: int) -> None:
+        """Raise Http2ConnectionError where the frame is of a block that it makes too long."""
+        if kind == CONTINUATION and self.stream_id:
+            self._require_room(num_bytes)
+
+    def _require_room(self, num_bytes: int) -> None:
+        size = self._num_bytes + num_bytes
+        # Number and sum: CONTINUATION frames may be empty, or a byte each.
+        is_long = len(self._fragments) > MAX_CONTINUATIONS
+        if is_long or size > HEADER_BLOCK_BYTES:
+            raise Http2ConnectionError(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"header block of {size} bytes in {len(self._fragments) + 1} frames: at most "
+                f"{HEADER_BLOCK_BYTES} bytes and {MAX_CONTINUATIONS} CONTINUATION frames",
+            )
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:

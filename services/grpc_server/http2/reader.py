@@ -200,6 +200,7 @@ class FrameReader:
                 begin += HEAD_BYTES
                 continue
             if after > end:
+                receiver.header_fragments.on_head(kind, size)
                 break
             charge()
             receiver.frame(kind, flags, stream_id, bytes(shared[begin + HEAD_BYTES : after]))

@@ -90,11 +90,11 @@ class Streams:
         self.control = ControlFrames(
             writer, self._guard, self._calls.values, self._refuse_new, self._limits.max_ping_strikes
         )
-        self._blocks = HeaderFragments(self._on_headers)
+        self.header_fragments = HeaderFragments(self._on_headers)
         self._is_draining = self._is_refusing = False
         self._frame_handlers = {
-            HEADERS: self._blocks.on_headers,
-            CONTINUATION: self._blocks.on_continuation,
+            HEADERS: self.header_fragments.on_headers,
+            CONTINUATION: self.header_fragments.on_continuation,
             WINDOW_UPDATE: self._on_window_update,
             RST_STREAM: self._on_rst_stream,
             **self.control.handlers,
@@ -227,8 +227,8 @@ class Streams:
 
     def _check_order(self, kind: int, stream_id: int) -> None:
         """Raise for a frame before SETTINGS (3.4) or within a header block (4.3)."""
-        if self._blocks.stream_id:
-            if kind != CONTINUATION or stream_id != self._blocks.stream_id:
+        if self.header_fragments.stream_id:
+            if kind != CONTINUATION or stream_id != self.header_fragments.stream_id:
                 raise protocol_error("a frame within a header block")
         elif not self.control.has_settings and kind != SETTINGS:
             raise protocol_error("the first frame is not SETTINGS")

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from hpack import Encoder
 
+from services.grpc_server.limits import HEADER_BLOCK_BYTES
 from tests.integration.grpc_server import frames as f
 from tests.integration.grpc_server.probe import LIMIT_S
 
@@ -53,10 +54,9 @@ def _malformed() -> bytes:
 
 
 def _unfinished() -> bytes:
-    """A block as long as it may be, and nearly all of a frame that is too much."""
-    more = f.frame(f.CONTINUATION, 0, 9001, bytes(16_000))
-    too_much = f.frame(f.CONTINUATION, 0, 9001, bytes(32_000))
-    return f.frame(f.HEADERS, 0, 9001) + more * 2 + too_much[:-1]
+    """Nearly all of a block that is as long as it may be."""
+    more = f.frame(f.CONTINUATION, 0, 9001, bytes(HEADER_BLOCK_BYTES // 2))
+    return f.frame(f.HEADERS, 0, 9001) + more + more[:-1]
 
 
 HOSTILE: Final[Mapping[str, Hostile]] = {

@@ -162,6 +162,8 @@ def large_blocks() -> Iterator[Row]:
     yield "continued", begun + continued * 9, calm
     yield "one frame", f.frame(f.HEADERS, f.END_HEADERS, 1, bytes(65537)), calm
     yield "its head", f.frame(f.HEADERS, f.END_HEADERS, 1, bytes(70000))[:9], calm
+    too_much = f.frame(f.CONTINUATION, 0, 1, bytes(9000))
+    yield "the head of one more", begun + continued * 3 + too_much[:9], calm
     yield "empty ones", begun + f.frame(f.CONTINUATION, 0, 1) * 65, calm
     yield "small ones", begun + f.frame(f.CONTINUATION, 0, 1, b"\x88") * 65, calm
     fields = [*f.request_fields(), *[(f"name-{n}", "v" * 400) for n in range(160)]]
