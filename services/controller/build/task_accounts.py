@@ -1,4 +1,4 @@
-"""Accounts for build tasks that ended, and gives up those that can never run.
+"""Accounts for build tasks that ended, and gives up those without nodes or without a model.
 
 What a task did stands in the records of its keys. One that left none was killed in the middle,
 and the key it was at gets a record of that, before the task is forgotten.
@@ -81,6 +81,9 @@ class TaskAccounts:
         if status.state is TaskState.ENDED:
             self._account(start, status, view)
             return True
+        if _is_model_removed(start, view):
+            logger.warning("task %s is given up: model %s was removed", start.name, start.model)
+            return True
         if start.is_anywhere or _has_nodes(start, view):
             self._without_nodes_since_s.pop(start.name, None)
             return False
@@ -142,6 +145,12 @@ def _has_nodes(start: TaskStart, view: FleetView) -> bool:
         (pool.num_nodes or pool.num_known) and pool.node_class == start.node_class
         for pool in view.pools
     )
+
+
+def _is_model_removed(start: TaskStart, view: FleetView) -> bool:
+    # Not only absent: a model that cannot be read for a moment is that too.
+    is_there = any(version.name == start.model for version in view.versions)
+    return not is_there and start.model in view.removals
 
 
 def _is_planned(start: TaskStart, view: FleetView) -> bool:

@@ -66,6 +66,18 @@ async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
     assert recorded(registry)[EventKind.GENERATION_APPEARED] == 2
 
 
+async def test_a_removed_model_is_built_no_further(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    loop = loop_on(registry, worker)
+    await loop.sync()
+    assert worker.tasks
+    registry.remove_model("m")
+    await loop.sync()
+    assert worker.tasks == {}
+    assert registry.build_records(world.KEYS[0].digest()) == []
+
+
 async def test_a_source_that_cannot_be_read_changes_nothing(
     registry: Registry, worker: world.InstantWorker
 ) -> None:
