@@ -1,5 +1,6 @@
 """The sizes that a bucket is proven and timed at."""
 
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -26,6 +27,24 @@ def edge_sizes(bucket: Bucket) -> list[dict[str, int]]:
             corners.append((*high[:i], low[i], *high[i + 1 :]))
             corners.append((*low[:i], high[i], *low[i + 1 :]))
     return [dict(zip(names, corner, strict=True)) for corner in dict.fromkeys(corners)]
+
+
+def each_once(
+    buckets: Sequence[Bucket], sizes_of: Callable[[Bucket], list[dict[str, int]]]
+) -> list[tuple[Bucket, dict[str, int]]]:
+    """Sizes of all buckets, without those of an earlier bucket.
+
+    An engine is given sizes, never a bucket's name: the same sizes run the same code.
+
+    Args:
+        buckets: in the order of the recipe.
+        sizes_of: those to draw of each.
+    """
+    first: dict[tuple[tuple[str, int], ...], tuple[Bucket, dict[str, int]]] = {}
+    for bucket in buckets:
+        for sizes in sizes_of(bucket):
+            first.setdefault(tuple(sorted(sizes.items())), (bucket, sizes))
+    return list(first.values())
 
 
 def timed_sizes(bucket: Bucket) -> list[dict[str, int]]:

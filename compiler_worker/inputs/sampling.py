@@ -6,8 +6,8 @@ platform, so a reference is computed once and a failed proof can be repeated any
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain, zip_longest
 
@@ -17,13 +17,15 @@ from compiler_worker.inputs.float_draws import draw_floats, takes_zero
 from compiler_worker.inputs.integer_draws import draw_integers, drawn_role
 from compiler_worker.inputs.mask_draws import MANY_ROWS, draw_mask
 from compiler_worker.inputs.sample_sizes import (
+    each_once,
     edge_sizes,
     interior_sizes,
     largest_but_one,
     least_but_one,
     timed_sizes,
 )
-from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
+from compiler_worker.inputs.string_draws import draw_strings
+from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.document import canonical_json
@@ -42,14 +44,17 @@ class SampleVariant(StrEnum):
     """How masks and values were drawn.
 
     FULL: all positions valid. RAGGED: rows of different length, of many every second one with
-    its invalid positions first. LEFT_PADDED: few rows, all of them so. LARGE: values of eight
-    times the usual size. ZERO: silence and black images. GIVEN: real inputs.
+    its invalid positions first. LEFT_PADDED: few rows, all of them so. SAME_FIRST_ROW: the first
+    of several rows is that of another sample. LARGE: values of eight times the usual size. SMALL:
+    of a 64th of it. ZERO: silence and black images. GIVEN: real inputs.
     """
 
     FULL = "full"
     RAGGED = "ragged"
     LEFT_PADDED = "left_padded"
+    SAME_FIRST_ROW = "same_first_row"
     LARGE = "large"
+    SMALL = "small"
     ZERO = "zero"
     GIVEN = "given"
 
@@ -60,8 +65,9 @@ class SampleVariant(StrEnum):
 
 
 # What overflows in half precision at so many times the usual size, or leaves the range of scales
-# that were taken from usual values; and what a half keeps no small number of beside 0.
-_SCALES = {SampleVariant.LARGE: 8.0, SampleVariant.ZERO: 0.0}
+# that were taken from usual values; beside what the epsilon of a norm or the least number of a type
+# counts; and what a half keeps no small number of beside 0.
+_SCALES = {SampleVariant.LARGE: 8.0, SampleVariant.SMALL: 1 / 64, SampleVariant.ZERO: 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,7 @@ def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket
         recipe: how each is drawn.
         buckets: what is served; equal sizes of two are timed once.
     """
-    shapes = _each_once(buckets, timed_sizes)
+    shapes = each_once(buckets, timed_sizes)
     return [draw_sample(master, recipe, bucket, sizes) for bucket, sizes in shapes]
 
 
@@ -114,7 +120,7 @@ def proof_samples(
     """
     samples = [
         draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
-        for bucket, sizes in _each_once(buckets, lambda each: _proof_sizes(each, seed))
+        for bucket, sizes in each_once(buckets, lambda each: _proof_sizes(each, seed))
         for variant in _variants(master, recipe, bucket, sizes)
     ]
     if engine_seed is not None:
@@ -127,21 +133,33 @@ def proof_samples(
                 variant=_ragged(master, recipe, sizes),
                 seed=engine_seed,
             )
-            for bucket, sizes in _engine_sizes(buckets, engine_seed)
+            for bucket, sizes in each_once(buckets, lambda each: [_inner(each, engine_seed)])
         ]
     samples += _further_rows(samples, master, recipe, buckets)
-    return _in_turns(samples)
+    samples = _in_turns(samples)
+    if engine_seed is not None:
+        _add_same_first_row(samples, master, recipe, buckets[0], engine_seed)
+    return samples
+
+
+def _add_same_first_row(
+    samples: list[Sample], master: MasterRecord, recipe: Recipe, bucket: Bucket, seed: int
+) -> None:
+    """Other values in a shape that the engine has just seen, behind the sample that they are like.
+
+    What keeps an answer, and knows it by a part of the inputs, gives it again.
+    """
+    sizes = timed_sizes(bucket)[0]
+    like = (sizes, _ragged(master, recipe, sizes), DEFAULT_SEED)
+    place = [(each.sizes, each.variant, each.seed) for each in samples].index(like)
+    variant = SampleVariant.SAME_FIRST_ROW
+    sample = draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+    samples.insert(place + 1, sample)
 
 
 def _proof_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
     beside_edges = least_but_one(bucket), largest_but_one(bucket)
     return [*edge_sizes(bucket), *beside_edges, _inner(bucket, seed)]
-
-
-def _engine_sizes(buckets: Sequence[Bucket], seed: int) -> list[tuple[Bucket, dict[str, int]]]:
-    """One inside of each, and a usual one: other values in a shape that the engine has seen."""
-    usual = buckets[0], timed_sizes(buckets[0])[0]
-    return [*_each_once(buckets, lambda bucket: [_inner(bucket, seed)]), usual]
 
 
 def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
@@ -189,20 +207,6 @@ def _num_elements(sample: Sample) -> int:
     return sum(array.size for array in sample.inputs.values())
 
 
-def _each_once(
-    buckets: Sequence[Bucket], sizes_of: Callable[[Bucket], list[dict[str, int]]]
-) -> list[tuple[Bucket, dict[str, int]]]:
-    """Sizes of all buckets, without those of an earlier bucket.
-
-    An engine is given sizes, never a bucket's name: the same sizes run the same code.
-    """
-    first: dict[tuple[tuple[str, int], ...], tuple[Bucket, dict[str, int]]] = {}
-    for bucket in buckets:
-        for sizes in sizes_of(bucket):
-            first.setdefault(tuple(sorted(sizes.items())), (bucket, sizes))
-    return list(first.values())
-
-
 def draw_sample(
     master: MasterRecord,
     recipe: Recipe,
@@ -222,6 +226,8 @@ def draw_sample(
         variant: usual, ragged or extreme values.
         seed: equal arguments give equal bytes on every host.
     """
+    if variant is SampleVariant.SAME_FIRST_ROW:
+        return _same_first_row(master, recipe, bucket, sizes, seed)
     inputs = {
         spec.name: _draw(
             spec,
@@ -234,6 +240,22 @@ def draw_sample(
         for spec in master.inputs
     }
     return Sample(bucket=bucket.label, sizes=dict(sizes), variant=variant, inputs=inputs, seed=seed)
+
+
+def _same_first_row(
+    master: MasterRecord, recipe: Recipe, bucket: Bucket, sizes: Mapping[str, int], seed: int
+) -> Sample:
+    usual = _ragged(master, recipe, sizes)
+    first, own = (
+        draw_sample(master, recipe, bucket, sizes, variant=usual, seed=each)
+        for each in (DEFAULT_SEED, seed)
+    )
+    for spec in master.inputs:
+        array = own.inputs[spec.name]
+        # A single row would be the same sample once more.
+        if spec.shape[:1] == (recipe.batching.batch_dim,) and len(array) > 1:
+            array[0] = first.inputs[spec.name][0]
+    return replace(own, variant=SampleVariant.SAME_FIRST_ROW)
 
 
 def _variants(
@@ -256,8 +278,9 @@ def _variants(
 def _extremes(master: MasterRecord, recipe: Recipe) -> list[SampleVariant]:
     """Those that some input of floats takes: of a range nothing is drawn beyond it."""
     floats = [recipe.inputs.get(s.name, InputRecipe()) for s in master.inputs if is_floating(s)]
-    large = [SampleVariant.LARGE] if any(not own.has_range for own in floats) else []
-    return large + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
+    has_open = any(not own.has_range for own in floats)
+    scaled = [SampleVariant.LARGE, SampleVariant.SMALL] if has_open else []
+    return scaled + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
 
 
 def _ragged(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
@@ -308,7 +331,7 @@ def _draw(
     shape = shape_at(spec, dict(sizes))
     own = recipe.inputs.get(spec.name, InputRecipe())
     if spec.datatype == BYTES:
-        return _strings(shape, own.strings, generator)
+        return draw_strings(shape, own.strings, generator)
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
     if drawn_role(master, recipe, spec.name) is InputRole.MASK:
         if variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED):
@@ -321,10 +344,3 @@ def _draw(
         known = master.input_values.get(spec.name, InputValues())
         return draw_integers(shape, own, known, generator).astype(dtype)
     return draw_floats(shape, own, generator, _SCALES.get(variant, 1.0)).astype(dtype)
-
-
-def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.Generator) -> Array:
-    """Each word about as often as any other, so that a few elements meet the most of them."""
-    places = np.resize(generator.permutation(len(words)), math.prod(shape))
-    strings: Array = np.array(words, dtype=STRING_DTYPE)[generator.permutation(places)]
-    return strings.reshape(shape)

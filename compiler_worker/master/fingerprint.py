@@ -11,11 +11,12 @@ import importlib.util
 from pathlib import Path
 
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
+from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import InvalidModelError
 from services.contracts.model.document import canonical_json
 
-# Raise it when export or normalisation changes what a source becomes, or what is recorded of it.
-MASTER_REVISION = 3
+# What a source becomes, and what is recorded of it: a mend of these is one of its masters too.
+_MAKERS = ("compiler_worker.master.export", "compiler_worker.master.stored")
 _EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 
@@ -31,7 +32,7 @@ def fingerprint(source: MasterSource) -> str:
             facts = _file_facts(path)
         case TorchFactory():
             facts = _factory_facts(source)
-    return hashlib.sha256(canonical_json({"revision": MASTER_REVISION, **facts})).hexdigest()
+    return hashlib.sha256(canonical_json({"code": code_digest(*_MAKERS), **facts})).hexdigest()
 
 
 def _file_facts(path: Path) -> dict[str, object]:

@@ -30,7 +30,11 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import TaskCheck
 from services.contracts.selection.proof_checks import PowerCheck
 
-_EXTREMES = {SampleVariant.LARGE: "eight times the usual values", SampleVariant.ZERO: "zeros"}
+_EXTREMES = {
+    SampleVariant.LARGE: "eight times the usual values",
+    SampleVariant.SMALL: "values of a 64th of the usual size",
+    SampleVariant.ZERO: "zeros",
+}
 
 
 def judge(

@@ -1,4 +1,4 @@
-"""Engines that are wrong at some inputs alone: their sizes, masks, zeros and large values.
+"""Engines that are wrong at some inputs alone: their sizes, masks, zeros, small and large values.
 
 The right engine of every model here is proven beside them.
 """
@@ -34,6 +34,23 @@ def test_silence(tmp_path: Path) -> None:
     typed = FxModel.open(path, subject.master, device="cpu")
     assert subject.judged(subject.engine).reason == ""
     assert "NaN or Inf values found" in subject.judged(typed, precision=Precision.FP16).reason
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "other", "precision"),
+    [(1e-12, 1e-5, Precision.FP32), (1e-5, 1e-3, Precision.FP16), (1e-5, 1e-3, Precision.BF16)],
+)
+def test_another_epsilon(
+    epsilon: float, other: float, precision: Precision, tmp_path: Path
+) -> None:
+    """It is less than a rounding beside the usual values, and much beside small ones."""
+    graph = f"""g (float[batch, 64] x) => (float[batch, 64] y)
+        {{ y = LayerNormalization <epsilon = {epsilon}> (x, scale) }}"""
+    scale = np.ones(64, np.float32)
+    subject = Subject.of(tmp_path, graph, scale=scale)
+    wrong = subject.engine_of(graph.replace(str(epsilon), str(other)), scale=scale)
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+    assert "rel_l2" in subject.judged(wrong, precision=precision).reason
 
 
 def test_zeros_of_which_the_master_makes_no_number(tmp_path: Path) -> None:

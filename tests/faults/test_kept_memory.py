@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from compiler_worker.references.models import Model
+from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.faults.judged import Answer, Subject, normal
@@ -54,6 +55,35 @@ class Replays:
         if shape not in self._recorded:
             self._recorded[shape] = self._engine.run(inputs)
         return self._recorded[shape]
+
+
+class Remembers:
+    """An engine that keeps one answer, or all, and knows them by the first row of the inputs."""
+
+    def __init__(self, engine: Model, *, is_one: bool) -> None:
+        self._engine, self._is_one = engine, is_one
+        self._known = dict[tuple[tuple[int, ...], bytes], Answer]()
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """What is known of such a first row, in a batch of this size."""
+        x = inputs["x"]
+        key = x.shape, x[:1].tobytes()
+        if key not in self._known:
+            if self._is_one:
+                self._known.clear()
+            self._known[key] = dict(self._engine.run(inputs))
+        return {name: array.copy() for name, array in self._known[key].items()}
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.INT8])
+@pytest.mark.parametrize("is_one", [True, False])
+def test_answers_that_are_known_by_a_part_of_the_inputs(
+    is_one: bool, precision: Precision, tmp_path: Path
+) -> None:
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+    wrong = subject.judged(Remembers(subject.engine, is_one=is_one), precision=precision)
+    assert "bucket batch8 at batch=4: " in wrong.reason
 
 
 class Rewrites:

@@ -13,11 +13,12 @@ from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
-from compiler_worker.master.source import MasterSource, source_from_text
+from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
 from compiler_worker.master.stored import MODEL_FILE
 from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
+from compiler_worker.model_checks.file_check import check_file
 from compiler_worker.model_checks.import_verdict import judge_import
 from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.model_checks.served_shapes import served_shapes
@@ -192,6 +193,8 @@ def _publish(
         master = opened.files[MODEL_FILE], record
         unnamed = [dim.name for dim in opened.named_dims]
         shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
+        if isinstance(source, OnnxFile):
+            check_file(source.path, *master, shapes.recipe, shapes.buckets)
         for remark in (*(dim.words for dim in opened.named_dims), *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)

@@ -83,10 +83,10 @@ class InputRecipe(Document):
     Attributes:
         role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
         low, high: bounds of drawn values, high exclusive for integers. Without them floats are
-            drawn around zero with spread 1, and once of eight times that size; once, where 0 lies
-            within, they are all 0; a low other than 0 alone has a high one above it. Integers are
-            drawn by default over all that the graph takes (see `input_values`) and min and max
-            allow; where none of them say, low and its successor.
+            drawn around zero with spread 1, once of eight times and once of a 64th of that size;
+            once, where 0 lies within, they are all 0; a low other than 0 alone has a high one
+            above it. Integers are drawn by default over all that the graph takes (see
+            `input_values`) and min and max allow; where none of them say, low and its successor.
         pad: value for padded positions.
         min, max: the values that a request may hold, both allowed, for integers; by default
             those that the graph takes, the rows of the tables that it looks them up in. A recipe

@@ -10,6 +10,7 @@ import pytest
 
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.source import OnnxFile, TorchFactory
+from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import InvalidModelError
 
 Save = Callable[..., Path]
@@ -109,3 +110,13 @@ def test_the_demo_is_identified_without_torch() -> None:
     ]
     assert found[0] == found[1]
     assert len(found[0].strip()) == 64
+
+
+def test_the_code_that_makes_masters_counts(
+    linear: onnx.ModelProto, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = OnnxFile(path=save(linear))
+    first = fingerprint(source)
+    digest = code_digest("compiler_worker.master.normalise")
+    monkeypatch.setattr("compiler_worker.master.fingerprint.code_digest", lambda *_: digest)
+    assert fingerprint(source) != first

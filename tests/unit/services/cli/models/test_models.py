@@ -6,9 +6,11 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
+from compiler_worker.master.normalise import normalise
 from compiler_worker.model_checks.accepted_blindness import OF_EIGHT_BITS
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
@@ -39,6 +41,22 @@ def test_samples_become_part_of_the_version(registry: Registry, tmp_path: Path) 
     version = add(registry, source(tmp_path / "a"), AddOptions(recipe=RANKING, samples=path))
     assert version.samples is not None
     assert registry.materialise_samples(version.samples).read_bytes() == path.read_bytes()
+
+
+def test_a_master_that_a_pass_made_something_else_of_is_refused(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrongly(model: ir.Model) -> None:
+        normalise(model)
+        for node in model.graph:
+            node.op_type = "Sigmoid" if node.op_type == "Tanh" else node.op_type
+
+    monkeypatch.setattr("compiler_worker.master.stored.normalise", wrongly)
+    graph = "g (float[batch, 8] x) => (float[batch, 4] y) { h = MatMul (x, w) y = Tanh (h) }"
+    path = written(tmp_path, graph, w=normal(8, 4))
+    with pytest.raises(InvalidModelError, match="computes something else: output 'y'"):
+        add(registry, str(path))
+    assert registry.model_names() == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Whether a master computes what the file computes that it was made of.
+
+Proofs know the master alone: what folding or another pass made of the file would be in the
+reference, in its witness and in every engine.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from compiler_worker.inputs.sample_sizes import edge_sizes, timed_sizes
+from compiler_worker.inputs.sampling import draw_sample
+from compiler_worker.measures.comparison import compare_output, has_numbers
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
+from compiler_worker.proof.claim import sizes_text
+from compiler_worker.references.models import OrtModel
+from services.contracts.errors import InvalidModelError, ProofError
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
+
+# What is folded is computed by another library: it rounds otherwise, and means the same.
+_ALLOWED = DEFAULT_TOLERANCES[Precision.INT8_WEIGHT_ONLY]
+
+
+def check_file(
+    path: Path, master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+) -> None:
+    """Run both in ONNX Runtime at the smallest and the usual sizes of the first bucket.
+
+    A file that ONNX Runtime does not run is left to the proof.
+
+    Args:
+        path: the owner's ONNX file.
+        master_path: the master's `model.onnx`.
+        master: names inputs and outputs.
+        recipe: how inputs are drawn.
+        buckets: what is to be served.
+
+    Raises:
+        InvalidModelError: an output differs by far more than rounding.
+    """
+    sizes = [edge_sizes(buckets[0])[0], timed_sizes(buckets[0])[0]]
+    samples = [draw_sample(master, recipe, buckets[0], each) for each in sizes]
+    try:
+        # One after the other: a large model is in memory once.
+        wanted, found = (
+            [model.run(sample.inputs) for sample in samples]
+            for model in (OrtModel.open(each, master) for each in (path, master_path))
+        )
+    except ProofError:
+        return
+    for spec in master.outputs:
+        for sample, right, own in zip(samples, wanted, found, strict=True):
+            result = compare_output(spec, recipe, sample.inputs, own, right, _ALLOWED)
+            # Of many integers a few are ties.
+            is_tie = 0 < 2 * result.num_differing <= right[spec.name].size
+            says_nothing = is_tie or not has_numbers({spec.name: right[spec.name]})
+            if result.fault and not says_nothing:
+                raise InvalidModelError(
+                    f"{path}: the master that was made of it computes something else: output "
+                    f"'{spec.name}' at {sizes_text(sample.sizes)}: {result.fault}"
+                )

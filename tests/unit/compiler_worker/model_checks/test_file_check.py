@@ -1,0 +1,56 @@
+"""Masters that compute something else than the file that they were made of."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from compiler_worker.model_checks.file_check import check_file
+from services.contracts.errors import InvalidModelError
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+
+GRAPH = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[batch, 8] x) => (float[batch, 8] y, int64[batch] best) {
+    y = Softmax (x)  best = ArgMax <axis = 1, keepdims = 0> (y) }"""
+MASTER = MasterRecord(
+    digest="a" * 64,
+    files={},
+    inputs=(TensorSpec(name="x", datatype="FP32", shape=("batch", 8)),),
+    outputs=(
+        TensorSpec(name="y", datatype="FP32", shape=("batch", 8)),
+        TensorSpec(name="best", datatype="INT64", shape=("batch",)),
+    ),
+    opset=20,
+    num_parameters=0,
+)
+BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=8, max=8)})
+
+
+def checked(folder: Path, text: str) -> None:
+    """The master of another text beside the file."""
+    path, master_path = folder / "given.onnx", folder / "model.onnx"
+    onnx.save(parser.parse_model(GRAPH), path)
+    onnx.save(parser.parse_model(text), master_path)
+    check_file(path, master_path, MASTER, Recipe(), (BUCKET,))
+
+
+def test_the_same_graph_is_taken(tmp_path: Path) -> None:
+    checked(tmp_path, GRAPH)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "output"),
+    [("Softmax (x)", "Softmax <axis = 0> (x)", "y"), ("ArgMax", "ArgMin", "best")],
+)
+def test_what_a_pass_changed_is_refused(
+    right: str, wrong: str, output: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidModelError, match=f"computes something else: output '{output}' at"):
+        checked(tmp_path, GRAPH.replace(right, wrong))
+
+
+def test_a_file_that_onnxruntime_does_not_run_is_left_to_the_proof(tmp_path: Path) -> None:
+    checked(tmp_path, GRAPH.replace('"" : 20', '"" : 99'))
