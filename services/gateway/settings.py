@@ -126,7 +126,7 @@ class GatewaySettings(FleetSecuritySettings):
     model_max_in_flight: Annotated[
         dict[str, Annotated[int, Field(ge=1)]], NoDecode, BeforeValidator(_decoded)
     ] = Field(default_factory=dict)
-    hold_s: float = Field(default=20.0, ge=0)
+    hold_s: float = Field(default=30.0, ge=0)
     session_key: str = Field(default="smelt-session", pattern="^[a-z0-9_.-]*$")
     slow_start_s: float = Field(default=10.0, ge=0)
     eject_after_failures: int = Field(default=5, ge=0)

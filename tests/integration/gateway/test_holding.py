@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,19 @@ async def test_no_request_fails_while_the_only_replica_is_replaced(
 ) -> None:
     """Under load, in flight and new; the next replica is another process at another address."""
     answered = Counter[str]()
+    enough = defaultdict[str, asyncio.Event](asyncio.Event)
     is_over = asyncio.Event()
     ahead = asyncio.Semaphore(8)
 
+    def note(result: Any) -> None:
+        name = who(result)
+        answered[name] += 1
+        if answered[name] == 200:
+            enough[name].set()
+
     async def call() -> None:
         while not is_over.is_set():
-            answered[who(await client.infer("echo", inputs(), client_timeout=60.0))] += 1
+            note(await client.infer("echo", inputs(), client_timeout=60.0))
 
     async def streamed() -> AsyncIterator[dict[str, Any]]:
         while not is_over.is_set():
@@ -79,25 +86,23 @@ async def test_no_request_fails_while_the_only_replica_is_replaced(
     async def stream() -> None:
         async for result, error in client.stream_infer(streamed()):
             assert error is None
-            answered[who(result)] += 1
+            note(result)
             ahead.release()
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as callers:
         for _ in range(16):
             callers.create_task(call())
         callers.create_task(stream())
-        while answered["r1"] < 200:
-            await asyncio.sleep(0.01)
+        await enough["r1"].wait()
         fleet_of.replicas["r1"].die()
         await fleet_of.until(lambda: not fleet_of.routed())
         assert not await client.is_model_ready("echo")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.0)
         assert not answered["r2"]
         fleet_of.controller.snapshot.replicas.remove(fleet_of.report_of("r1"))
         await fleet_of.add_replica("r2")
         await fleet_of.until_ready("r2")
-        while answered["r2"] < 200:
-            await asyncio.sleep(0.01)
+        await enough["r2"].wait()
         is_over.set()
     await _held(fleet_of, 0)
     sent = fleet_of.metric("smelt_request_held_duration_seconds_count", **LABELS, outcome="sent")
