@@ -100,14 +100,7 @@ class GatewayServer:
         )
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
         self._max_upload_bytes = settings.max_upload_bytes or default_upload_bytes()
-        # What waits must leave room for the models that serve.
-        limits = HoldLimits(
-            settings.hold_s, (settings.max_in_flight + 1) // 2, self._max_upload_bytes // 4
-        )
-        held = HeldRequests(self.endpoints, recorder, limits)
-        self._forwarded = ForwardedInference(
-            self.endpoints, recorder, self._outliers, self._bounds, held
-        )
+        self._forwarded = self._new_forwarded(recorder)
         self._observer = FleetObserver(
             self._health, recorder, self._forwarded.num_in_flight, self.arena
         )
@@ -144,6 +137,13 @@ class GatewayServer:
             on_connections=self._observer.note_connections,
             overload=_overload_of(statuses),
         )
+
+    def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
+        # What waits must leave room for the models that serve.
+        max_held = (self._settings.max_in_flight + 1) // 2
+        limits = HoldLimits(self._settings.hold_s, max_held, self._max_upload_bytes // 4)
+        held = HeldRequests(self.endpoints, recorder, limits)
+        return ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds, held)
 
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
