@@ -166,7 +166,7 @@ async def test_each_waits_for_its_own_deadline_or_the_setting(
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     assert await fleet_of.status_in("300m", request) == 4  # DEADLINE_EXCEEDED
-    assert 0.25 < loop.time() - began_s < 10
+    assert 0.25 < loop.time() - began_s < 25
     expired = {"outcome": "expired"} | LABELS
     assert fleet_of.metric("smelt_request_held_duration_seconds_count", **expired) == 1.0
     await _held(fleet_of, 0)
@@ -205,7 +205,7 @@ async def test_what_is_beyond_the_bounds_is_refused_at_once(
     asked = [_started(client.infer("echo", inputs())) for _ in range(num_held)]
     if num_held:
         await _held(fleet_of, num_held)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with pytest.raises(InferenceServerException, match=words) as caught:
             await client.infer("echo", inputs())
     assert caught.value.status() == "StatusCode.UNAVAILABLE"
@@ -259,7 +259,7 @@ async def test_a_model_that_will_not_return_is_not_waited_for(
     await _held(fleet_of, 3)
     change(fleet_of)
     fleet_of.controller.publish()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for each in asked:
             found, message = await _status_of(each)
             assert (found, words in message) == (code, True), message
