@@ -28,6 +28,7 @@ from services.gateway.observability.request_observers import (
 )
 from services.gateway.pipeline.admission import AdmittedInference, Bound, ModelBounds
 from services.gateway.pipeline.forwarding import ForwardedInference
+from services.gateway.pipeline.holding import HeldRequests, HoldLimits
 from services.gateway.pipeline.inference import InferenceHandler, ObservedInference
 from services.gateway.pipeline.response_cache import CachedInference
 from services.gateway.process_memory import default_upload_bytes
@@ -98,7 +99,8 @@ class GatewayServer:
             settings.outlier_rules, recorder, self.endpoints.peers_of, self.endpoints.renew
         )
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
-        self._forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds)
+        self._max_upload_bytes = settings.max_upload_bytes or default_upload_bytes()
+        self._forwarded = self._new_forwarded(recorder)
         self._observer = FleetObserver(
             self._health, recorder, self._forwarded.num_in_flight, self.arena
         )
@@ -136,6 +138,13 @@ class GatewayServer:
             overload=_overload_of(statuses),
         )
 
+    def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
+        # What waits must leave room for the models that serve.
+        max_held = (self._settings.max_in_flight + 1) // 2
+        limits = HoldLimits(self._settings.hold_s, max_held, self._max_upload_bytes // 4)
+        held = HeldRequests(self.endpoints, recorder, limits)
+        return ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds, held)
+
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
 
@@ -151,9 +160,8 @@ class GatewayServer:
         if self._settings.shared_memory:
             # Outside the cache: an answer is the same wherever its tensors lie.
             inner = SharedMemoryInference(inner, self._optional_rpcs.regions, max_bytes)
-        max_upload_bytes = self._settings.max_upload_bytes or default_upload_bytes()
         max_in_flight = self._settings.max_in_flight
-        admitted = AdmittedInference(inner, max_in_flight, max_upload_bytes // 2)
+        admitted = AdmittedInference(inner, max_in_flight, self._max_upload_bytes // 2)
         observed = ObservedInference(
             admitted, statuses, self._observers, max_answer_bytes=max_bytes
         )

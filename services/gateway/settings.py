@@ -60,6 +60,9 @@ class GatewaySettings(FleetSecuritySettings):
             requests beyond half of max_upload_bytes, of those that are not large.
         max_in_flight_per_model: requests at once for each model; None bounds only the sum.
         model_max_in_flight: the same for single models: {"NAME": 8}.
+        hold_s: seconds that a request waits in all while the last replica of its version is
+            replaced; 0 answers UNAVAILABLE at once. Half of max_in_flight and a quarter of
+            max_upload_bytes may wait. A version that never served here is not waited for.
         session_key: metadata whose value names a session; its requests go to one replica as
             long as that can take them. "" for none.
         slow_start_s: seconds in which a replica that became ready grows into its share; 0 for none.
@@ -123,6 +126,7 @@ class GatewaySettings(FleetSecuritySettings):
     model_max_in_flight: Annotated[
         dict[str, Annotated[int, Field(ge=1)]], NoDecode, BeforeValidator(_decoded)
     ] = Field(default_factory=dict)
+    hold_s: float = Field(default=30.0, ge=0)
     session_key: str = Field(default="smelt-session", pattern="^[a-z0-9_.-]*$")
     slow_start_s: float = Field(default=10.0, ge=0)
     eject_after_failures: int = Field(default=5, ge=0)

@@ -72,6 +72,18 @@ REQUEST_RETRIES = _counter(
     "Requests sent to a second replica because the first was lost.",
     ("model", "version"),
 )
+REQUESTS_HELD = _gauge(
+    "smelt_requests_held",
+    "Requests that wait in the gateway for a replica, as the last one of their version was lost.",
+    ("model", "version"),
+)
+HELD_DURATION = _histogram(
+    "smelt_request_held_duration_seconds",
+    "How long requests waited for a replica, by what became of them: sent, refused, expired or "
+    "cancelled.",
+    ("model", "version", "outcome"),
+    BUILD_BUCKETS_S,
+)
 REQUESTS_REJECTED = _counter(
     "smelt_requests_rejected_total",
     "Requests refused as overload, by whose bound was reached: gateway, model, replica or memory.",
@@ -307,10 +319,11 @@ STORE_REQUESTS = _counter(
 
 _ANSWERS = (REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT)
 _FAILURES = (REQUEST_RETRIES, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED)
+_HELD = (REQUESTS_HELD, HELD_DURATION)
 _ENDPOINTS = (REPLICAS_READY, REPLICA_EJECTIONS, CONTROLLER_CONNECTED)
 _CACHE = (CACHE_HITS, CACHE_MISSES)
 _SERVER = (ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT, CONNECTIONS, CONNECTIONS_ENDED)
-GATEWAY_METRICS = _ANSWERS + _FAILURES + _ENDPOINTS + _CACHE + _SERVER
+GATEWAY_METRICS = _ANSWERS + _FAILURES + _HELD + _ENDPOINTS + _CACHE + _SERVER
 # Of the process above several workers; a gateway of one process has none.
 GATEWAY_WORKERS_METRICS = (WORKERS_SERVING, WORKER_RESTARTS)
 _RUN_SIZES = (REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, BATCH_SIZE, ROWS)

@@ -28,13 +28,15 @@ pytestmark = pytest.mark.slow
 NUM_CALLERS = 32
 WIDTH = 64
 FACTOR = 3.0
+# Less than the calls' deadline, so that what waits in vain is told so.
+HOLD_S = DEADLINE_S - 10
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     """A fleet with model `pair` on two replicas and model `solo` on one."""
     folder = tmp_path_factory.mktemp("models")
-    with fleet_home() as fleet:
+    with fleet_home(SMELT_GATEWAY_HOLD_S=str(HOLD_S)) as fleet:
         for name, num_replicas in (("pair", 2), ("solo", 1)):
             source = write_scaled(folder / f"{name}.onnx", FACTOR)
             recipe = write_recipe(folder / f"{name}.yaml", num_replicas, features=WIDTH)
@@ -112,7 +114,7 @@ def is_solo_lost(seen: pb.FleetSnapshot) -> bool:
 
 
 async def test_the_only_replica(fleet: LocalFleet) -> None:
-    """Nobody else can answer: UNAVAILABLE at once, until the replica is back."""
+    """Nobody else can answer: the gateway holds all calls until the replica is back."""
     (replica,) = fleet.replicas("solo")
     victim = replica["process_id"]
     load = load_on(fleet, "solo")
@@ -121,11 +123,11 @@ async def test_the_only_replica(fleet: LocalFleet) -> None:
         os.kill(victim, signal.SIGKILL)
         killed_s = time.monotonic()
         await asyncio.to_thread(fleet.wait_until, is_solo_lost)
-        await load.wait_for(UNAVAILABLE, NUM_CALLERS)
         back_s = await is_back(fleet, "solo", 1, {victim}) - killed_s
         await load.wait_for(OK, 500)
     check_and_print("the only replica killed", load, back_s)
-    assert load.outcomes[UNAVAILABLE] >= NUM_CALLERS
+    # Ray may need longer on a machine with much other work.
+    assert set(load.outcomes) == {OK} or back_s > HOLD_S
 
 
 async def test_the_gateway(fleet: LocalFleet) -> None:
@@ -190,7 +192,7 @@ async def test_the_raylet(fleet: LocalFleet) -> None:
         await load.wait_for(OK, 500)
         raylet.kill()
         killed_s = time.monotonic()
-        await load.wait_for(UNAVAILABLE, NUM_CALLERS)
+        assert await asyncio.to_thread(still_running, ended) == []
         # Only replicas of the new Ray can answer.
         await load.wait_for(OK, 500)
         await asyncio.to_thread(controller_answers, fleet)
@@ -198,7 +200,6 @@ async def test_the_raylet(fleet: LocalFleet) -> None:
         await load.wait_for(OK, 500)
     check_and_print("the raylet killed", load, back_s)
     assert fleet.child("services.controller.ray_node").pid != ray.pid
-    assert still_running(ended) == []
     status = fleet.smelt_process("status").stdout
     assert "ray was started again 1 time" in status
     assert f"raylet (process {raylet.pid}) of this host's Ray ended" in status

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from services.contracts.errors import (
     AnswerTooLargeError,
@@ -20,6 +21,7 @@ from services.contracts.text.durations import milliseconds
 from services.contracts.transport.frames import Payload
 from services.gateway.observability.request_metrics import RequestMetrics
 from services.gateway.pipeline.admission import ModelBounds
+from services.gateway.pipeline.holding import HeldRequests
 from services.gateway.pipeline.inference import InferenceCall
 from services.gateway.pipeline.request_head import RequestHead, request_head_from_bytes
 from services.gateway.routing.balancer import choice_of, choose, others_than
@@ -64,6 +66,7 @@ class ForwardedInference:
         recorder: Recorder,
         outliers: OutlierWatch,
         bounds: ModelBounds,
+        held: HeldRequests,
     ) -> None:
         """Send requests to the replicas of a set.
 
@@ -72,11 +75,13 @@ class ForwardedInference:
             recorder: takes the duration of each request, and of each replica's answer.
             outliers: is informed of answers and failures, and ejects replicas.
             bounds: how many requests of a model may be under way.
+            held: has requests wait while the replica that would answer them is replaced.
         """
         self._endpoints = endpoints
         self._recorder = recorder
         self._outliers = outliers
         self._bounds = bounds
+        self._held = held
         self._metrics = RequestMetrics(recorder)
         self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -84,7 +89,8 @@ class ForwardedInference:
         """The answer of one replica, or of another one when the first was lost or drains.
 
         Raises:
-            NotFoundError, NotReadyError, InvalidRequestError: no replica can be asked.
+            NotFoundError, NotReadyError, InvalidRequestError: no replica can be asked, and none
+                is waited for.
             DeadlineExceededError: the client's deadline passed.
             SmeltError: what the replica answered, in its class.
         """
@@ -95,10 +101,11 @@ class ForwardedInference:
         if call.trace is not None:
             trace = call.trace.beside(trace)
         pool = call.pool or self._pool(call, head)
-        call.model = pool.model
-        call.version = pool.version
-        key = (pool.model, pool.version)
-        bound = self._bounds.of(pool.model)
+        if pool is not None:
+            call.model = pool.model
+            call.version = pool.version
+        key = (call.model, call.version)
+        bound = self._bounds.of(call.model)
         if bound is not None:
             bound.enter()
         self.num_in_flight[key] += 1
@@ -114,17 +121,29 @@ class ForwardedInference:
         if self.num_in_flight.get((model, version)) == 0:
             del self.num_in_flight[model, version]
 
-    def _pool(self, call: InferenceCall, head: RequestHead) -> Pool:
+    def _pool(self, call: InferenceCall, head: RequestHead) -> Pool | None:
+        """Who may answer; None when that is to be waited for."""
         table = self._endpoints.table
         pool = table.pools.get((head.model_name, head.model_version))
-        if pool is None:
-            call.model, call.version = table.labels(head.model_name, head.model_version)
-            pool = table.pool(head.model_name, head.model_version)
-        return pool.drawn(call.session)
+        if pool is not None:
+            return pool.drawn(call.session)
+        call.model, call.version = table.labels(head.model_name, head.model_version)
+        awaited = self._held.awaited(head)
+        if awaited is None:
+            return self._ready_pool(head)  # raises why there is none
+        call.version = str(awaited)
+        return None
+
+    def _ready_pool(self, head: RequestHead) -> Pool:
+        return self._endpoints.table.pool(head.model_name, head.model_version)
 
     async def _send(
-        self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
+        self, call: InferenceCall, head: RequestHead, pool: Pool | None, trace: str
     ) -> Payload:
+        if pool is None:
+            pool = await self._held.pool(call, head, partial(self._ready_pool, head))
+            pool = pool.drawn(call.session)
+            call.version = pool.version
         tried: list[Endpoint] = []
         num_lost = 0
         session = call.session
@@ -138,7 +157,7 @@ class ForwardedInference:
                 num_lost += isinstance(error, ConnectionLostError) and error.may_have_run
                 if num_lost == _MAX_LOST:
                     raise _lost_with(pool) from error
-                pool = self._next_pool(tried, head, error)
+                pool = await self._next_pool(call, head, tried, error)
             except OverloadedError:
                 # One session may be more than its replica can take; then another one will do.
                 if not session or len(tried) > 1 or len(choice.endpoints) == 1:
@@ -175,15 +194,19 @@ class ForwardedInference:
             endpoint.answers_took_s += waited_s
             self._metrics.record_wait(replica, call.version, waited_s)
 
-    def _next_pool(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
-        """The replica to try next, of a newer table.
+    async def _next_pool(
+        self, call: InferenceCall, head: RequestHead, tried: list[Endpoint], cause: NotReadyError
+    ) -> Pool:
+        """The replica to try next, of a newer table; waits for one where that is allowed.
 
         Raises:
             NotReadyError: no replica is left, or enough were asked.
         """
         try:
             if len(tried) < _MAX_TRIED:
-                return self._pool_without(tried, head, cause)
+                is_lost = isinstance(cause, ConnectionLostError)
+                find = partial(self._pool_without, tried, head, is_lost=is_lost)
+                return await self._held.pool(call, head, find)
         except NotReadyError:
             if len(tried) == 1:
                 raise
@@ -194,9 +217,8 @@ class ForwardedInference:
         finally:
             del cause
 
-    def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
+    def _pool_without(self, tried: list[Endpoint], head: RequestHead, *, is_lost: bool) -> Pool:
         """The endpoints that are left, of a newer table; raises NotReadyError when none is."""
-        is_lost = isinstance(cause, ConnectionLostError)
         # Of versions that share, the same one first.
         version = str(tried[-1].replica.model_version)
         table = self._endpoints.table
@@ -210,7 +232,7 @@ class ForwardedInference:
         raise NotReadyError(
             f"model '{pools[0].model}' version {pools[0].version} has no other ready replica than "
             f"the one that just refused; retry later"
-        ) from cause
+        )
 
 
 def _lost_with(pool: Pool) -> NotReadyError:

@@ -5,7 +5,7 @@
 - SharedMemoryInference (`shared_memory/interceptor.py`) reads and writes tensors in shared memory;
 - CachedInference (`response_cache.py`) answers what was answered before;
 - ForwardedInference (`forwarding.py`) reads whom a request is for, picks a replica, sends, and
-  sends once more when the replica was lost.
+  sends once more when the replica was lost; with `holding.py` it waits for one.
 """
 
 import time
@@ -42,7 +42,8 @@ class InferenceCall:
         pool: who may answer, where an interceptor in front has drawn it already.
         model, version: metric labels; "" until known, and for what the fleet does not know.
         replica_id: of the replica that was asked last.
-        waited_s: how long replicas were waited for.
+        waited_s: how long replicas were waited for, for an answer or to become ready.
+        held_s: how long it was held because no replica was ready.
         trace_id: of the trace that is kept of it; "" without one.
         trace: what is sent to the replica of that trace.
         span: the gateway's part of it.
@@ -61,6 +62,7 @@ class InferenceCall:
     version: str = ""
     replica_id: str = ""
     waited_s: float = 0.0
+    held_s: float = 0.0
     trace_id: str = ""
     trace: CarriedTrace | None = None
     span: Any = None

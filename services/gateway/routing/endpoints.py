@@ -99,7 +99,11 @@ class EndpointSet:
         endpoints = [holder.endpoint for holder in self._holders.values() if holder.endpoint]
         now_s = time.monotonic()
         self.table = routing_table(
-            view or self.table.view, endpoints, now_s=now_s, slow_start_s=self._slow_start_s
+            view or self.table.view,
+            endpoints,
+            now_s=now_s,
+            slow_start_s=self._slow_start_s,
+            former=self.table,
         )
         self.changed.set()
         self.changed = asyncio.Event()

@@ -90,6 +90,11 @@ class DiscoveredFleet:
     models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaInfo] = field(default_factory=dict)
 
+    def is_served(self, model: str, version: int) -> bool:
+        """Whether the version is there and not unloaded."""
+        served = self.models.get(model, {}).get(version)
+        return served is not None and not served.is_unloaded
+
 
 def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> DiscoveredFleet:
     """Read a snapshot; a model or a replica that cannot be read is logged and left out."""

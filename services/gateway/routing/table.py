@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,10 +25,12 @@ class RoutingTable:
         view: the controller's last snapshot.
         pools: by model name and version as text; version "" is the newest that is ready, or
             what versions with weights share.
+        were_ready: versions that are served and had a replica, in this table or in one before.
     """
 
     view: DiscoveredFleet = field(default_factory=DiscoveredFleet)
     pools: Mapping[tuple[str, str], Pool] = field(default_factory=dict)
+    were_ready: Collection[tuple[str, int]] = frozenset()
 
     def pool(self, model: str, version: str) -> Pool:
         """The endpoints for a request.
@@ -79,6 +81,22 @@ class RoutingTable:
         """Whether a request for it would be sent now; false for unknown models."""
         return (model, version) in self.pools
 
+    def returning(self, model: str, version: str) -> int | None:
+        """The version asked for if it served before and the controller has it served again.
+
+        Of several, as version "" is any, the newest; None for one that never served, or whose
+        replicas the controller cannot start.
+        """
+        known = self.view.models.get(model, {})
+        found = (
+            number
+            for number in known
+            if version in ("", str(number))
+            and (model, number) in self.were_ready
+            and known[number].state != "UNAVAILABLE"
+        )
+        return max(found, default=None)
+
     def is_every_model_ready(self) -> bool:
         """Whether there is a model, and each one that is not unloaded can be asked."""
         models = self.view.models
@@ -114,6 +132,7 @@ def routing_table(
     *,
     now_s: float | None = None,
     slow_start_s: float = 0.0,
+    former: RoutingTable | None = None,
 ) -> RoutingTable:
     """Sort the endpoints of models that the controller serves into pools, and weigh them.
 
@@ -122,14 +141,14 @@ def routing_table(
         endpoints: with an open connection; those of versions that are not served are left out.
         now_s: `time.monotonic()`; None reads it.
         slow_start_s: seconds in which a new replica's share rises to its whole; 0 gives it at once.
+        former: the table before; None for the first.
     """
     at_s = time.monotonic() if now_s is None else now_s
     by_version: dict[tuple[str, int], list[Endpoint]] = {}
     for endpoint in endpoints:
         name = endpoint.replica.model_name
         number = endpoint.replica.model_version
-        served = view.models.get(name, {}).get(number)
-        if served is not None and not served.is_unloaded:
+        if view.is_served(name, number):
             by_version.setdefault((name, number), []).append(endpoint)
     pools: dict[tuple[str, str], Pool] = {}
     by_model: dict[str, dict[int, Pool]] = {}
@@ -145,7 +164,8 @@ def routing_table(
     for name, versions in by_model.items():
         weights = {number: served.weight for number, served in view.models[name].items()}
         pools[name, ""] = shared_pool(versions, weights)
-    return RoutingTable(view=view, pools=pools)
+    kept = filter(lambda key: view.is_served(*key), former.were_ready if former else ())
+    return RoutingTable(view=view, pools=pools, were_ready=by_version.keys() | set(kept))
 
 
 def _listed(versions: Mapping[int, ServedModel]) -> str:

@@ -160,6 +160,8 @@ async def test_a_draining_replica_hands_its_requests_to_another(
     async def refuse(frame: InferFrame) -> bytes:
         raise NotReadyError("draining")
 
+    await echo_fleet.start_gateway(hold_s=0.1)
+    await echo_fleet.until_ready("r1", "r2")
     echo_fleet.replicas["r1"].answer = refuse
     client = await echo_fleet.client()
     results = [await client.infer("echo", inputs()) for _ in range(20)]

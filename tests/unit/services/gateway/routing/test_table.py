@@ -1,6 +1,8 @@
 """Who may answer, who is chosen, and what is said when nobody can."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -118,3 +120,37 @@ def test_outliers_are_left_out_of_the_choice_but_not_all_of_them(
     assert chosen(10.0) == (one, other)
     other.ejected_until_s = 20.0
     assert chosen(9.0) == (one, other)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "found"),
+    [
+        ("minilm", "", 2),
+        ("minilm", "1", 1),
+        ("minilm", "10", None),
+        ("minilm", "x", None),
+        ("other", "", None),
+        ("nope", "", None),
+    ],
+)
+def test_what_served_before_returns(
+    table: RoutingTable, model: str, version: str, found: int | None
+) -> None:
+    """Also after several tables without its replicas."""
+    for _ in range(2):
+        table = routing_table(table.view, [], former=table)
+    assert table.returning(model, version) == found
+    assert not table.is_ready(model, version)
+
+
+@pytest.mark.parametrize("change", [{"state": "UNAVAILABLE"}, {"is_unloaded": True}])
+def test_what_failed_or_was_unloaded_does_not_return(
+    table: RoutingTable, change: dict[str, Any]
+) -> None:
+    versions = table.view.models["minilm"]
+    models = {"minilm": {number: replace(served, **change) for number, served in versions.items()}}
+    changed = routing_table(replace(table.view, models=models), [], former=table)
+    assert changed.returning("minilm", "") is None
+    again = routing_table(table.view, [], former=changed)
+    # What failed may be deployed again by itself; what is loaded again begins anew.
+    assert (again.returning("minilm", "") is None) == ("is_unloaded" in change)
