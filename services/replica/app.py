@@ -9,8 +9,8 @@ from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.node_class import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
 from services.replica.gpu_request import num_gpus_for
-from services.replica.own_threads import RAYS_THREADS_OFF
 from services.replica.settings import ReplicaSettings
+from services.replica.worker_environment import own_environment
 
 # Serve checks each second, so a replica that cannot answer is replaced within a few.
 _HEALTH_CHECK_PERIOD_S = 1.0
@@ -20,13 +20,6 @@ HEALTH_CHECK_TIMEOUT_S = 30.0
 _SHUTDOWN_TIMEOUT_S = 40.0
 # A share that orders placement and never blocks it: threads are the engine's business.
 _NUM_CPUS = 0.1
-# Half the cost of an image-sized request was page faults of memory that malloc had just
-# returned to the system; with these it keeps what it has.
-_MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "1073741824",
-    "MALLOC_TOP_PAD_": "67108864",
-}
 _OWN_ARGS = ("num_replicas", "num_gpus", "generation")
 
 
@@ -56,6 +49,7 @@ def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettin
     except ValueError as error:
         raise InvalidRequestError(f"replica settings: {error}") from error
     generation = str(args.get("generation", ""))
+    variables = own_environment()
     deployment = serve.deployment(
         ReplicaDeployment,
         name="replica",
@@ -64,7 +58,7 @@ def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettin
             "num_cpus": _NUM_CPUS,
             "num_gpus": args.get("num_gpus", _default_num_gpus(settings, generation)),
             "label_selector": {GENERATION_LABEL: generation} if generation else {},
-            "runtime_env": {"env_vars": {**_MALLOC, **RAYS_THREADS_OFF}},
+            "runtime_env": {"env_vars": variables} if variables else {},
         },
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,

@@ -4,9 +4,14 @@ from services.cli.fleet.child_process import ProcessSpec
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
 from services.contracts.security.fleet_security import is_loopback
+from services.replica.worker_environment import node_environment
 
 # The default of a Ray of one host since 2.60; processes that join it need the same mode.
 _RAY_AUTHENTICATION = {"RAY_AUTH_MODE": "token"}
+
+
+def _own_ray() -> dict[str, str]:
+    return {**_RAY_AUTHENTICATION, **node_environment()}
 
 
 def ray_spec(options: UpOptions) -> ProcessSpec:
@@ -15,7 +20,7 @@ def ray_spec(options: UpOptions) -> ProcessSpec:
         module="services.controller.ray_node",
         env_prefix="SMELT_RAY_NODE_",
         settings={"generation_override": options.generation},
-        defaults=_RAY_AUTHENTICATION,
+        defaults=_own_ray(),
     )
 
 
@@ -44,7 +49,8 @@ def controller_spec(
             "replica_host": "127.0.0.1" if is_loopback(options.host) else "0.0.0.0",  # noqa: S104
             **settings.fleet_security,
         },
-        defaults={} if options.ray_address else _RAY_AUTHENTICATION,
+        # It deploys for the nodes of that Ray, and has what they have.
+        defaults={} if options.ray_address else _own_ray(),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from services.contracts.hardware.node_class import GENERATION_LABEL, SIMULATED_LABEL
 from services.replica.gpu_request import num_gpus_for
 from services.replica.own_threads import claim_threads
+from services.replica.worker_environment import node_environment, own_environment
 
 GENERATION = "cuda-sm90"
 
@@ -50,3 +51,19 @@ def test_threads_are_those_of_the_node(num_threads: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5})
     claim_threads(num_threads)
     assert os.environ["OMP_NUM_THREADS"] == str(num_threads or 2)
+
+
+def test_a_replica_asks_for_no_environment_that_its_nodes_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only without one does Ray take a worker that runs already."""
+    for name in own_environment():
+        monkeypatch.delenv(name, raising=False)
+    wanted = own_environment()
+    assert wanted["OMP_NUM_THREADS"] == ""
+    for name, value in node_environment().items():
+        assert own_environment() == wanted
+        monkeypatch.setenv(name, value)
+    assert own_environment() == {}
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
+    assert own_environment() == wanted
