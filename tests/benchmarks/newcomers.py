@@ -107,9 +107,10 @@ def proven(name: str) -> str:
     return ", ".join(f"{key['kind']} {key['precision']}" for key in passed)
 
 
-def measure(client: InferenceServerClient, name: str, folder: Path) -> Row:
+def measure(client: InferenceServerClient, exported_name: str, folder: Path) -> Row:
     """Add one that was exported, wait until it serves and is proven, and remove it."""
-    path, requests = exported(name, folder)
+    path, requests = exported(exported_name, folder)
+    name = exported_name.replace(" ", "-").lower()
     wanted = wanted_of(path, requests)
 
     def worst() -> float:
