@@ -7,11 +7,12 @@ Two, because the next engine is loaded beside the one that serves, and the one b
 a third is never there. What one of them holds is what proofs measured: what the device lost
 while it was loaded and run, so weights and workspaces are in it, and the context is not.
 
+A proof looks at the whole device, so what others took or gave back meanwhile is in its figures.
 Ray keeps account of the shares, and nothing limits what a process then takes of its GPU.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.contracts.hardware.facts import Generation, Platform
@@ -49,8 +50,10 @@ class GpuShare:
 class GpuShares:
     """The shares of deployments on GPUs; remembers generations whose nodes are away."""
 
-    def __init__(self, engines_of: Callable[[str], list[PublishedEngine]]) -> None:
-        """`engines_of` has all engines of a master, by its digest."""
+    def __init__(
+        self, engines_of: Callable[[Collection[str]], Mapping[str, Sequence[PublishedEngine]]]
+    ) -> None:
+        """`engines_of` has all engines of masters, by their digests."""
         self._engines_of = engines_of
         self._memory_gib: dict[str, int] = {}
 
@@ -62,19 +65,16 @@ class GpuShares:
         A replica may come to any node of its generation, so the smallest memory counts.
         """
         self._memory_gib |= _least_memory_gib(pools)
-        shares: dict[DeploymentKey, GpuShare] = {}
-        for version in versions if self._memory_gib else ():
-            engines = self._engines_of(version.master.digest)
-            for generation, memory_gib in self._memory_gib.items():
-                key = DeploymentKey(version.name, version.version, generation)
-                proofs = [
-                    engine.proof
-                    for engine in engines
-                    if engine.manifest.key.generation == generation
-                    and engine.proof.outcome is ProofOutcome.PASSED
-                ]
-                shares[key] = gpu_share(version, proofs, memory_gib)
-        return shares
+        if not self._memory_gib:
+            return {}
+        engines = self._engines_of({version.master.digest for version in versions})
+        return {
+            DeploymentKey(version.name, version.version, generation): gpu_share(
+                version, _proofs(engines[version.master.digest], generation), memory_gib
+            )
+            for version in versions
+            for generation, memory_gib in self._memory_gib.items()
+        }
 
 
 def gpu_share(version: ModelVersion, proofs: Sequence[Proof], memory_gib: int) -> GpuShare:
@@ -92,6 +92,15 @@ def gpu_share(version: ModelVersion, proofs: Sequence[Proof], memory_gib: int) -
     needed = needed_bytes(version.master.num_parameters, proofs) / (memory_gib * _GIB)
     asked = math.ceil(needed * _HEADROOM * _PLACES) / _PLACES
     return GpuShare(asked=min(asked, 1.0), needed=min(needed, 1.0))
+
+
+def _proofs(engines: Iterable[PublishedEngine], generation: str) -> list[Proof]:
+    return [
+        engine.proof
+        for engine in engines
+        if engine.manifest.key.generation == generation
+        and engine.proof.outcome is ProofOutcome.PASSED
+    ]
 
 
 def needed_bytes(num_parameters: int, proofs: Sequence[Proof]) -> float:

@@ -1,7 +1,7 @@
 """What the reconcile loop reads of the store: which versions are wanted, and their engines."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from services.contracts.errors import SmeltError
@@ -77,9 +77,10 @@ class StoreView:
         self._documents |= observed.others
         return observed
 
-    def engines(self, master_digest: str) -> list[PublishedEngine]:
-        """All engines of a master at the moment of the last look; blocks."""
-        return self._moment.engines(master_digest)
+    def engines(self, masters: Collection[str]) -> dict[str, list[PublishedEngine]]:
+        """All engines of each master at the moment of the last look; blocks."""
+        self._moment.prefetch_engines(masters)
+        return {master: self._moment.engines(master) for master in masters}
 
     def _other_version(self, source: Registry, name: str, number: int) -> ModelVersion | None:
         try:

@@ -38,13 +38,12 @@ class GpuNode:
             free=free.get("GPU", 0.0),
         )
 
-    def has_room(self, share: float, freed: float = 0.0) -> bool:
+    def would_have_room(self, share: float, freed: float) -> bool:
         """Whether one of its GPUs has so much free for certain, were `freed` of it so too.
 
-        That is what each would have if all had the same. Whole GPUs go to whole requests.
+        Each has at least what all would have if they had the same.
         """
-        one = self.free if share >= 1 else self.free / max(self.num_gpus, 1)
-        return one + freed + _ROUNDING >= share
+        return self.free / max(self.num_gpus, 1) + freed + _ROUNDING >= share
 
     def words(self) -> str:
         """What is free, and where."""
@@ -101,8 +100,8 @@ def gives_way(
     waiting = [holder.share for holder in holders if holder.key.name not in placed]
 
     def would_do(node: GpuNode, freed: float) -> bool:
-        taken = sum(other for other in waiting if node.has_room(other, freed))
-        return node.has_room(share + taken, freed)
+        taken = sum(other for other in waiting if node.would_have_room(other, freed))
+        return node.would_have_room(share + taken, freed)
 
     return tuple(
         holder.key

@@ -38,7 +38,7 @@ def unplaced(
     free: Mapping[str, Mapping[str, float]],
     holders: Sequence[Holder],
 ) -> Unplaced:
-    """Why replicas are placed nowhere; nothing where a node has the resources and is only slow.
+    """Why replicas are placed nowhere, and what could give way to them.
 
     Args:
         num_replicas: that wait.
@@ -53,13 +53,10 @@ def unplaced(
         for node in nodes
         if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == key.generation
     ]
-    amounts: dict[str, float] = json.loads(wanted)
-    share = amounts.pop("GPU", 0.0)
-    gpus = [GpuNode.of(node, free.get(node["NodeID"], {})) for node in there]
-    with_gpu = [gpu for gpu in gpus if gpu.has_room(share)]
-    if any(_has_room(amounts, free.get(gpu.node_id, {})) for gpu in with_gpu):
-        return Unplaced()
-    if gpus and not with_gpu:
+    others: dict[str, float] = json.loads(wanted)
+    share = others.pop("GPU", 0.0)
+    if share and any(_has_room(others, free.get(node["NodeID"], {})) for node in there):
+        gpus = [GpuNode.of(node, free.get(node["NodeID"], {})) for node in there]
         words = f"{no_gpu_words(share, key.generation, gpus, holders)}{_FIX}"
         return Unplaced(words, gives_way(key, share, gpus, holders))
     have = "; ".join(

@@ -1,6 +1,7 @@
 """The one place that calls Ray Serve: applications of a cluster that was joined."""
 
 import importlib
+import json
 import logging
 import re
 import socket
@@ -132,7 +133,7 @@ class RayServeFleet:
         deployments = _deployments()
         messages = [deployments[key]["message"]] if key in deployments else []
         waiting = next(filter(None, map(waiting_replicas, messages)), None)
-        if waiting is None:
+        if waiting is None or not _is_pending(waiting[1], key.generation):
             return Unplaced()
         holders = [
             Holder(key=other, share=_gpu_share(found), nodes=_nodes(found))
@@ -183,6 +184,29 @@ def _deployments() -> dict[DeploymentKey, dict[str, Any]]:
         if (key := key_from_application(name))
         for deployment in application["deployments"].values()
     }
+
+
+def _is_pending(wanted: str, generation: str) -> bool:
+    """Whether Ray seeks a node for such a request.
+
+    Serve calls those waiting too that have theirs, and whose process is slow to start.
+    """
+    from ray._private.worker import global_worker
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+
+    amounts = json.loads(wanted)
+    state = get_cluster_resource_state(global_worker.gcs_client)
+    return any(
+        pending.request.resources_bundle.keys() == amounts.keys()
+        # Ray cuts them off at 0.0001.
+        and all(abs(amounts[n] - v) < 1e-3 for n, v in pending.request.resources_bundle.items())
+        and any(
+            generation in constraint.label_values
+            for selector in pending.request.label_selectors
+            for constraint in selector.label_constraints
+        )
+        for pending in state.pending_resource_requests
+    )
 
 
 def _gpu_share(deployment: Mapping[str, Any]) -> float:

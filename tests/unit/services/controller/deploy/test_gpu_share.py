@@ -1,5 +1,7 @@
 """Which share of a GPU a replica asks for: the arithmetic, as tables."""
 
+from collections.abc import Collection
+
 import pytest
 
 from services.contracts.hardware.node_class import NodeClass
@@ -127,7 +129,11 @@ def test_proofs_count_where_they_passed_on_the_generation() -> None:
         published(GENERATION, proof(timing(50, 50), outcome=ProofOutcome.FAILED)),
         published("cuda-sm80", proof(timing(60, 60))),
     ]
-    (found,) = GpuShares(lambda _: engines).of([version()], [pool(GENERATION, 140)]).items()
+    (found,) = (
+        GpuShares(lambda masters: dict.fromkeys(masters, engines))
+        .of([version()], [pool(GENERATION, 140)])
+        .items()
+    )
     assert found == (
         DeploymentKey("m", 1, GENERATION),
         gpu_share(version(), [engines[0].proof], 140),
@@ -146,13 +152,18 @@ def test_proofs_count_where_they_passed_on_the_generation() -> None:
 def test_the_smallest_memory_of_the_nodes_that_are_there_counts(
     pools: list[NodePool], memory_gib: int
 ) -> None:
-    found = GpuShares(lambda _: []).of([version()], pools)
+    found = GpuShares(lambda masters: dict.fromkeys(masters, [])).of([version()], pools)
     assert list(found.values()) == [gpu_share(version(), [], memory_gib)]
 
 
 def test_a_node_that_is_away_is_remembered_and_a_fleet_of_cpus_reads_no_engines() -> None:
     asked: list[str] = []
-    shares = GpuShares(lambda master: asked.append(master) or [])  # type: ignore[func-returns-value]
+
+    def engines_of(masters: Collection[str]) -> dict[str, list[PublishedEngine]]:
+        asked.extend(masters)
+        return {master: [] for master in masters}
+
+    shares = GpuShares(engines_of)
     assert shares.of([version()], [pool("cpu-x86_64-v3", 8)]) == {}
     assert asked == []
     known = shares.of([version()], [pool(GENERATION, 140)])

@@ -104,23 +104,23 @@ def test_figures_are_of_the_smallest_gpu_and_of_every_node(
     assert "held by nothing of Smelt. Add" in found
 
 
+def test_a_node_with_gpus_that_lacks_processors_is_told_as_one_without_gpus() -> None:
+    free = {"id of n": {"CPU": 0.0, "GPU": 1.0}}
+    words, ways = unplaced(1, '{"CPU": 0.1, "GPU": 0.5}', KEY, [node("n")], free, [])
+    assert 'each wants {"CPU": 0.1, "GPU": 0.5}' in words
+    assert ways == ()
+
+
 @pytest.mark.parametrize(
-    ("share", "num_gpus", "free", "has_room"),
-    [
-        (0.5, 1, 0.5, True),
-        (0.6, 1, 0.5, False),
-        (0.3, 1, 1 - 0.7, True),
-        (0.5, 4, 2.0, True),
-        (0.5, 4, 1.9, False),
-        (1.0, 4, 1.0, True),
-        (1.0, 4, 0.9, False),
-    ],
+    ("num_gpus", "free", "does"),
+    # What one of several GPUs has is only certain as their mean.
+    [(1, 0.2, True), (1, 0.1, False), (4, 0.8, True), (4, 0.6, False)],
 )
-def test_a_node_with_room_is_only_slow_to_start_them(
-    share: float, num_gpus: int, free: float, has_room: bool
+def test_of_several_gpus_an_older_version_gives_way_where_that_is_certain_to_do(
+    num_gpus: int, free: float, does: bool
 ) -> None:
-    words = wants(share, [node("n", num_gpus=num_gpus)], [free]).words
-    assert (words == "") is has_room
+    found = wants(0.5, [node("n", num_gpus=num_gpus)], [free], holder("m", 1, 0.3, "n"))
+    assert bool(found.gives_way) is does
 
 
 @pytest.mark.parametrize(
