@@ -152,7 +152,7 @@ def test_proofs_count_where_they_passed_on_the_generation() -> None:
 def test_the_smallest_memory_of_the_nodes_that_are_there_counts(
     pools: list[NodePool], memory_gib: int
 ) -> None:
-    found = GpuShares(lambda masters: dict.fromkeys(masters, [])).of([version()], pools)
+    found = GpuShares(lambda masters: {master: [] for master in masters}).of([version()], pools)
     assert list(found.values()) == [gpu_share(version(), [], memory_gib)]
 
 
