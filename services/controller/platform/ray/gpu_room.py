@@ -78,7 +78,14 @@ def memory_words(share: float, memory_gib: int) -> str:
 def no_gpu_words(
     share: float, generation: str, nodes: Sequence[GpuNode], holders: Sequence[Holder]
 ) -> str:
-    """Why replicas have no GPU, by what the smallest one has."""
+    """Why replicas have no GPU, by what the smallest one has.
+
+    Args:
+        share: of a GPU, that each wants.
+        generation: whose nodes they must be on.
+        nodes: of that generation, at least one.
+        holders: what may be on them.
+    """
     memory_gib = min(node.memory_gib for node in nodes)
     part = f" ({share:g} of a GPU of {memory_gib} GiB)" if memory_gib else ""
     held = ", ".join(each.words(memory_gib) for each in holders if each.share and each.nodes)
@@ -95,6 +102,12 @@ def gives_way(
 
     None does where models that are nowhere yet wait as well, and would take the place: better
     an old version serves than none.
+
+    Args:
+        key: of the deployment that has no room.
+        share: of a GPU, that each of its replicas wants.
+        nodes: of its generation.
+        holders: what may be on them.
     """
     placed = {holder.key.name for holder in holders if holder.nodes}
     waiting = [holder.share for holder in holders if holder.key.name not in placed]
