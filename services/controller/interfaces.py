@@ -133,6 +133,19 @@ class DeploymentKey(NamedTuple):
     generation: str
 
 
+class Unplaced(NamedTuple):
+    """Why replicas are on no node.
+
+    Attributes:
+        words: for people; "" when all are on one, or soon will be.
+        gives_way: deployments of other versions of the same model there, each of which holds so
+            much of a GPU that a replica would have room in its place.
+    """
+
+    words: str = ""
+    gives_way: tuple[DeploymentKey, ...] = ()
+
+
 class ReplicaFleet(Protocol):
     """Places, restarts and removes replicas. Methods block; call them in `FleetThreads`.
 
@@ -165,8 +178,12 @@ class ReplicaFleet(Protocol):
         """
         ...
 
-    def unplaced(self, key: DeploymentKey) -> str:
-        """Why replicas of a deployment are on no node; "" when all are, or soon will be."""
+    def unplaced(self, key: DeploymentKey) -> Unplaced:
+        """Why replicas of a deployment are on no node."""
+        ...
+
+    def gpu_shares(self) -> dict[DeploymentKey, float]:
+        """The share of a GPU that each replica of what is deployed holds; 0.0 without one."""
         ...
 
     def remove(self, key: DeploymentKey) -> None:

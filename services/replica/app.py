@@ -20,7 +20,7 @@ HEALTH_CHECK_TIMEOUT_S = 30.0
 _SHUTDOWN_TIMEOUT_S = 40.0
 # A share that orders placement and never blocks it: threads are the engine's business.
 _NUM_CPUS = 0.1
-_OWN_ARGS = ("num_replicas", "num_gpus", "generation")
+_OWN_ARGS = ("num_replicas", "num_gpus", "gpu_share", "generation")
 
 
 def application(args: dict[str, Any]) -> serve.Application:
@@ -28,8 +28,9 @@ def application(args: dict[str, Any]) -> serve.Application:
 
     Args:
         args: fields of ReplicaSettings by name, and `num_replicas` (1), `generation` (only on
-            nodes labelled so; "" anywhere) and `num_gpus` (see `gpu_request`; without a
-            generation 1 where the cluster has GPUs).
+            nodes labelled so; "" anywhere), `num_gpus` (see `gpu_request`; without a
+            generation 1 where the cluster has GPUs) and `gpu_share` (1.0): of each of those
+            that are not given, so that several replicas share a GPU.
 
     Raises:
         InvalidRequestError: a field is unknown or has a wrong value.
@@ -50,13 +51,14 @@ def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettin
         raise InvalidRequestError(f"replica settings: {error}") from error
     generation = str(args.get("generation", ""))
     variables = own_environment()
+    share = float(args.get("gpu_share", 1.0))
     deployment = serve.deployment(
         ReplicaDeployment,
         name="replica",
         num_replicas=int(args.get("num_replicas", 1)),
         ray_actor_options={
             "num_cpus": _NUM_CPUS,
-            "num_gpus": args.get("num_gpus", _default_num_gpus(settings, generation)),
+            "num_gpus": args.get("num_gpus", share * _default_num_gpus(settings, generation)),
             "label_selector": {GENERATION_LABEL: generation} if generation else {},
             "runtime_env": {"env_vars": variables} if variables else {},
         },

@@ -259,6 +259,8 @@ class Recipe(Document):
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
             that share requests, on two generations, have four times as many.
+        gpu_share: of a GPU that each replica gets on GPUs, up to 1; None takes what the proofs
+            measured that it needs, and an estimate before there are any.
         must_beat_fallback: an engine that was timed as slower than the fallback is published
             but not selected; False selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.
@@ -282,6 +284,8 @@ class Recipe(Document):
     tensorrt: TensorrtOptions = TensorrtOptions()
     inductor: InductorOptions = InductorOptions()
     num_replicas: int = Field(default=1, ge=1)
+    # Left out when it is not given, so that an older release can read the record.
+    gpu_share: float | None = Field(default=None, gt=0, le=1, exclude_if=lambda v: v is None)
     must_beat_fallback: bool = True
     response_cache: bool = False
 

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.contracts.hardware.facts import generation_named
-from services.controller.deploy.deployments import STARTING, DeploymentState
+from services.controller.deploy.deployment import DeploymentState
+from services.controller.deploy.deployments import STARTING
 from services.controller.interfaces import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 

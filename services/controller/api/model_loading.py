@@ -7,7 +7,7 @@ from contextlib import aclosing
 from services.contracts.errors import UnsupportedFeatureError
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
-from services.controller.deploy.deployments import DeploymentState
+from services.controller.deploy.deployment import DeploymentState
 from services.controller.interfaces import Reconciler
 from services.pb import fleet_v1_pb2 as fleet
 

@@ -7,15 +7,14 @@ state of each. Whether one is wanted is the reconcile loop's to decide.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.process.backoff import wait_after
+from services.controller.deploy.deployment import Deployment, DeploymentState
 from services.controller.deploy.fleet_threads import FleetThreads
-from services.controller.interfaces import DeploymentKey, ReplicaFleet
+from services.controller.interfaces import DeploymentKey, ReplicaFleet, Unplaced
 
 logger = logging.getLogger(__name__)
 
@@ -36,29 +35,6 @@ _READY_WITHIN_S = 3600.0
 _GONE_WITHIN_S = 300.0
 # Replicas try to attach every few seconds.
 _ATTACH_WITHIN_S = 60.0
-
-
-# From best to worst: `Deployments.state` takes the first that any generation has.
-class DeploymentState(StrEnum):
-    """Where a deployment is, by the terms of Triton's repository index."""
-
-    READY = "READY"
-    LOADING = "LOADING"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
-
-
-@dataclass
-class _Deployment:
-    state: DeploymentState
-    reason: str = ""
-    began_s: float = 0.0
-    unplaced: str = ""
-    task: asyncio.Task[None] | None = None
-    adopted_s: float | None = None
-    num_missed: int = 0
-    num_failures: int = 0
-    retry_at_s: float = 0.0
 
 
 class Deployments:
@@ -88,7 +64,7 @@ class Deployments:
         self._threads = threads
         self._on_change = on_change
         self._on_success = on_success
-        self._known: dict[DeploymentKey, _Deployment] = {}
+        self._known: dict[DeploymentKey, Deployment] = {}
         self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
 
     def __contains__(self, key: object) -> bool:
@@ -107,7 +83,7 @@ class Deployments:
         """
         for key in present:
             if key not in self._known:
-                deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
+                deployment = Deployment(DeploymentState.LOADING, STARTING, self._clock())
                 deployment.adopted_s = self._clock()
                 self._known[key] = deployment
                 deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
@@ -121,7 +97,7 @@ class Deployments:
 
     def show_only(self, keys: Iterable[DeploymentKey]) -> None:
         """Know exactly these, which a RayService deployed, as ready."""
-        self._known = {key: _Deployment(DeploymentState.READY) for key in keys}
+        self._known = {key: Deployment(DeploymentState.READY) for key in keys}
 
     def is_orphaned(self, key: DeploymentKey, num_attached: int) -> bool:
         """Whether the replicas of an adopted one had time to attach here, and none did.
@@ -145,6 +121,38 @@ class Deployments:
         if deployment is None or deployment.state is not DeploymentState.UNAVAILABLE:
             return False
         return self._clock() >= deployment.retry_at_s
+
+    def is_outgrown(self, key: DeploymentKey, needed: float) -> bool:
+        """Whether it serves, and its replicas hold less of a GPU than they need by now."""
+        deployment = self._known.get(key)
+        if deployment is None or deployment.state is not DeploymentState.READY:
+            return False
+        # Simulations hold none, and need none.
+        return 0 < (deployment.gpu_share or 0) < needed and key not in self._withdrawals
+
+    async def learn_shares(self) -> None:
+        """Ask what replicas hold of a GPU, once: also of those of an earlier controller."""
+        unknown = {
+            key: found
+            for key, found in self._known.items()
+            if found.state is DeploymentState.READY and found.gpu_share is None
+        }
+        if not unknown:
+            return
+        try:
+            held = await self._threads.ask(self._replicas.gpu_shares)
+        except Exception as error:
+            logger.warning("what replicas hold of GPUs is unknown: %r", error)
+            return
+        for key, deployment in unknown.items():
+            deployment.gpu_share = held.get(key, 0.0)
+
+    def makes_room(self, key: DeploymentKey, waiting: DeploymentKey) -> bool:
+        """Whether another deployment has had no room for a while, and has it in place of this."""
+        found = self._known.get(waiting)
+        if found is None or key not in found.unplaced.gives_way:
+            return False
+        return self._clock() - found.unplaced_since_s >= _UNPLACED_AFTER_S
 
     def end_pauses(self, *which: tuple[str, int]) -> None:
         """Let what failed be tried at once: of these models and versions, or everything."""
@@ -185,7 +193,7 @@ class Deployments:
         """
         if key in self._withdrawals:
             return
-        deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
+        deployment = Deployment(DeploymentState.LOADING, STARTING, self._clock())
         if former := self._known.get(key):
             # Counted over attempts, else the pause between them would not grow.
             deployment.num_failures = former.num_failures
@@ -201,6 +209,10 @@ class Deployments:
     def withdraw(self, key: DeploymentKey) -> None:
         """Begin to drain and remove; a second call does nothing."""
         if key not in self._withdrawals:
+            for other, deployment in self._known.items():
+                if key in deployment.unplaced.gives_way:
+                    message = "%s version %d on %s is withdrawn to make room for version %d"
+                    logger.warning(message, *key, other.version)
             self._withdrawals[key] = asyncio.create_task(self._withdraw(key))
 
     def cancel(self) -> None:
@@ -214,7 +226,7 @@ class Deployments:
         await asyncio.gather(*self._withdrawals.values())
 
     async def _deploy(
-        self, key: DeploymentKey, deployment: _Deployment, args: dict[str, Any] | None
+        self, key: DeploymentKey, deployment: Deployment, args: dict[str, Any] | None
     ) -> None:
         """Deploy with these arguments, or follow what is deployed, until it is ready."""
         try:
@@ -234,13 +246,13 @@ class Deployments:
         else:
             deployment.state = DeploymentState.READY
             deployment.reason = ""
-            deployment.unplaced = ""
+            deployment.unplaced = Unplaced()
             deployment.num_failures = 0
             logger.info("serving %s version %d on %s", *key)
             self._on_success()
         self._on_change(key.name)
 
-    async def _until_running(self, key: DeploymentKey, deployment: _Deployment) -> bool:
+    async def _until_running(self, key: DeploymentKey, deployment: Deployment) -> bool:
         """Wait until it is ready; False when it is withdrawn meanwhile.
 
         Raises:
@@ -262,26 +274,29 @@ class Deployments:
             pause_s = min(pause_s * 1.2, _SLOWEST_STATUS_PERIOD_S)
         return True
 
-    async def _note_unplaced(self, key: DeploymentKey, deployment: _Deployment) -> None:
+    async def _note_unplaced(self, key: DeploymentKey, deployment: Deployment) -> None:
         """Note why replicas are placed nowhere, once that takes longer than a moment."""
         try:
             unplaced = await self._threads.ask(self._replicas.unplaced, key)
         except Exception as error:
             logger.warning("why %s version %d on %s waits is unknown: %r", *key, error)
             return
-        if deployment.unplaced != unplaced:
-            deployment.unplaced = unplaced
-            deployment.reason = unplaced or STARTING
-            if unplaced:
-                logger.warning("%s version %d on %s: %s", *key, unplaced)
+        if not deployment.unplaced.words:
+            deployment.unplaced_since_s = self._clock()
+        has_changed = deployment.unplaced.words != unplaced.words
+        deployment.unplaced = unplaced
+        if has_changed:
+            deployment.reason = unplaced.words or STARTING
+            if unplaced.words:
+                logger.warning("%s version %d on %s: %s", *key, unplaced.words)
             self._on_change(key.name)
 
     def unplaced(self, name: str, version: int) -> str:
         """Why replicas of a version are placed nowhere; "" when all are."""
-        found = [d.unplaced for key, d in self._known.items() if key[:2] == (name, version)]
+        found = [d.unplaced.words for key, d in self._known.items() if key[:2] == (name, version)]
         return "; ".join(filter(None, found))
 
-    def _note_failure(self, deployment: _Deployment, reason: str) -> None:
+    def _note_failure(self, deployment: Deployment, reason: str) -> None:
         deployment.state = DeploymentState.UNAVAILABLE
         deployment.reason = reason
         deployment.num_failures += 1

@@ -1,11 +1,11 @@
 """What the reconcile loop reads of the store: which versions are wanted, and their engines."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from services.contracts.errors import SmeltError
-from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
 from services.controller.interfaces import DeploymentKey
 
@@ -47,7 +47,7 @@ class StoreView:
     """Reads models and engines; remembers documents of versions that were removed since."""
 
     def __init__(self, source: Registry) -> None:
-        self._source = source
+        self._source = self._moment = source
         self._documents: dict[tuple[str, int], ModelVersion] = {}
 
     def look(self, deployed: Iterable[DeploymentKey]) -> Observed:
@@ -58,7 +58,7 @@ class StoreView:
                 mounted must not look as if all models had been removed.
         """
         self._source.require_same_store()
-        source = self._source.at_one_moment()
+        source = self._moment = self._source.at_one_moment()
         observed = Observed(names=set(source.model_names()), unloaded=source.unloaded_models())
         for name in sorted(observed.names):
             _read_newest(source, name, observed)
@@ -76,6 +76,11 @@ class StoreView:
         self._documents = {(v.name, v.version): v for v in observed.versions.values()}
         self._documents |= observed.others
         return observed
+
+    def engines(self, masters: Collection[str]) -> dict[str, list[PublishedEngine]]:
+        """All engines of each master at the moment of the last look; blocks."""
+        self._moment.prefetch_engines(masters)
+        return {master: self._moment.engines(master) for master in masters}
 
     def _other_version(self, source: Registry, name: str, number: int) -> ModelVersion | None:
         try:

@@ -19,8 +19,9 @@ from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.deploy.gpu_share import GpuShare, GpuShares
 from services.controller.deploy.observed import Observed, StoreView
-from services.controller.interfaces import DeploymentKey, NodeSource, ReplicaFleet
+from services.controller.interfaces import DeploymentKey, NodePool, NodeSource, ReplicaFleet
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class ReconcileLoop:
             clock: monotonic seconds.
         """
         self._store = StoreView(source)
+        self._shares = GpuShares(self._store.engines)
         self._nodes = nodes
         self._state = state
         self._replicas = replicas
@@ -172,31 +174,43 @@ class ReconcileLoop:
     async def _place(self, observed: Observed) -> None:
         """Begin to deploy what is missing, and to withdraw what is not needed any more."""
         try:
-            generations = await asyncio.to_thread(self._generations)
+            pools = await asyncio.to_thread(self._nodes.pools)
         except NotReadyError as error:
             logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
             return
+        generations = self._generations(pools)
+        shares = await asyncio.to_thread(self._shares.of, observed.wanted(), pools)
+        if shares:
+            await self.deployments.learn_shares()
         for version in observed.wanted():
             for generation in generations:
-                self._deploy_if_missing(version, generation)
+                key = DeploymentKey(version.name, version.version, generation)
+                self._deploy_if_missing(key, version, shares.get(key))
         for key in self.deployments.all():
             if self._may_go(key, observed, generations):
                 self.deployments.withdraw(key)
 
-    def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
-        key = DeploymentKey(version.name, version.version, generation)
+    def _deploy_if_missing(
+        self, key: DeploymentKey, version: ModelVersion, share: GpuShare | None
+    ) -> None:
         num_attached = self._state.num_attached(*key)
+        is_outgrown = share is not None and self.deployments.is_outgrown(key, share.needed)
+        if share and is_outgrown:
+            message = "%s version %d on %s: by its proofs it needs more of a GPU; it gets %g of one"
+            logger.warning(message, *key, share.asked)
         if (
             key not in self.deployments
             or self.deployments.is_due_again(key)
             or self.deployments.is_orphaned(key, num_attached)
+            or is_outgrown
         ):
-            self.deployments.start(key, version, self._replica_args)
+            # None on CPUs.
+            asked = {"gpu_share": share.asked} if share else {}
+            self.deployments.start(key, version, self._replica_args | asked)
 
-    def _generations(self) -> list[str]:
-        """Generations with nodes, and those that had some a moment ago; raises NotReadyError."""
+    def _generations(self, pools: list[NodePool]) -> list[str]:
+        """Generations with nodes, and those that had some a moment ago."""
         now_s = self._clock()
-        pools = self._nodes.pools()
         present = {pool.node_class.generation for pool in pools if pool.num_nodes}
         for key in self.deployments.all():
             # What an earlier controller deployed had nodes when that one looked.
@@ -235,7 +249,11 @@ class ReconcileLoop:
         if newest is None or key.version == newest.version or key[:2] in observed.weights:
             return False
         # The newest must serve where this one does, which is older, or newer and was removed.
-        return self._state.num_ready(key.name, newest.version, key.generation) > 0
+        if self._state.num_ready(key.name, newest.version, key.generation) > 0:
+            return True
+        # Or it never would: it has no room beside this one, and has it in its place.
+        waiting = DeploymentKey(key.name, newest.version, key.generation)
+        return self.deployments.makes_room(key, waiting)
 
     def _show(self) -> None:
         """Publish the state of each version that is wanted or still there."""

@@ -55,7 +55,7 @@ def asked_options(args: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve, ask and stop."""
-    args = json.loads(sys.argv[1]) | {"generation": GENERATION}
+    args = json.loads(sys.argv[1]) | {"generation": GENERATION, "gpu_share": 0.25}
     early = asked_options(args)
     app.ReplicaDeployment = ToldDeployment  # type: ignore[attr-defined]
     everything = os.sched_getaffinity(0)

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.errors import UnsupportedFeatureError
 from services.controller.api.fleet_state import FleetState
-from services.controller.interfaces import DeploymentKey
+from services.controller.interfaces import DeploymentKey, Unplaced
 
 
 class PlacedByRayService:
@@ -34,9 +34,13 @@ class PlacedByRayService:
         """What attached is ready."""
         return True
 
-    def unplaced(self, key: DeploymentKey) -> str:  # noqa: ARG002
+    def unplaced(self, key: DeploymentKey) -> Unplaced:  # noqa: ARG002
         """Nothing: what did not attach is not known here."""
-        return ""
+        return Unplaced()
+
+    def gpu_shares(self) -> dict[DeploymentKey, float]:
+        """None: the RayService has them in its serveConfigV2."""
+        return {}
 
     def remove(self, key: DeploymentKey) -> None:
         """Nothing: the RayService's next serveConfigV2 leaves it out."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from services.contracts.hardware.node_class import GENERATION_LABEL
+from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.platform.ray.gpu_room import GpuNode, Holder, gives_way, no_gpu_words
 
 # Serve's message about replicas that have waited for a node for half a minute; those that load have
 # "to initialize" in this place.
@@ -15,6 +17,7 @@ _WAITING = re.compile(
     re.DOTALL,
 )
 _RESOURCES = ("GPU", "CPU")
+_FIX = ". Add a node, or unload or remove a model"
 
 
 def waiting_replicas(message: str) -> tuple[int, str] | None:
@@ -27,42 +30,48 @@ def waiting_replicas(message: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
-def unplaced_words(
+def unplaced(
     num_replicas: int,
     wanted: str,
-    generation: str,
+    key: DeploymentKey,
     nodes: Iterable[Mapping[str, Any]],
     free: Mapping[str, Mapping[str, float]],
-    holders: Sequence[tuple[str, int]],
-) -> str:
-    """Why replicas are placed nowhere; "" where a node has the resources and is only slow.
+    holders: Sequence[Holder],
+) -> Unplaced:
+    """Why replicas are placed nowhere, and what could give way to them.
 
     Args:
         num_replicas: that wait.
         wanted: resources of each, in Serve's notation.
-        generation: whose nodes they must be on.
+        key: of their deployment.
         nodes: as `ray.nodes()` gives them.
         free: unused resources of each node, by its id.
-        holders: applications with replicas on that generation, and how many each has.
+        holders: deployments with replicas on that generation.
     """
     there = [
         node
         for node in nodes
-        if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == generation
+        if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == key.generation
     ]
-    amounts: dict[str, float] = json.loads(wanted)
-    if any(_has_room(amounts, free.get(node["NodeID"], {})) for node in there):
-        return ""
+    others: dict[str, float] = json.loads(wanted)
+    share = others.pop("GPU", 0.0)
+    if share and any(_has_room(others, free.get(node["NodeID"], {})) for node in there):
+        gpus = [GpuNode.of(node, free.get(node["NodeID"], {})) for node in there]
+        words = f"{no_gpu_words(share, key.generation, gpus, holders)}{_FIX}"
+        return Unplaced(words, gives_way(key, share, gpus, holders))
     have = "; ".join(
         f"{node['NodeManagerAddress']} has {_amounts(node.get('Resources') or {})}, free: "
         f"{_amounts(free.get(node['NodeID'], {}))}"
         for node in there
     )
-    held = ", ".join(f"{name} ({num})" for name, num in holders)
-    return (
+    held = ", ".join(
+        f"{each.key.name} version {each.key.version} ({len(each.nodes)})"
+        for each in holders
+        if each.key != key
+    )
+    return Unplaced(
         f"no node has room for {num_replicas} of its replicas: each wants {wanted} on a node of "
-        f"{generation}; {have or 'there is none'}; replicas there: {held or 'none'}. Add a node, "
-        "or unload or remove a model"
+        f"{key.generation}; {have or 'there is none'}; replicas there: {held or 'none'}{_FIX}"
     )
 
 

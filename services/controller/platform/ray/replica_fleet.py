@@ -1,19 +1,21 @@
 """The one place that calls Ray Serve: applications of a cluster that was joined."""
 
 import importlib
+import json
 import logging
 import re
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.controller.interfaces import DeploymentKey
-from services.controller.platform.ray.placement import unplaced_words, waiting_replicas
+from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.platform.ray.gpu_room import Holder
+from services.controller.platform.ray.placement import unplaced, waiting_replicas
 from services.controller.settings import ADDRESS_ON_INPUT
 
 logger = logging.getLogger(__name__)
@@ -121,30 +123,28 @@ class RayServeFleet:
             raise NotReadyError(f"{what}: {'; '.join(filter(None, faults)) or found.message}")
         return bool(found.status is ApplicationStatus.RUNNING)
 
-    def unplaced(self, key: DeploymentKey) -> str:
+    def unplaced(self, key: DeploymentKey) -> Unplaced:
         """Serve's own message, beside what the nodes have and which applications are there."""
         import ray
-        from ray import serve
 
         # What Ray itself shows of each node; in public it only adds them up.
         from ray._private.state import available_resources_per_node
 
-        applications = retried(serve.status).applications
-        found = applications.get(application_name(key))
-        messages = [each.message for each in found.deployments.values()] if found else []
+        deployments = _deployments()
+        messages = [deployments[key]["message"]] if key in deployments else []
         waiting = next(filter(None, map(waiting_replicas, messages)), None)
-        if waiting is None:
-            return ""
-        others = {
-            f"{other.name} version {other.version}": sum(
-                sum(each.replica_states.values()) for each in application.deployments.values()
-            )
-            for name, application in applications.items()
-            if (other := key_from_application(name)) and other.generation == key.generation
-            if other != key
-        }
-        free = available_resources_per_node()
-        return unplaced_words(*waiting, key.generation, ray.nodes(), free, sorted(others.items()))
+        if waiting is None or not _is_pending(waiting[1], key.generation):
+            return Unplaced()
+        holders = [
+            Holder(key=other, share=_gpu_share(found), nodes=_nodes(found))
+            for other, found in sorted(deployments.items())
+            if other.generation == key.generation
+        ]
+        return unplaced(*waiting, key, ray.nodes(), available_resources_per_node(), holders)
+
+    def gpu_shares(self) -> dict[DeploymentKey, float]:
+        """What Serve asks Ray for, for each replica of its applications."""
+        return {key: _gpu_share(found) for key, found in _deployments().items()}
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""
@@ -169,6 +169,53 @@ class RayServeFleet:
         import ray
 
         ray.shutdown()
+
+
+def _deployments() -> dict[DeploymentKey, dict[str, Any]]:
+    """The one deployment of each application, with its configuration and its replicas' nodes."""
+    from ray.serve.context import _get_global_client
+
+    # What Serve's dashboard shows; its public status has neither.
+    client = _get_global_client()
+    found = retried(client.get_serve_details)["applications"] if client else {}
+    return {
+        key: deployment
+        for name, application in found.items()
+        if (key := key_from_application(name))
+        for deployment in application["deployments"].values()
+    }
+
+
+def _is_pending(wanted: str, generation: str) -> bool:
+    """Whether Ray seeks a node for such a request.
+
+    Serve calls those waiting too that have theirs, and whose process is slow to start.
+    """
+    from ray._private.worker import global_worker
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+
+    amounts = json.loads(wanted)
+    state = get_cluster_resource_state(global_worker.gcs_client)
+    return any(
+        pending.request.resources_bundle.keys() == amounts.keys()
+        # Ray cuts them off at 0.0001.
+        and all(abs(amounts[n] - v) < 1e-3 for n, v in pending.request.resources_bundle.items())
+        and any(
+            generation in constraint.label_values
+            for selector in pending.request.label_selectors
+            for constraint in selector.label_constraints
+        )
+        for pending in state.pending_resource_requests
+    )
+
+
+def _gpu_share(deployment: Mapping[str, Any]) -> float:
+    return float(deployment["deployment_config"]["ray_actor_options"].get("num_gpus") or 0.0)
+
+
+def _nodes(deployment: Mapping[str, Any]) -> list[str]:
+    """Of its replicas, by id; one that waits has none."""
+    return [each["node_id"] for each in deployment["replicas"] if each.get("node_id")]
 
 
 def raised_words(message: str) -> str:

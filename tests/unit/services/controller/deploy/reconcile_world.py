@@ -12,7 +12,7 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
-from services.controller.interfaces import DeploymentKey, NodePool
+from services.controller.interfaces import DeploymentKey, NodePool, Unplaced
 from services.pb import fleet_v1_pb2 as fleet
 
 OLD, NEW = "cuda-sm80", "cuda-sm90"
@@ -26,7 +26,8 @@ class FakeFleet:
     Attributes:
         fault: makes deployments fail.
         starting: versions that never get ready.
-        no_room: why replicas are placed nowhere.
+        no_room, gives_way: why replicas are placed nowhere, and what would make room.
+        shares: of GPUs, as Serve has them.
         broken: raised by the next question for metrics addresses.
     """
 
@@ -42,6 +43,8 @@ class FakeFleet:
         self.broken: list[Exception] = []
         self.removal_fault = ""
         self.no_room = ""
+        self.gives_way: tuple[DeploymentKey, ...] = ()
+        self.shares: dict[DeploymentKey, float] = {}
 
     def start(self) -> None:
         """Nothing to start."""
@@ -52,6 +55,7 @@ class FakeFleet:
 
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
         self.asked.append((key, args))
+        self.shares[key] = args.get("gpu_share", 0.0)
         if key not in self.present:
             self.present.append(key)
 
@@ -63,8 +67,11 @@ class FakeFleet:
             raise NotReadyError(self.fault)
         return key[:2] not in self.starting
 
-    def unplaced(self, key: DeploymentKey) -> str:
-        return self.no_room
+    def unplaced(self, key: DeploymentKey) -> Unplaced:
+        return Unplaced(self.no_room, self.gives_way)
+
+    def gpu_shares(self) -> dict[DeploymentKey, float]:
+        return {key: self.shares.get(key, 0.0) for key in self.present}
 
     def remove(self, key: DeploymentKey) -> None:
         if self.removal_fault:
@@ -86,13 +93,18 @@ class Nodes:
 
     def __init__(self, *generations: str) -> None:
         self.generations = list(generations)
+        self.memory_gib = 0
         self.fault = ""
 
     def pools(self) -> list[NodePool]:
         if self.fault:
             raise NotReadyError(self.fault)
         return [
-            NodePool(node_class=NodeClass(generation=g), source="ray", num_nodes=1)
+            NodePool(
+                node_class=NodeClass(generation=g, memory_gib=self.memory_gib),
+                source="ray",
+                num_nodes=1,
+            )
             for g in self.generations
         ]
 

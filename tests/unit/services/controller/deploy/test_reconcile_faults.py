@@ -15,7 +15,8 @@ from services.contracts.model.manifest import ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
-from services.controller.deploy.deployments import Deployments, DeploymentState
+from services.controller.deploy.deployment import DeploymentState
+from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import FleetThreads
 from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.events.event_recorder import EventRecorder
