@@ -25,12 +25,13 @@ class RoutingTable:
         view: the controller's last snapshot.
         pools: by model name and version as text; version "" is the newest that is ready, or
             what versions with weights share.
-        were_ready: versions that are served and had a replica, in this table or in one before.
+        were_ready: keys of pools, in this table or in one before, whose versions are served: of
+            version "" any of the model's.
     """
 
     view: DiscoveredFleet = field(default_factory=DiscoveredFleet)
     pools: Mapping[tuple[str, str], Pool] = field(default_factory=dict)
-    were_ready: Collection[tuple[str, int]] = frozenset()
+    were_ready: Collection[tuple[str, str]] = frozenset()
 
     def pool(self, model: str, version: str) -> Pool:
         """The endpoints for a request.
@@ -84,18 +85,22 @@ class RoutingTable:
     def returning(self, model: str, version: str) -> int | None:
         """The version asked for if it served before and the controller has it served again.
 
-        Of several, as version "" is any, the newest; None for one that never served, or whose
-        replicas the controller cannot start.
+        Of several, as version "" is any, the newest that served, else one that is about to, in
+        the place of another; None for one that never served, or whose replicas the controller
+        cannot start.
         """
+        if (model, version) not in self.were_ready:
+            return None
         known = self.view.models.get(model, {})
         found = (
             number
             for number in known
             if version in ("", str(number))
-            and (model, number) in self.were_ready
+            and self.view.is_served(model, number)
             and known[number].state != "UNAVAILABLE"
         )
-        return max(found, default=None)
+        served = {number for name, number in self.were_ready if name == model}
+        return max(found, key=lambda number: (str(number) in served, number), default=None)
 
     def is_every_model_ready(self) -> bool:
         """Whether there is a model, and each one that is not unloaded can be asked."""
@@ -164,8 +169,13 @@ def routing_table(
     for name, versions in by_model.items():
         weights = {number: served.weight for number, served in view.models[name].items()}
         pools[name, ""] = shared_pool(versions, weights)
-    kept = filter(lambda key: view.is_served(*key), former.were_ready if former else ())
-    return RoutingTable(view=view, pools=pools, were_ready=by_version.keys() | set(kept))
+    kept = {key for key in (former.were_ready if former else ()) if _is_served(view, *key)}
+    return RoutingTable(view=view, pools=pools, were_ready=pools.keys() | kept)
+
+
+def _is_served(view: DiscoveredFleet, model: str, version: str) -> bool:
+    numbers = [int(version)] if version else view.models.get(model, {})
+    return any(view.is_served(model, number) for number in numbers)
 
 
 def _listed(versions: Mapping[int, ServedModel]) -> str:

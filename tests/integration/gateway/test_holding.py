@@ -307,3 +307,25 @@ async def test_replicas_come_back_without_the_controller(
     await _held(fleet_of, 1)
     await replica.come_back(fleet_of.report_of("r1").addresses[0])
     assert who(await asked) == "r1"
+
+
+async def test_requests_wait_while_a_new_version_takes_the_place_of_the_old_one(
+    fleet_of: "Fleet",
+    client: InferenceServerClient,
+    inputs: Inputs,
+    new_model: Callable[..., Any],
+) -> None:
+    """As on a GPU that has no room for both: those that name no version."""
+    snapshot = fleet_of.controller.snapshot
+    await client.infer("echo", inputs())
+    fleet_of.add_model(new_model(version=2))
+    del snapshot.models[0]
+    snapshot.replicas.remove(fleet_of.report_of("r1"))
+    fleet_of.controller.publish()
+    await fleet_of.until(lambda: not fleet_of.routed())
+    asked = _started(client.infer("echo", inputs()))
+    await fleet_of.until_metric(1, "smelt_requests_held", model="echo", version="2")
+    assert (await _status_of(client.infer("echo", inputs(), model_version="1")))[0] == "NOT_FOUND"
+    await fleet_of.add_replica("r2", version=2)
+    await fleet_of.until_ready("r2")
+    assert who(await asked) == "r2"

@@ -154,3 +154,14 @@ def test_what_failed_or_was_unloaded_does_not_return(
     again = routing_table(table.view, [], former=changed)
     # What failed may be deployed again by itself; what is loaded again begins anew.
     assert (again.returning("minilm", "") is None) == ("is_unloaded" in change)
+
+
+def test_the_next_version_is_waited_for_in_the_place_of_the_one_before(
+    new_model: NewModel, new_endpoint: NewEndpoint, new_view: NewView
+) -> None:
+    first = routing_table(new_view(new_model()), [new_endpoint()])
+    both = routing_table(new_view(new_model(), new_model(version=2)), [], former=first)
+    assert (both.returning("minilm", ""), both.returning("minilm", "2")) == (1, None)
+    second = routing_table(new_view(new_model(version=2)), [], former=both)
+    assert (second.returning("minilm", ""), second.returning("minilm", "1")) == (2, None)
+    assert routing_table(new_view(), [], former=second).returning("minilm", "") is None
