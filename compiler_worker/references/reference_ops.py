@@ -7,6 +7,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_tree_ensemble_classifier, op_tree_ensemble_regressor
 
+from compiler_worker.references.reference_suppression import NonMaxSuppression
 from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.kserve.tensors import Array
 
@@ -107,6 +108,7 @@ OPS = (
     CategoryMapper,
     LRN,
     LpNormalization,
+    NonMaxSuppression,
     QLinearMatMul,
     _taking_nan(op_tree_ensemble_classifier.TreeEnsembleClassifier),
     _taking_nan(op_tree_ensemble_regressor.TreeEnsembleRegressor),
