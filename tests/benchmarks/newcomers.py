@@ -31,6 +31,8 @@ from services.contracts.kserve.tensors import Array
 from tests.integration.newcomers.exports import NEWCOMERS, Inputs
 
 PORT = 18001
+# Where the project's packages are on PYTHONPATH alone, there is no command.
+_MAIN = "from services.cli.main import main; main()"
 # Beyond what a build of the largest takes on two busy cores.
 _PROVEN_WITHIN_S = 900.0
 _LOOK_S = 0.25
@@ -66,20 +68,22 @@ def smelt(*arguments: str) -> str:
     Raises:
         RuntimeError: it failed.
     """
-    command = [Path(sys.executable).with_name("smelt"), *arguments]
+    command = [sys.executable, "-c", _MAIN, *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"smelt {' '.join(arguments)}: {ended.stdout}{ended.stderr}")
     return ended.stdout
 
 
-def answer(client: InferenceServerClient, name: str, inputs: Inputs) -> dict[str, Array]:
-    """What serves now gives, by the output's name."""
+def answer(
+    client: InferenceServerClient, name: str, inputs: Inputs, *, timeout_s: float | None = None
+) -> dict[str, Array]:
+    """What serves now gives, by the output's name; None waits for ever."""
     sent = []
     for key, array in inputs.items():
         sent.append(InferInput(key, list(array.shape), np_to_triton_dtype(array.dtype)))
         sent[-1].set_data_from_numpy(array)
-    result = client.infer(name, sent)
+    result = client.infer(name, sent, client_timeout=timeout_s)
     return {each.name: result.as_numpy(each.name) for each in result.get_response().outputs}
 
 
