@@ -55,6 +55,7 @@ class ReplicaHolder:
         self._connect = connect
         self._on_change = on_change
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._last_fault = ""
         self._task: asyncio.Task[None] | None = asyncio.create_task(
             self._hold(), name=f"hold {replica.replica_id}"
         )
@@ -155,7 +156,11 @@ class ReplicaHolder:
                 return await self._connect(address, token=self._replica.token)
             except Exception as error:  # whatever it is, the next attempt comes
                 faults.append(f"{address}: {error}")
-        logger.info("replica %s: cannot connect: %s", self._replica.replica_id, "; ".join(faults))
+        words = "; ".join(faults)
+        # A replica that was lost is tried each second, for as long as the controller lists it.
+        level = logging.DEBUG if words == self._last_fault else logging.INFO
+        logger.log(level, "replica %s: cannot connect: %s", self._replica.replica_id, words)
+        self._last_fault = words
         return None
 
 
