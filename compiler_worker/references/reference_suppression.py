@@ -44,7 +44,9 @@ def _corners(boxes: Array, *, is_center: bool) -> Array:
     first = boxes[..., :2]
     second = boxes[..., 2:]
     if is_center:
-        first, second = first - second / 2, first + second / 2
+        half = second / 2
+        second = first + half
+        first = first - half
     return np.stack([np.minimum(first, second), np.maximum(first, second)], axis=-2)
 
 
