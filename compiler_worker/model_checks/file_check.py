@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compiler_worker.inputs.sample_sizes import edge_sizes, timed_sizes
-from compiler_worker.inputs.sampling import draw_sample
+from compiler_worker.inputs.sampling import Sample, draw_sample
 from compiler_worker.measures.comparison import compare_output, has_numbers
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import sizes_text
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidModelError, ProofError
 from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, Recipe
 
@@ -42,11 +43,7 @@ def check_file(
     sizes = [edge_sizes(buckets[0])[0], timed_sizes(buckets[0])[0]]
     samples = [draw_sample(master, recipe, buckets[0], each) for each in sizes]
     try:
-        # One after the other: a large model is in memory once.
-        wanted, found = (
-            [model.run(sample.inputs) for sample in samples]
-            for model in (OrtModel.open(each, master) for each in (path, master_path))
-        )
+        wanted, found = (_answers(each, master, samples) for each in (path, master_path))
     except ProofError:
         return
     for spec in master.outputs:
@@ -60,3 +57,9 @@ def check_file(
                     f"{path}: the master that was made of it computes something else: output "
                     f"'{spec.name}' at {sizes_text(sample.sizes)}: {result.fault}"
                 )
+
+
+def _answers(path: Path, master: MasterRecord, samples: Sequence[Sample]) -> list[dict[str, Array]]:
+    # The model goes with this call: a large one is in memory once.
+    model = OrtModel.open(path, master)
+    return [model.run(sample.inputs) for sample in samples]

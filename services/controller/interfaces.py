@@ -186,6 +186,10 @@ class ReplicaFleet(Protocol):
         """The share of a GPU that each replica of what is deployed holds; 0.0 without one."""
         ...
 
+    def free_gpus(self) -> dict[str, float]:
+        """The most that a node of each generation has free, of all its GPUs together."""
+        ...
+
     def remove(self, key: DeploymentKey) -> None:
         """Have the replicas of a model version on a generation drained and stopped."""
         ...

@@ -130,6 +130,11 @@ class Deployments:
         # Simulations hold none, and need none.
         return 0 < (deployment.gpu_share or 0) < needed and key not in self._withdrawals
 
+    def is_loading_on(self, generation: str) -> bool:
+        """Whether replicas start there that may not have their place yet."""
+        states = (found.state for key, found in self._known.items() if key[2] == generation)
+        return DeploymentState.LOADING in states
+
     async def learn_shares(self) -> None:
         """Ask what replicas hold of a GPU, once: also of those of an earlier controller."""
         unknown = {
@@ -150,7 +155,10 @@ class Deployments:
     def makes_room(self, key: DeploymentKey, waiting: DeploymentKey) -> bool:
         """Whether another deployment has had no room for a while, and has it in place of this."""
         found = self._known.get(waiting)
-        if found is None or key not in found.unplaced.gives_way:
+        # What failed needs more than room.
+        if found is None or found.state is not DeploymentState.LOADING:
+            return False
+        if key not in found.unplaced.gives_way:
             return False
         return self._clock() - found.unplaced_since_s >= _UNPLACED_AFTER_S
 

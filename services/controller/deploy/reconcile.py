@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
@@ -70,6 +70,8 @@ class ReconcileLoop:
         self._state = state
         self._replicas = replicas
         self._replica_args = replica_args
+        # On GPUs without room for the share that they need by now.
+        self._cramped: set[DeploymentKey] = set()
         self._resync_s = resync_s
         self._withdraw_after_s = withdraw_after_s
         self._clock = clock
@@ -182,19 +184,52 @@ class ReconcileLoop:
         shares = await asyncio.to_thread(self._shares.of, observed.wanted(), pools)
         if shares:
             await self.deployments.learn_shares()
+        outgrown = await self._outgrown(shares)
         for version in observed.wanted():
             for generation in generations:
                 key = DeploymentKey(version.name, version.version, generation)
-                self._deploy_if_missing(key, version, shares.get(key))
+                # One at a time: what starts may take the room of the next.
+                has_room = key in outgrown and not self.deployments.is_loading_on(generation)
+                self._deploy_if_missing(key, version, shares.get(key), is_outgrown=has_room)
         for key in self.deployments.all():
             if self._may_go(key, observed, generations):
                 self.deployments.withdraw(key)
 
+    async def _outgrown(self, shares: Mapping[DeploymentKey, GpuShare]) -> set[DeploymentKey]:
+        """Those that need more of a GPU than they hold, and have room for it beside themselves.
+
+        Without room the new replicas would wait, and none would come for one that ends meanwhile.
+        """
+        wanted = {
+            key: share.asked
+            for key, share in shares.items()
+            if self.deployments.is_outgrown(key, share.needed)
+        }
+        if not wanted:
+            self._cramped.clear()
+            return set()
+        try:
+            free = await self._threads.ask(self._replicas.free_gpus)
+        except Exception as error:
+            logger.warning("what GPUs have free is unknown: %r", error)
+            return set()
+        found = {key for key, asked in wanted.items() if free.get(key.generation, 0.0) >= asked}
+        cramped = wanted.keys() - found
+        for key in cramped - self._cramped:
+            message = "%s version %d on %s: by its proofs it needs more of a GPU; no %g of one free"
+            logger.warning(message, *key, wanted[key])
+        self._cramped = cramped
+        return found
+
     def _deploy_if_missing(
-        self, key: DeploymentKey, version: ModelVersion, share: GpuShare | None
+        self,
+        key: DeploymentKey,
+        version: ModelVersion,
+        share: GpuShare | None,
+        *,
+        is_outgrown: bool,
     ) -> None:
         num_attached = self._state.num_attached(*key)
-        is_outgrown = share is not None and self.deployments.is_outgrown(key, share.needed)
         if share and is_outgrown:
             message = "%s version %d on %s: by its proofs it needs more of a GPU; it gets %g of one"
             logger.warning(message, *key, share.asked)

@@ -99,8 +99,9 @@ class RoutingTable:
             and self.view.is_served(model, number)
             and known[number].state != "UNAVAILABLE"
         )
-        served = {number for name, number in self.were_ready if name == model}
-        return max(found, key=lambda number: (str(number) in served, number), default=None)
+        # No pass over all models' keys: everything that waits asks at each change of the table.
+        served = self.were_ready
+        return max(found, key=lambda n: ((model, str(n)) in served, n), default=None)
 
     def is_every_model_ready(self) -> bool:
         """Whether there is a model, and each one that is not unloaded can be asked."""

@@ -42,6 +42,10 @@ class PlacedByRayService:
         """None: the RayService has them in its serveConfigV2."""
         return {}
 
+    def free_gpus(self) -> dict[str, float]:
+        """None: what has room is the RayService's business."""
+        return {}
+
     def remove(self, key: DeploymentKey) -> None:
         """Nothing: the RayService's next serveConfigV2 leaves it out."""
 

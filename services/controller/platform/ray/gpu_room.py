@@ -1,10 +1,10 @@
 """Which GPUs have room for a replica, which deployments hold them, and which could give way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from services.contracts.hardware.node_class import NodeClass
+from services.contracts.hardware.node_class import GENERATION_LABEL, NodeClass
 from services.controller.interfaces import DeploymentKey
 
 # Ray counts in steps of 0.0001; sums of shares here are off by less.
@@ -70,6 +70,24 @@ class Holder:
         return f"{self.key.name} version {self.key.version}: {held}"
 
 
+def most_free_gpus(
+    nodes: Iterable[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """The most that a node of each generation has free, of all its GPUs together.
+
+    Args:
+        nodes: as `ray.nodes()` gives them.
+        free: unused resources of each node, by its id.
+    """
+    most: dict[str, float] = {}
+    for node in nodes:
+        generation = (node.get("Labels") or {}).get(GENERATION_LABEL)
+        if node["Alive"] and generation:
+            here = free.get(node["NodeID"], {}).get("GPU", 0.0)
+            most[generation] = max(most.get(generation, 0.0), here)
+    return most
+
+
 def memory_words(share: float, memory_gib: int) -> str:
     """A share of a GPU as the memory that it stands for, or as it is where that is unknown."""
     return f"{share * memory_gib:.1f} GiB" if memory_gib else f"{share:g} GPU"
@@ -101,7 +119,7 @@ def gives_way(
     """Other versions of the same model that hold the place which a replica of `key` would have.
 
     None does where models that are nowhere yet wait as well, and would take the place: better
-    an old version serves than none.
+    an old version serves than none. With the one that holds it go those that wait for it too.
 
     Args:
         key: of the deployment that has no room.
@@ -116,9 +134,16 @@ def gives_way(
         taken = sum(other for other in waiting if node.would_have_room(other, freed))
         return node.would_have_room(share + taken, freed)
 
-    return tuple(
+    def freed(holder: Holder, node: GpuNode) -> float:
+        # Of several GPUs, each may have one of its replicas.
+        return holder.share * (holder.nodes.count(node.node_id) if node.num_gpus <= 1 else 1)
+
+    others = [each for each in holders if each.key.name == key.name and each.key != key]
+    ways = [
         holder.key
-        for holder in holders
-        if holder.key.name == key.name and holder.key != key
-        if any(node.node_id in holder.nodes and would_do(node, holder.share) for node in nodes)
-    )
+        for holder in others
+        if any(n.node_id in holder.nodes and would_do(n, freed(holder, n)) for n in nodes)
+    ]
+    # One that waits itself would take the place.
+    waits = [holder.key for holder in others if not holder.nodes]
+    return (*ways, *waits) if ways else ()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey, Unplaced
-from services.controller.platform.ray.gpu_room import Holder
+from services.controller.platform.ray.gpu_room import Holder, most_free_gpus
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
 from services.controller.settings import ADDRESS_ON_INPUT
 
@@ -145,6 +145,13 @@ class RayServeFleet:
     def gpu_shares(self) -> dict[DeploymentKey, float]:
         """What Serve asks Ray for, for each replica of its applications."""
         return {key: _gpu_share(found) for key, found in _deployments().items()}
+
+    def free_gpus(self) -> dict[str, float]:
+        """The most that a node of each generation has free, of all its GPUs together."""
+        import ray
+        from ray._private.state import available_resources_per_node
+
+        return most_free_gpus(ray.nodes(), available_resources_per_node())
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""

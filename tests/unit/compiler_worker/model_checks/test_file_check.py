@@ -1,5 +1,6 @@
 """Masters that compute something else than the file that they were made of."""
 
+import weakref
 from pathlib import Path
 
 import onnx
@@ -7,6 +8,7 @@ import pytest
 from onnx import parser
 
 from compiler_worker.model_checks.file_check import check_file
+from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidModelError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord
@@ -54,3 +56,18 @@ def test_what_a_pass_changed_is_refused(
 
 def test_a_file_that_onnxruntime_does_not_run_is_left_to_the_proof(tmp_path: Path) -> None:
     checked(tmp_path, GRAPH.replace('"" : 20', '"" : 99'))
+
+
+def test_a_large_model_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[weakref.ref[OrtModel]] = []
+    original = OrtModel.open
+
+    def watched(path: Path, master: MasterRecord) -> OrtModel:
+        assert not any(known() for known in opened)
+        model = original(path, master)
+        opened.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(OrtModel, "open", watched)
+    checked(tmp_path, GRAPH)
+    assert len(opened) == 2

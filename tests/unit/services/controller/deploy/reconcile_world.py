@@ -28,6 +28,7 @@ class FakeFleet:
         starting: versions that never get ready.
         no_room, gives_way: why replicas are placed nowhere, and what would make room.
         shares: of GPUs, as Serve has them.
+        free: of a GPU, on each generation.
         broken: raised by the next question for metrics addresses.
     """
 
@@ -45,6 +46,7 @@ class FakeFleet:
         self.no_room = ""
         self.gives_way: tuple[DeploymentKey, ...] = ()
         self.shares: dict[DeploymentKey, float] = {}
+        self.free = 1.0
 
     def start(self) -> None:
         """Nothing to start."""
@@ -72,6 +74,9 @@ class FakeFleet:
 
     def gpu_shares(self) -> dict[DeploymentKey, float]:
         return {key: self.shares.get(key, 0.0) for key in self.present}
+
+    def free_gpus(self) -> dict[str, float]:
+        return {OLD: self.free, NEW: self.free}
 
     def remove(self, key: DeploymentKey) -> None:
         if self.removal_fault:
@@ -145,6 +150,13 @@ async def until(state: FleetState, wanted: dict[int, str]) -> None:
     async with asyncio.timeout(LIMIT_S):
         async for _ in state.watch():
             if {m.version: m.state for m in state.models()} == wanted:
+                return
+
+
+async def until_all_are(state: FleetState, wanted: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        async for _ in state.watch():
+            if all(model.state == wanted for model in state.models()):
                 return
 
 

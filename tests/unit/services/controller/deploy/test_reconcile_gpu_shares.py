@@ -19,6 +19,7 @@ from tests.unit.services.controller.deploy.reconcile_world import (
     add,
     ready,
     until,
+    until_all_are,
     until_model,
 )
 
@@ -107,6 +108,41 @@ async def test_another_controller_leaves_a_share_that_does_alone(registry: Regis
     assert world.asked[1:] == [(KEY, 0.06)]
 
 
+async def test_a_larger_share_waits_for_room_and_what_serves_goes_on(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(registry)
+    master = add(registry, "a").master.digest
+    await world.sync(1)
+    world.prove(master, 2)
+    world.fake.free = 0.05
+    for _ in range(3):
+        await world.sync(1)
+    assert world.asked == [(KEY, ESTIMATED)]
+    assert caplog.text.count("no 0.06 of one free") == 1
+    world.fake.free = 0.06
+    await world.sync(1)
+    assert world.asked[1:] == [(KEY, 0.06)]
+
+
+async def test_replicas_with_larger_shares_start_one_after_the_other(registry: Registry) -> None:
+    world = World(registry)
+    masters = [add(registry, each, each).master.digest for each in ("a", "b")]
+    await world.loop.reconcile()
+    await until_all_are(world.state, "READY")
+    for master in masters:
+        world.prove(master, 2)
+    world.fake.starting = {("a", 1), ("b", 1)}
+    for _ in range(2):
+        await world.loop.reconcile()
+    assert sorted(model.state for model in world.state.models()) == ["LOADING", "READY"]
+    world.fake.starting.clear()
+    await until_all_are(world.state, "READY")
+    await world.loop.reconcile()
+    await until_all_are(world.state, "READY")
+    assert sorted(key.name for key, _ in world.asked[2:]) == ["a", "b"]
+
+
 @pytest.mark.parametrize("held", [0.0, 1.0])
 async def test_a_simulation_and_a_whole_gpu_never_need_more(
     registry: Registry, held: float
@@ -184,6 +220,17 @@ async def test_on_a_full_gpu_the_old_version_makes_room_for_the_new_one(
     world.fake.starting.clear()
     await world.sync(2)
     assert [key for key, _ in world.asked] == [KEY, NEXT]
+
+
+async def test_an_old_version_makes_no_room_for_one_that_failed(registry: Registry) -> None:
+    world = World(registry)
+    await _full(world, gives_way=(KEY,))
+    world.fake.fault = "its weights are broken"
+    await until(world.state, {1: "READY", 2: "UNAVAILABLE"})
+    world.now_s += 12.0
+    await world.loop.reconcile()
+    await world.loop.deployments.withdrawn()
+    assert world.fake.removed == []
 
 
 async def test_an_old_version_stays_where_that_would_make_no_room(registry: Registry) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -165,3 +165,15 @@ def test_the_next_version_is_waited_for_in_the_place_of_the_one_before(
     second = routing_table(new_view(new_model(version=2)), [], former=both)
     assert (second.returning("minilm", ""), second.returning("minilm", "1")) == (2, None)
     assert routing_table(new_view(), [], former=second).returning("minilm", "") is None
+
+
+def test_what_waits_asks_without_a_pass_over_all_models(
+    new_model: NewModel, new_endpoint: NewEndpoint, new_view: NewView
+) -> None:
+    class Unlisted(set[tuple[str, str]]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("it is asked for each request at each change")
+
+    table = routing_table(new_view(new_model(), new_model(version=2)), [new_endpoint()])
+    asked = replace(table, were_ready=Unlisted({("minilm", ""), ("minilm", "1")}))
+    assert asked.returning("minilm", "") == 1

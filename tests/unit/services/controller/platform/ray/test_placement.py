@@ -6,7 +6,7 @@ import pytest
 
 from services.contracts.hardware.node_class import GENERATION_LABEL, PREFIX
 from services.controller.interfaces import DeploymentKey, Unplaced
-from services.controller.platform.ray.gpu_room import Holder
+from services.controller.platform.ray.gpu_room import Holder, most_free_gpus
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
 
 GENERATION = "cuda-sm90"
@@ -145,6 +145,27 @@ def test_an_older_version_gives_way_where_that_makes_room(
 ) -> None:
     found = wants(0.5, [node("n")], [free], *held, holder("m", 2, 0.5))
     assert found.gives_way == ((DeploymentKey("m", 1, GENERATION),) if does else ())
+
+
+@pytest.mark.parametrize(("num_gpus", "does"), [(1, True), (2, False)])
+def test_an_older_version_gives_way_with_all_its_replicas_on_a_gpu(
+    num_gpus: int, does: bool
+) -> None:
+    held = holder("m", 1, 0.3, "n", "n", "n")
+    assert bool(wants(0.9, [node("n", num_gpus=num_gpus)], [0.1], held).gives_way) is does
+
+
+def test_a_version_that_waits_itself_gives_way_with_the_one_that_has_the_place() -> None:
+    held = holder("m", 1, 0.5, "n"), holder("m", 3, 0.4)
+    found = wants(0.5, [node("n")], [0.1], *held, holder("m", 2, 0.5))
+    assert found.gives_way == tuple(each.key for each in held)
+    assert wants(0.5, [node("n")], [0.1], held[1], holder("m", 2, 0.5)).gives_way == ()
+
+
+def test_the_most_that_a_node_of_each_generation_has_free() -> None:
+    nodes = [node("a"), node("b"), node("c", is_alive=False), node("d", "cuda-sm80")]
+    free = {"id of a": {"GPU": 0.2}, "id of b": {"GPU": 0.4}, "id of c": {"GPU": 1.0}}
+    assert most_free_gpus(nodes, free) == {GENERATION: 0.4, "cuda-sm80": 0.0}
 
 
 def test_without_any_node_it_says_so() -> None:
