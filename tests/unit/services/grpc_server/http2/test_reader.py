@@ -2,6 +2,7 @@
 
 import pytest
 
+from services.grpc_server.headers.header_fragments import HeaderFragments
 from services.grpc_server.http2.flood import FloodGuard
 from services.grpc_server.http2.frames import PING, ErrorCode, Http2ConnectionError, frame
 from services.grpc_server.http2.reader import FrameReader, new_read_buffer
@@ -21,6 +22,7 @@ class Frames:
         self.now_s, self.frame_s = 100.0, frame_s
         self.seen: list[int] = []
         self.guard = FloodGuard(BURST, 0)
+        self.header_fragments = HeaderFragments(lambda *_: None)
         self.reader = FrameReader(self, new_read_buffer(), self.guard, lambda: self.now_s)
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
