@@ -112,7 +112,9 @@ def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
 def next_steps() -> Iterator[str]:
     """What a person may do now."""
     smelt = _program()
-    yield f"Ask it: {smelt} infer {MODEL}, which shows its inputs; README has a client in Python."
+    # "hello world"
+    ids = "--input 'input_ids=[[101, 7592, 2088, 102]]'"
+    yield f"Ask it: {smelt} infer {MODEL} {ids} --input 'attention_mask=[[1, 1, 1, 1]]'"
     yield f"Add your own model: {smelt} models add NAME FILE.onnx"
     yield f"Look at it: {smelt} why {MODEL}; with Prometheus: make run ARGS=--observe"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.demo.minilm import tokenise
 from services.cli.demo.run import Answer
 from services.cli.demo.words import (
     answers_words,
@@ -18,6 +19,7 @@ from services.cli.demo.words import (
     served_precision,
     serving_words,
 )
+from services.cli.requests.infer import read_inputs
 from services.contracts.events import Event, EventKind
 from services.contracts.selection.speed_gate import TIMED_LATER
 from services.contracts.text.text_table import Table
@@ -169,10 +171,13 @@ def test_answers_are_counted_and_those_that_are_off_are_shown() -> None:
 
 def test_the_next_steps_are_commands() -> None:
     commands, text = all_commands(), "\n".join(next_steps())
-    typed = [shlex.split(line) for line in re.findall(r"(?<![\w.])smelt ([a-z][^,;\n]*)", text)]
+    typed = [shlex.split(line) for line in re.findall(r"(?<![\w.])smelt ([a-z][^;\n]*)", text)]
     # `make run` is `smelt up --demo` with more options.
     typed += [["up", "--demo", *args.split()] for args in re.findall(r"make run ARGS=(\S+)", text)]
     names = [" ".join(words[: 1 + (" ".join(words[:2]) in commands)]) for words in typed]
     assert names == ["infer", "models add", "why", "up"]
     for name, words in zip(names, typed, strict=True):
         commands[name].make_context(name, words[len(name.split()) :])
+    given = read_inputs(typed[0][3::2])
+    ids, mask = given.values()
+    assert (list(given), ids.shape, mask.shape) == (list(tokenise(("hi",))), (1, 4), (1, 4))
