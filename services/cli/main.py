@@ -62,7 +62,7 @@ def smelt(
         ),
     ] = False,
 ) -> None:
-    """One ONNX master per model, one proven engine per GPU generation."""
+    """Compile ONNX models for each GPU or CPU, check the results, serve the fastest that passes."""
 
 
 @app.command(epilog="Example: smelt up --detach")
@@ -223,8 +223,8 @@ def infer(
         list[str] | None,
         typer.Option(
             "--input",
-            help="NAME=@FILE.npy, strings as NAME=@FILE.json or NAME='[\"a\"]'; repeat for each. "
-            "Without any, the model's inputs are shown.",
+            help="NAME=@FILE.npy, or JSON: NAME=@FILE.json, NAME='[[1, 2]]', NAME='[\"a\"]'; "
+            "repeat for each. Without any, the model's inputs are shown.",
         ),
     ] = None,
     version: Annotated[str, typer.Option(help="Model version; empty is the newest.")] = "",

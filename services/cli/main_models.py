@@ -7,7 +7,11 @@ import typer
 
 from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
-models_app = typer.Typer(no_args_is_help=True, help="Models and their versions.")
+models_app = typer.Typer(
+    no_args_is_help=True,
+    help="Models and their versions.",
+    epilog="Example: smelt models add ranker ranker.onnx",
+)
 
 
 @models_app.command(

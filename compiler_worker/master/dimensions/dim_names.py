@@ -28,6 +28,7 @@ _NUMBERED = re.compile(
 _OPERAND = re.compile(r"[^\s()*/,+-]+")
 _EQUAL = "equal at each of these, as ONNX Runtime failed wherever they were tried apart"
 _APART = "of its own size, as ONNX Runtime computes different ones"
+_PLACE = "a name by its place alone; what has one symbol in the file is equal"
 _UNKNOWN = "not known to be equal to another: ONNX Runtime computed neither way"
 
 
@@ -113,7 +114,7 @@ class _Naming:
                     label = label_of(spec.name, axis)
                     name = usual.get(axis, "")
                     is_free = name and name not in dynamic_dims(self.specs)
-                    self._settle(str(dim), name if is_free else label, "as the file has it")
+                    self._settle(str(dim), name if is_free else label, _PLACE)
 
     def _usual_names(self, spec: TensorSpec) -> dict[int, str]:
         """Sides of pictures; axis 1 of ids and of vectors where there is one such dimension."""

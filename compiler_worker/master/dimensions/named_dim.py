@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+# Said once for all of a model.
+OTHERWISE = (
+    "to call dimensions otherwise, or to tie or part them, name them in the file "
+    "(torch.onnx.export: dynamic_shapes)"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDim:
@@ -18,9 +24,5 @@ class NamedDim:
 
     @property
     def words(self) -> str:
-        """What it is, why, and what to do to have it otherwise, in one line."""
-        return (
-            f"took '{self.name}' for {', '.join(self.places)}, unnamed in the file: {self.basis}; "
-            "to call it otherwise, or to tie or part dimensions, name them in the file "
-            "(torch.onnx.export: dynamic_shapes)"
-        )
+        """What it is, and why."""
+        return f"took '{self.name}' for {', '.join(self.places)}, unnamed in the file: {self.basis}"

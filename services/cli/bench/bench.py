@@ -28,7 +28,8 @@ from services.cli.requests.gateway_client import (
     gateway_aio_channel,
     gateway_error,
 )
-from services.cli.requests.infer import CHANNEL_OPTIONS, INFERENCE, read_inputs
+from services.cli.requests.infer import CHANNEL_OPTIONS, INFERENCE, read_inputs, typed_names
+from services.cli.requests.json_values import typed_arrays
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError, SmeltError
 from services.contracts.selection.selection import reason_words
@@ -153,7 +154,8 @@ def _requests(
     if options.inputs:
         if options.sizes:
             raise InvalidRequestError("--sizes is for drawn inputs: leave it out with --input")
-        arrays = read_inputs(options.inputs)
+        of = {i.name: pb.DataType.Name(i.data_type).removeprefix("TYPE_") for i in config.input}
+        arrays = typed_arrays(read_inputs(options.inputs), typed_names(options.inputs), of)
         # Of a model that is batched the first dimension of each input is the rows.
         first = next(iter(arrays.values())).shape[:1] if config.max_batch_size else ()
         rows = first[0] if first else 1

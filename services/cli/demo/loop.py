@@ -6,7 +6,13 @@ from typing import Any
 
 from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
-from services.cli.demo.words import best_digest, event_words, served_digest, serving_words
+from services.cli.demo.words import (
+    best_digest,
+    done_words,
+    event_words,
+    served_digest,
+    serving_words,
+)
 from services.cli.settings import CliSettings
 from services.cli.why.why import explained_cases
 from services.contracts.events import EventKind, EventPosition
@@ -78,17 +84,22 @@ class DemoLoop:
         """
         while True:
             self._lines.figures(self._traffic.counts().words)
-            position = self._show_events(position)
+            # After the fleet, which plans before it proves: what an event counts is planned.
             snapshot = self._look()
+            position = self._show_events(position, snapshot)
             self._show_serving(snapshot)
             if cases := self._end(snapshot):
                 return cases
             time.sleep(_PERIOD_S)  # the store, which has the events, sends no notifications
 
-    def _show_events(self, position: EventPosition) -> EventPosition:
+    def _show_events(self, position: EventPosition, snapshot: fleet.FleetSnapshot) -> EventPosition:
         for reached, event in self._registry.events_after(position):
             position = reached
-            if event.model == self._version.name and (words := event_words(event)):
+            if event.model != self._version.name:
+                continue
+            is_proof = event.kind in (EventKind.PROOF_PASSED, EventKind.PROOF_FAILED)
+            done = done_words(self._cases(snapshot)) if is_proof else ""
+            if words := event_words(event, done):
                 self._lines.event(words)
         return position
 

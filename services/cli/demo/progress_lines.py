@@ -69,4 +69,15 @@ class ProgressLines:
     def waiting(self, words: str) -> None:
         """What is awaited, for a terminal alone: in a log the event at its end is enough."""
         if self._status:
-            self._status.update(Text(words))
+            self._status.update(_Since(words, self._started_at))
+
+
+class _Since:
+    """Words behind the seconds since the start, as they are whenever the line is drawn."""
+
+    def __init__(self, words: str, started_at: float) -> None:
+        self._words = words
+        self._started_at = started_at
+
+    def __rich__(self) -> Text:
+        return Text(f"[{time.time() - self._started_at:6.1f} s] {self._words}")

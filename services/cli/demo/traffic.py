@@ -36,12 +36,13 @@ class Counts:
     @property
     def words(self) -> str:
         """For one line."""
-        counted = f"{self.num_requests} requests, {self.num_failed} failed"
+        noun = "request" if self.num_requests == 1 else "requests"
+        counted = f"{self.num_requests} {noun}, {self.num_failed} failed"
         if self.first_p50_s is None or self.p50_s is None:
             return counted
         first = milliseconds(self.first_p50_s)
         now = milliseconds(self.p50_s)
-        return f"{counted}, p50 {first} at the start, {now} now"
+        return f"{counted}, median {first} at the start, {now} now"
 
 
 class DemoTraffic:

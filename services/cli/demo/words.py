@@ -11,10 +11,11 @@ from services.cli.output.show import times
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import Precision
 from services.contracts.selection.selection import reason_words
+from services.contracts.selection.speed_gate import TIMED_LATER
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_ratio
+from services.controller.build.key_status import KeyState
 
-_SHORT = 12
 # What else is recorded is of no interest here, or shows in what serves.
 _WORDS = {
     EventKind.BUILD_STARTED: "the fleet builds engines meanwhile",
@@ -26,19 +27,40 @@ _WORDS = {
     EventKind.ENGINES_COMPARED: "timed together",
     EventKind.REPLICA_LOST: "replica lost",
 }
+_ENDS_PROOF = (EventKind.PROOF_PASSED, EventKind.PROOF_FAILED)
 _ENGINES = ("engine", "precision", "proof", "x fallback", "x eager", "place")
+_LEGEND = (
+    "proof: whether answers are close enough to those of the model in float64",
+    "x fallback: speed over that of the fallback, which serves without an engine",
+    "x eager: speed over that of PyTorch without compilation",
+)
 
 
-def event_words(event: Event) -> str:
-    """One line of an event; "" for one that the demo does not show."""
-    return f"{_WORDS[event.kind]}: {event.why}" if event.kind in _WORDS else ""
+def event_words(event: Event, done: str = "") -> str:
+    """One line of an event; "" for one that the demo does not show.
+
+    Args:
+        event: of the demo's model.
+        done: how many of its engines are built, for the end of a proof.
+    """
+    if event.kind not in _WORDS:
+        return ""
+    count = f" ({done})" if done and event.kind in _ENDS_PROOF else ""
+    return f"{_WORDS[event.kind]}{count}" + (f": {why}" if (why := _brief(event)) else "")
 
 
 def serving_words(served: Event) -> str:
     """What answers requests."""
     if served.kind is EventKind.ENGINE_SERVING:
-        return f"engine {served.why} {served.key[:_SHORT]}"
-    return f"the fallback, as {served.why}"
+        return f"engine {served.why}"
+    return f"the fallback (ONNX Runtime or PyTorch), as {served.why}"
+
+
+def done_words(cases: Sequence[dict[str, Any]]) -> str:
+    """How many engines are proven, refused or given up; "" before there is a plan."""
+    standings = [key["standing"] for case in cases for key in case["planned"]]
+    num_done = sum(not KeyState(standing).is_open for standing in standings)
+    return f"{num_done} of {len(standings)}" if standings else ""
 
 
 def answers_words(answers: Sequence[Answer]) -> Iterator[str]:
@@ -70,16 +92,29 @@ def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
     fallback = ("fallback", "fp32", "-", times(1.0), "-", "" if served else "serves")
     yield Table(f"Engines of {MODEL} for {case['generation']}", _ENGINES, [*rows, fallback])
     serving = next((key for key in case["planned"] if key["digest"] == served), None)
+    yield from (f"  {line}" for line in _LEGEND)
+    if any("?" in row for row in rows):
+        yield "  ?: not measurable, as other work takes the processors"
     yield _serves_words(case, serving)
     if case["decided_by"]:
-        yield f"The order is by engines {case['decided_by']}."
-    yield from (f"{_name(key)}: {key['reason']}" for key in case["planned"] if key["reason"])
+        yield f"Order and speeds: {case['decided_by']}."
+    reasons = [(key, key["reason"].partition(TIMED_LATER)) for key in case["planned"]]
+    yield from (f"{_name(key)}: {reason}" for key, (reason, _, _) in reasons if reason)
+    if any(later for _, (_, later, _) in reasons):
+        yield f"What was not measurable is timed again later; at once: {_program()} build {MODEL}"
+    # A kind that builds nothing here is for other hardware.
+    kinds = {key["kind"] for key in case["planned"]}
+    for skipped in case["skipped"]:
+        if skipped["kind"] in kinds:
+            yield f"{_name(skipped)}: not built: {skipped['reason']}"
 
 
 def next_steps() -> Iterator[str]:
     """What a person may do now."""
     smelt = _program()
-    yield f"Ask it: {smelt} infer {MODEL}, which shows its inputs; README has a client in Python."
+    # "hello world"
+    ids = "--input 'input_ids=[[101, 7592, 2088, 102]]'"
+    yield f"Ask it: {smelt} infer {MODEL} {ids} --input 'attention_mask=[[1, 1, 1, 1]]'"
     yield f"Add your own model: {smelt} models add NAME FILE.onnx"
     yield f"Look at it: {smelt} why {MODEL}; with Prometheus: make run ARGS=--observe"
 
@@ -100,6 +135,15 @@ def served_precision(case: dict[str, Any]) -> str:
 def best_digest(case: dict[str, Any]) -> str:
     """Digest of the engine that should serve; "" for the fallback."""
     return next((str(key["digest"]) for key in case["planned"] if key["rank"] == 1), "")
+
+
+def _brief(event: Event) -> str:
+    """What the table at the end does not say as well."""
+    if event.kind is EventKind.BUILD_STARTED:
+        return ""
+    if event.kind is EventKind.ENGINES_COMPARED:
+        return event.why.partition("; ")[0]
+    return event.why.partition(TIMED_LATER)[0]
 
 
 def _row(key: dict[str, Any], served: str) -> tuple[str, ...]:

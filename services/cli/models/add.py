@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from compiler_worker.inputs.integer_draws import undescribed
+from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
@@ -195,7 +196,8 @@ def _publish(
         shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
         if isinstance(source, OnnxFile):
             check_file(source.path, *master, shapes.recipe, shapes.buckets)
-        for remark in (*(dim.words for dim in opened.named_dims), *shapes.remarks):
+        otherwise = [OTHERWISE] if opened.named_dims else []
+        for remark in (*(d.words for d in opened.named_dims), *otherwise, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)

@@ -1,7 +1,6 @@
 """`smelt infer`: one KServe v2 request from .npy files, or from strings as JSON."""
 
 import io
-import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_flee
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
+from services.cli.requests.json_values import array_from_json, typed_arrays
 from services.cli.requests.needed_inputs import needed_inputs_words
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
+from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     Array,
@@ -61,14 +61,20 @@ def run_infer(
         NotReadyError: no gateway answers.
         SmeltError: the gateway's answer, in the class that its status means.
     """
-    request = request_from_arrays(name, version, read_inputs(inputs))
+    arrays = read_inputs(inputs)
+    # A .npy file has a datatype; what is typed as JSON gets the model's.
+    typed = typed_names(inputs)
     running = None if address else require_fleet(settings.run_dir)
     target = running.grpc_address if running else address
     metadata = tuple(bearer_metadata(settings).items())
     with gateway_channel(settings, target, CHANNEL_OPTIONS) as channel:
         try:
-            if not inputs:
-                _refuse_if_inputs_are_needed(channel, name, version, address, metadata)
+            if not inputs or typed:
+                model = _described(channel, name, version, metadata)
+                datatypes = {each.name: each.datatype for each in model.inputs}
+                arrays = typed_arrays(arrays, typed, datatypes)
+                _refuse_if_inputs_are_needed(model, inputs, version, address)
+            request = request_from_arrays(name, version, arrays)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
             hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
@@ -85,17 +91,23 @@ def run_infer(
     show(answer_document(response, outputs), text, as_json=as_json)
 
 
-def _refuse_if_inputs_are_needed(
-    channel: grpc.Channel, name: str, version: str, address: str, metadata: Metadata
-) -> None:
+def _described(
+    channel: grpc.Channel, name: str, version: str, metadata: Metadata
+) -> pb.ModelMetadataResponse:
+    ask: grpc.UnaryUnaryMultiCallable[pb.ModelMetadataRequest, pb.ModelMetadataResponse]
     ask = channel.unary_unary(
         f"{INFERENCE}/ModelMetadata",
         request_serializer=pb.ModelMetadataRequest.SerializeToString,
         response_deserializer=pb.ModelMetadataResponse.FromString,
     )
     request = pb.ModelMetadataRequest(name=name, version=version)
-    model = ask(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
-    if model.inputs:
+    return ask(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
+
+
+def _refuse_if_inputs_are_needed(
+    model: pb.ModelMetadataResponse, inputs: list[str], version: str, address: str
+) -> None:
+    if model.inputs and not inputs:
         given = {"--version": version, "--address": address}
         options = [word for option, text in given.items() if text for word in (option, text)]
         raise InvalidRequestError(needed_inputs_words(model, options))
@@ -149,15 +161,21 @@ def read_inputs(texts: list[str]) -> dict[str, Array]:
     return arrays
 
 
+def typed_names(texts: list[str]) -> list[str]:
+    """Names of the inputs whose numbers are JSON, which has no datatypes."""
+    parts = [text.partition("=") for text in texts]
+    return [name for name, _, value in parts if value.startswith("[") or value.endswith(".json")]
+
+
 def _read_input(text: str) -> tuple[str, Array]:
     name, is_given, value = text.partition("=")
     if not is_given or not value.startswith(("@", "[")):
         raise InvalidRequestError(
-            f"--input '{text}': expected NAME=@FILE.npy, or strings as NAME=@FILE.json or "
-            'NAME=\'["one", "two"]\''
+            f"--input '{text}': expected NAME=@FILE.npy, or JSON as NAME=@FILE.json, "
+            "NAME='[[1, 2]]' or NAME='[\"one\", \"two\"]'"
         )
     try:
-        array = _array(Path(value[1:])) if value.startswith("@") else _strings(value)
+        array = _array(Path(value[1:])) if value.startswith("@") else array_from_json(value)
         return name, strings_from_array(array)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"--input {name}: {error}") from error
@@ -168,28 +186,13 @@ def _array(path: Path) -> Array:
     try:
         data = path.read_bytes()
         if is_json:
-            return _strings(data.decode())
+            return array_from_json(data.decode())
         array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         kind = "JSON" if is_json else ".npy"
         raise InvalidRequestError(f"{path} is no {kind} file: {error}") from error
-    return array
-
-
-def _strings(text: str) -> Array:
-    """Strings from a JSON list, or lists of lists of one length; numbers have no datatype there."""
-    try:
-        # As objects: numpy's text would end at the last character that is not 0.
-        array: Array = np.array(json.loads(text), dtype=STRING_DTYPE)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"expected a JSON list of strings: {error}") from error
-    if not array.ndim or not all(isinstance(each, str) for each in array.ravel().tolist()):
-        raise InvalidRequestError(
-            "expected a JSON list of strings, or of lists of equal length of them; numbers "
-            "come from .npy files, which have a datatype"
-        )
     return array
 
 

@@ -26,8 +26,8 @@ def needed_inputs_words(model: pb.ModelMetadataResponse, options: Sequence[str])
     commands = [_saving_command(arrays)] if arrays else []
     commands.append(shlex.join(["smelt", "infer", model.name, *options, *given]))
     head = (
-        f"smelt infer {model.name}: give each input by --input NAME=@FILE.npy; the model has "
-        "(name, datatype, shape; -1 is any size):"
+        f"smelt infer {model.name}: give each input by --input NAME=@FILE.npy or as JSON, "
+        "NAME='[[1, 2]]'; the model has (name, datatype, shape; -1 is any size):"
     )
     return "\n  ".join((head, *lines, "for example:", *commands))
 

@@ -23,6 +23,8 @@ NOISE = 0.05
 # same, for an engine that is so much faster at the interval's worst end.
 _WILD = 4.0
 _CLEAR = 1.25
+# Follows the figures of an engine that could not be measured.
+TIMED_LATER = "; what serves now stays, and the fleet times them again later"
 
 
 class SpeedVerdict(StrEnum):
@@ -152,6 +154,5 @@ def rejection_reason(
     cause = "this machine is too busy to tell" if is_wild(timings) else "too close to tell"
     return (
         f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
-        f"{cause}; what serves now stays, and the fleet times them again later; at once: "
-        f"smelt build {model}"
+        f"{cause}{TIMED_LATER}; at once: smelt build {model}"
     )

@@ -87,7 +87,7 @@ def _found(
         return {}
     before = select(engines, run.device, version=version, runs=runs[:-1])
     words = (
-        f"{_best_words(now, run)}{_place_words(now, before)}",
+        f"{_best_words(now, engines, run)}{_place_words(now, before)}",
         _others_words(now, engines, run),
         run.words,
     )
@@ -95,14 +95,16 @@ def _found(
     return {"key": key, "why": "; ".join(filter(None, words))}
 
 
-def _best_words(now: Selection, run: JointRun) -> str:
+def _best_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
     if now.engine is None:
         # Sorted first: of equal ones every controller names the same.
         fastest = min(sorted(run.digests), key=run.mean_s)
+        name = next((_words(engine) for engine in engines if engine.digest == fastest), "engine")
+        subject = f"{name} {fastest[:_SHORT]}"
         speed = speed_words(run.timings(fastest))
         if now.fallback_reason is FallbackReason.NOT_MEASURABLE:
-            return f"not measurable here now: {fastest[:_SHORT]} is {speed}, and is timed again"
-        return f"the fallback is best: the fastest engine, {fastest[:_SHORT]}, is {speed}"
+            return f"not measurable here now: {subject} is {speed}, and is timed again"
+        return f"the fallback is best: the fastest engine, {subject}, is {speed}"
     timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()
     speed = speed_words(timed)
     best = now.engine.digest

@@ -14,6 +14,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
 from services.contracts.transport.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
+from services.pb import open_inference_v2_pb2 as pb
 from tests.certificates import Authority
 from tests.integration.gateway.conftest import Fleet
 
@@ -64,6 +65,17 @@ async def test_given_inputs_are_sent_and_their_figures_shown(
     assert asked == sum(cell["num_answered"] for cell in document["cells"]) + 1 + 3
     page = (tmp_path / "page.html").read_text()
     assert f"{document['cells'][1]['latency_ms']['p99']:.2f}</td>" in page
+
+
+async def test_numbers_that_are_typed_have_the_datatype_of_the_model(
+    echo_fleet: Fleet, tmp_path: Path
+) -> None:
+    given = {"inputs": ["x=[[1, 2, 3, 4.5]]"], "concurrency": "1"}
+    assert await bench(tmp_path, echo_fleet, **given) == 0
+    frames = [frame for replica in echo_fleet.replicas.values() for frame in replica.frames]
+    sent = [pb.ModelInferRequest.FromString(bytes(frame.request)) for frame in frames]
+    # Read from JSON as float64.
+    assert {request.inputs[0].datatype for request in sent} == {"FP32"}
 
 
 async def test_every_failure_is_counted_shown_and_fails_the_command(

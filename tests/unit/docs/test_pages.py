@@ -63,6 +63,21 @@ def test_the_readme_is_a_page() -> None:
     assert (ROOT / "README.md").stat().st_size <= 10 * 1024
 
 
+def test_the_readme_explains_the_terms_that_the_demo_prints() -> None:
+    terms = re.findall(r"^\| \*\*(.+?)\*\* ", (ROOT / "docs" / "glossary.md").read_text(), re.M)
+    printed = "\n".join(
+        node.value
+        for name in ("words", "demo", "traffic")
+        for node in ast.walk(ast.parse((ROOT / f"services/cli/demo/{name}.py").read_text()))
+        # Keys of documents have no spaces; docstrings end a line.
+        if isinstance(node, ast.Constant) and re.fullmatch(r".* .*", str(node.value))
+    )
+    used = [term for term in terms if re.search(rf"\b{term}s?\b", printed)]
+    assert {"fallback", "eager", "engine", "proof"} <= set(used)
+    explained = re.findall(r"\*\*(\w+)\*\*", prose(ROOT / "README.md"))
+    assert [term for term in used if term not in explained] == []
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = ROOT / "docs" / "README.md"
     listed = {(contents.parent / link.partition("#")[0]).resolve() for link in links(contents)}

@@ -20,6 +20,7 @@ from tests.reference.commands import all_commands
 from tests.unit.services.controller import build_world as world
 
 COMMANDS = all_commands()
+GROUPS = sorted({name.split()[0] for name in COMMANDS if " " in name})
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -33,6 +34,17 @@ def test_every_command_has_an_example_that_it_takes(name: str) -> None:
     # Help in a terminal of 80 columns shows it in one line, for copying.
     shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).output
     assert f"Example: {example}" in shown
+
+
+@pytest.mark.parametrize(
+    "group", ["", *sorted({name.split()[0] for name in COMMANDS if " " in name})]
+)
+def test_every_group_has_an_example_too(group: str) -> None:
+    shown = CliRunner().invoke(app, [*group.split(), "--help"], env={"COLUMNS": "80"}).output
+    words = shlex.split(shown.partition("Example: ")[2].splitlines()[0])
+    name = " ".join(words[1:3]) if group else words[1]
+    assert name.startswith(group)
+    COMMANDS[name].make_context(name, words[1 + len(name.split()) :])
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

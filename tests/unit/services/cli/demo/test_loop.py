@@ -1,6 +1,8 @@
 """The demo follows a fleet until nothing is left to be built: a real store, and a script for it."""
 
+import io
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,9 +96,9 @@ def test_it_ends_when_the_best_engine_serves(
     loop, (case,) = followed(tmp_path, registry, looks())
     printed = console.export_text()
     in_order = (
-        "first answer, by the fallback, as no engine of this model is published",
-        "proof passed: openvino fp32: 2.45 x the fallback",
-        f"requests are answered now by engine openvino fp32 {KEY.digest()[:12]}",
+        "first answer, by the fallback (ONNX Runtime or PyTorch), as no engine of this model is",
+        "proof passed (1 of 1): openvino fp32: 2.45 x the fallback",
+        "requests are answered now by engine openvino fp32",
     )
     places = [printed.index(words) for words in in_order]
     assert places == sorted(places)
@@ -177,6 +179,17 @@ def test_the_time_for_a_change_begins_anew_after_another_build(
     looks.append(fleet_of(digest=KEY.digest()))
     _, (case,) = followed(tmp_path, registry, iter(looks), clock=itertools.count(0, 30).__next__)
     assert case["replicas"][0]["engine_digest"] == KEY.digest()
+
+
+def test_a_terminal_shows_since_when_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(record=True, width=80, force_terminal=True, file=io.StringIO())
+    monkeypatch.setattr(progress_lines, "error_console", lambda: terminal)
+    with ProgressLines(is_quiet=False) as lines:
+        lines.waiting("exporting [the model]")
+        time.sleep(0.4)
+    # Drawn again as time goes by, although nothing new was said.
+    shown = re.findall(r"\[ *([\d.]+) s\] exporting \[the model\]", terminal.export_text())
+    assert len(set(shown)) > 1
 
 
 def test_a_log_has_the_figures_below_each_event_and_json_has_neither(console: Console) -> None:

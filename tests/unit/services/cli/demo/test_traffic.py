@@ -78,5 +78,6 @@ def count_for_ever(traffic: DemoTraffic) -> None:
 
 def test_the_line_has_the_first_answers_beside_the_newest() -> None:
     counts = Counts(num_requests=9, num_failed=0, first_p50_s=0.04, p50_s=0.004)
-    assert counts.words == "9 requests, 0 failed, p50 40 ms at the start, 4 ms now"
+    assert counts.words == "9 requests, 0 failed, median 40 ms at the start, 4 ms now"
+    assert Counts(num_requests=1).words == "1 request, 0 failed"
     assert Counts().words == "0 requests, 0 failed"

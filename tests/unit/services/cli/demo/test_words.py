@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from services.cli.demo.minilm import tokenise
 from services.cli.demo.run import Answer
 from services.cli.demo.words import (
     answers_words,
     best_digest,
+    done_words,
     event_words,
     next_steps,
     outcome_text,
@@ -17,7 +19,9 @@ from services.cli.demo.words import (
     served_precision,
     serving_words,
 )
+from services.cli.requests.infer import read_inputs
 from services.contracts.events import Event, EventKind
+from services.contracts.selection.speed_gate import TIMED_LATER
 from services.contracts.text.text_table import Table
 from tests.reference.commands import all_commands
 
@@ -44,15 +48,22 @@ def case(served: str, *keys: dict[str, Any], **changes: Any) -> dict[str, Any]:
     ready = {"state": "READY", "engine_digest": served, "fallback_reason": reason}
     fields: dict[str, Any] = {
         "generation": "cpu-x86_64-v3", "planned": list(keys), "replicas": [loading, ready],
-        "decided_by": "timed together on some day, 2 candidates",
+        "decided_by": "timed together on some day, 2 candidates", "skipped": [],
     }  # fmt: skip
     return fields | changes
 
 
 def lines(of: dict[str, Any]) -> tuple[Table, list[str]]:
+    """The table, and what follows the lines that explain its columns."""
     table, *text = outcome_text(of)
     assert isinstance(table, Table)
-    return table, [str(line) for line in text]
+    explained = [line for line in map(str, text) if line.startswith("  ")]
+    assert max(map(len, explained)) < 80
+    heads = [line.partition(":")[0].strip() for line in explained]
+    has_unknown = any("?" in row for row in table.rows)
+    assert heads == ["proof", "x fallback", "x eager", *(["?"] if has_unknown else [])]
+    assert set(heads) - {"?"} <= set(table.columns)
+    return table, [str(line) for line in text[len(explained) :]]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +80,29 @@ def test_an_event_is_one_line_or_none(kind: EventKind, words: str) -> None:
     assert event_words(Event(kind=kind, why="openvino bf16: 2.50 x the fallback")) == words
 
 
-def test_what_serves_is_named_with_its_digest_or_the_reason() -> None:
+def test_the_end_of_a_proof_says_which_of_how_many_and_nothing_twice() -> None:
+    keys = [key(FAST, "bf16"), key(SLOW, "fp32", standing="quarantined")]
+    done = done_words([case("", *keys, key("w" * 64, "fp32", standing="missing"))])
+    assert (done, done_words([case("")])) == ("2 of 3", "")
+    unclear = f"openvino fp32: 0.65 to 2.14 x the fallback's speed, too close{TIMED_LATER}; at once"
+    passed, started = EventKind.PROOF_PASSED, EventKind.BUILD_STARTED
+    words = event_words(Event(kind=passed, why=unclear), done)
+    assert (
+        words
+        == "proof passed (2 of 3): openvino fp32: 0.65 to 2.14 x the fallback's speed, too close"
+    )
+    assert "first" not in event_words(Event(kind=started, why="first build for these nodes"), done)
+    joint = Event(kind=EventKind.ENGINES_COMPARED, why="openvino bf16 is best; others; on some day")
+    assert event_words(joint, done) == "timed together: openvino bf16 is best"
+
+
+def test_what_serves_is_named_or_the_reason_for_the_fallback() -> None:
     engine = Event(kind=EventKind.ENGINE_SERVING, key=FAST, why="openvino bf16")
-    assert serving_words(engine) == f"engine openvino bf16 {FAST[:12]}"
+    assert serving_words(engine) == "engine openvino bf16"
     fallback = Event(kind=EventKind.FALLBACK_SERVING, why="no engine is faster")
-    assert serving_words(fallback) == "the fallback, as no engine is faster"
+    assert serving_words(fallback) == (
+        "the fallback (ONNX Runtime or PyTorch), as no engine is faster"
+    )
 
 
 def test_the_table_says_which_engine_serves_and_how_much_faster() -> None:
@@ -86,7 +115,7 @@ def test_the_table_says_which_engine_serves_and_how_much_faster() -> None:
     ]
     assert text == [
         "openvino bf16 serves: proven, 2.50 x the fallback's speed (2.25 to 2.75).",
-        "The order is by engines timed together on some day, 2 candidates.",
+        "Order and speeds: timed together on some day, 2 candidates.",
     ]
     assert (served_digest(of), best_digest(of), served_precision(of)) == (FAST, FAST, "bf16")
 
@@ -98,6 +127,21 @@ def test_where_the_fallback_serves_each_engine_has_its_figures() -> None:
     assert table.rows[-1][-1] == "serves"
     assert text == ["The fallback serves: no engine is faster.", f"openvino fp32: {SLOWER}"]
     assert (served_digest(of), best_digest(of), served_precision(of)) == ("", "", "fp32")
+
+
+def test_that_engines_are_timed_again_is_said_once_and_what_is_not_built_says_why() -> None:
+    unclear = f"passed over: not measurable here now: 0.5 to 9{TIMED_LATER}; at once: smelt build"
+    keys = [key(each, "fp32", reason=unclear, is_wild=True) for each in (FAST, SLOW)]
+    other = {"kind": "tensorrt", "precision": "fp32", "reason": "kind tensorrt is for GPUs"}
+    no_bf16 = {"kind": "openvino", "precision": "bf16", "reason": "no instructions for bf16 here"}
+    table, (_, _, *text) = lines(case("", *keys, skipped=[other, no_bf16]))
+    assert table.rows[0][3:5] == ("?", "?")
+    again = text.pop(2)
+    assert again.endswith(" build all-minilm-l6-v2")
+    assert text == [
+        *["openvino fp32: passed over: not measurable here now: 0.5 to 9"] * 2,
+        "openvino bf16: not built: no instructions for bf16 here",
+    ]
 
 
 def test_an_engine_that_was_not_timed_claims_no_speed() -> None:
@@ -127,10 +171,13 @@ def test_answers_are_counted_and_those_that_are_off_are_shown() -> None:
 
 def test_the_next_steps_are_commands() -> None:
     commands, text = all_commands(), "\n".join(next_steps())
-    typed = [shlex.split(line) for line in re.findall(r"(?<![\w.])smelt ([a-z][^,;\n]*)", text)]
+    typed = [shlex.split(line) for line in re.findall(r"(?<![\w.])smelt ([a-z][^;\n]*)", text)]
     # `make run` is `smelt up --demo` with more options.
     typed += [["up", "--demo", *args.split()] for args in re.findall(r"make run ARGS=(\S+)", text)]
     names = [" ".join(words[: 1 + (" ".join(words[:2]) in commands)]) for words in typed]
     assert names == ["infer", "models add", "why", "up"]
     for name, words in zip(names, typed, strict=True):
         commands[name].make_context(name, words[len(name.split()) :])
+    given = read_inputs(typed[0][3::2])
+    ids, mask = given.values()
+    assert (list(given), ids.shape, mask.shape) == (list(tokenise(("hi",))), (1, 4), (1, 4))

@@ -221,6 +221,7 @@ def test_what_was_taken_without_being_asked_for_is_said_and_the_printed_recipe_i
     done = CliRunner().invoke(app, ["models", "add", "sized", path], catch_exceptions=False)
     for words in ("took 'batch' for x[0]", "are computed as if alone", "'x_dim1' 1..6: "):
         assert words in done.stderr
+    assert done.stderr.count("name them in the file (torch.onnx.export: dynamic_shapes)") == 1
     (line,) = [line for line in done.stdout.splitlines() if "as in {" in line]
     printed = Recipe.from_yaml(line.partition(", as in ")[2])
     assert printed.buckets == registry.model_version("sized").buckets

@@ -1,11 +1,13 @@
 """Requests from arrays and arrays from answers."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from services.cli.requests import infer
+from services.cli.requests.json_values import typed_arrays
 from services.contracts.errors import InvalidRequestError
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -72,14 +74,16 @@ def test_strings_may_be_given_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("[1, 2]", "list of strings, or of lists .* numbers come from .npy files"),
+        ('[1, "a"]', "list of strings or of numbers, or of lists of equal length"),
+        ("[true, 1]", "list of strings or of numbers"),
+        (f"[{2**63}]", "larger integers come from .npy files"),
         ('["a", ["b"]]', "expected a JSON list of strings"),
-        ('["a"', "expected a JSON list of strings: Expecting"),
+        ('["a"', "expected a JSON list of strings or numbers: Expecting"),
         ("[" * 100_000, "expected a JSON list of strings"),
         ("@text.json", "text.json is no JSON file: No such file|No such file"),
-        ("@object.json", "expected a JSON list of strings, or"),
+        ("@object.json", "expected a JSON list of strings or"),
         ("@latin.npy", "element 0: expected UTF-8"),
-        ("a", "expected NAME=@FILE.npy, or strings as"),
+        ("a", "expected NAME=@FILE.npy, or JSON as"),
     ],
 )
 def test_what_is_no_list_of_strings_is_refused(
@@ -90,6 +94,31 @@ def test_what_is_no_list_of_strings_is_refused(
     np.save(tmp_path / "latin.npy", np.array([b"\xe9"]))
     with pytest.raises(InvalidRequestError, match=words):
         infer.read_inputs([f"x={value}"])
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "dtype"),
+    [
+        ("[[1, 2]]", "INT64", "int64"),
+        ("[[1, 2]]", "FP16", "float16"),
+        ("[[1.5, 2]]", "FP32", "float32"),
+        ("[[true, false]]", "BOOL", "bool"),
+        ("[[-1.0, 2]]", "INT8", "int8"),
+    ],
+)
+def test_numbers_get_the_datatype_of_the_model(value: str, datatype: str, dtype: str) -> None:
+    arrays = infer.read_inputs([f"x={value}"])
+    (typed,) = typed_arrays(arrays, ["x"], {"x": datatype}).values()
+    assert (str(typed.dtype), typed.tolist()) == (dtype, json.loads(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype"),
+    [("[1.5]", "INT64"), ("[300]", "INT8"), ("[-1]", "UINT8"), ("[1e9]", "FP16")],
+)
+def test_numbers_that_the_datatype_lacks_are_refused(value: str, datatype: str) -> None:
+    with pytest.raises(InvalidRequestError, match="--input x: the model takes .* do not fit"):
+        typed_arrays(infer.read_inputs([f"x={value}"]), ["x"], {"x": datatype})
 
 
 def test_json_keeps_every_integer() -> None:

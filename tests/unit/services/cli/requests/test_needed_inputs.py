@@ -1,5 +1,6 @@
 """`smelt infer` without inputs shows what the model needs, in commands that run as printed."""
 
+import json
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -21,6 +22,13 @@ MODEL.inputs.add(name="half", datatype="FP16", shape=(-1,))
 MODEL.inputs.add(name="text", datatype="BYTES", shape=(-1, 2))
 
 
+def _echo(request: pb.ModelInferRequest, _: grpc.ServicerContext) -> pb.ModelInferResponse:
+    response = pb.ModelInferResponse(raw_output_contents=request.raw_input_contents)
+    for each in request.inputs:
+        response.outputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
+    return response
+
+
 @pytest.fixture
 def gateway() -> Iterator[str]:
     """A gateway that describes one model."""
@@ -30,7 +38,13 @@ def gateway() -> Iterator[str]:
         response_serializer=pb.ModelMetadataResponse.SerializeToString,
     )
     service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-    handler = grpc.method_handlers_generic_handler(service, {"ModelMetadata": metadata})
+    infer = grpc.unary_unary_rpc_method_handler(
+        _echo,
+        request_deserializer=pb.ModelInferRequest.FromString,
+        response_serializer=pb.ModelInferResponse.SerializeToString,
+    )
+    methods = {"ModelMetadata": metadata, "ModelInfer": infer}
+    handler = grpc.method_handlers_generic_handler(service, methods)
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -57,4 +71,24 @@ def test_the_inputs_are_named_and_the_example_runs(
     arrays = read_inputs(command[8::2])
     assert {name: (str(a.dtype), a.shape) for name, a in arrays.items()} == {
         "in/ids": ("int64", (1, 4)), "half": ("float16", (1,)), "text": ("object", (1, 2))
+    }  # fmt: skip
+
+
+def test_numbers_that_are_typed_are_sent_in_the_datatypes_of_the_model(gateway: str) -> None:
+    inputs = [
+        "--input",
+        "in/ids=[[1, 2, 3, 4]]",
+        "--input",
+        "half=[1.5]",
+        "--input",
+        'text=[["a", "b"]]',
+    ]
+    words = ["infer", "m", "--address", gateway, *inputs, "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    sent = {
+        each["name"]: (each["datatype"], each["data"])
+        for each in json.loads(done.stdout)["outputs"]
+    }
+    assert sent == {
+        "in/ids": ("INT64", [1, 2, 3, 4]), "half": ("FP16", [1.5]), "text": ("BYTES", ["a", "b"])
     }  # fmt: skip
