@@ -79,7 +79,8 @@ def _scale(op: Op, heads: Heads) -> float | torch.fx.Node:
     size = op.graph.dim(heads.q, 3)
     if isinstance(size, Sym):
         return op.graph.shared(operator.truediv, 1.0, op.graph.shared(torch.sym_sqrt, size))
-    return float(size**-0.5)
+    # Heads without elements have sums of nothing, whatever scales them.
+    return float(max(size, 1) ** -0.5)
 
 
 def _capped(op: Op, scores: torch.fx.Node) -> torch.fx.Node:

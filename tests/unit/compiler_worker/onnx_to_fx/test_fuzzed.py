@@ -101,6 +101,14 @@ def test_a_convolution_without_channels_is_refused() -> None:
         graph_module_from_onnx(built)
 
 
+def test_attention_of_heads_without_elements() -> None:
+    graph = """g (float[2, 3, N, 0] x) => (float[2, 3, N, 0] y)
+    { y = Attention <softcap = 2.0> (x, x, x) }"""
+    x = torch.empty(2, 3, 4, 0)
+    (found,) = graph_module_from_onnx(model(graph, opset=23))(x)
+    assert found.shape == x.shape
+
+
 def _by_onnxruntime(built: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(built.SerializeToString())
     return [np.asarray(answer) for answer in session.run(None, {"x": x})]
