@@ -37,7 +37,7 @@ GatewayWorkers = Annotated[
     typer.Option(
         min=1,
         max=MAX_WORKERS,
-        show_default="SMELT_GATEWAY_WORKERS, or 1",
+        show_default="SMELT_GATEWAY_WORKERS, or 1, or 3 of 8 cores beside a GPU",
         help="Gateway processes that share the port; each has bounds and a cache of its own.",
     ),
 ]

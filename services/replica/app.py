@@ -9,6 +9,7 @@ from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.node_class import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
 from services.replica.gpu_request import num_gpus_for
+from services.replica.scaling import number_arguments
 from services.replica.settings import ReplicaSettings
 from services.replica.worker_environment import own_environment
 
@@ -27,8 +28,9 @@ def application(args: dict[str, Any]) -> serve.Application:
     """The application that serves one model version.
 
     Args:
-        args: fields of ReplicaSettings by name, and `num_replicas` (1), `generation` (only on
-            nodes labelled so; "" anywhere), `num_gpus` (see `gpu_request`; without a
+        args: fields of ReplicaSettings by name, and `num_replicas` (1; `auto` is as many as a
+            GPU needs, and 1 on a CPU), `generation` (only on nodes labelled so; "" anywhere),
+            `num_gpus` (see `gpu_request`; without a
             generation 1 where the cluster has GPUs) and `gpu_share` (1.0): of each of those
             that are not given, so that several replicas share a GPU.
 
@@ -52,13 +54,14 @@ def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettin
     generation = str(args.get("generation", ""))
     variables = own_environment()
     share = float(args.get("gpu_share", 1.0))
+    num_gpus = args.get("num_gpus", share * _default_num_gpus(settings, generation))
     deployment = serve.deployment(
         ReplicaDeployment,
         name="replica",
-        num_replicas=int(args.get("num_replicas", 1)),
+        **number_arguments(args.get("num_replicas", 1), num_gpus),
         ray_actor_options={
             "num_cpus": _NUM_CPUS,
-            "num_gpus": args.get("num_gpus", share * _default_num_gpus(settings, generation)),
+            "num_gpus": num_gpus,
             "label_selector": {GENERATION_LABEL: generation} if generation else {},
             "runtime_env": {"env_vars": variables} if variables else {},
         },

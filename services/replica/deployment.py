@@ -14,6 +14,7 @@ from services.engines.caches.compile_cache import prepare_compile_cache
 from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
 from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
+from services.replica.reporting.load import ReplicaLoad
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.catalog import REPLICA_METRICS
@@ -54,6 +55,7 @@ class ReplicaDeployment:
             tracing=self._tracing,
         )
         await self._server.start()
+        self._load = ReplicaLoad(lambda: self._server.replica.batcher_times)
         self._watch = HangWatch(self._server.replica, end_process)
         self._watch.start()
         tune_for_serving()
@@ -61,6 +63,10 @@ class ReplicaDeployment:
     async def check_health(self) -> None:
         """Raise when Serve must replace this replica."""
         await self._server.check_health()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve gives to `scaling.wanted_replicas`."""
+        return await asyncio.to_thread(self._load.sample)
 
     async def __del__(self) -> None:
         """Drain and close; Serve awaits it before it ends the actor."""

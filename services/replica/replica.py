@@ -21,7 +21,7 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.transport.frames import Payload
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batch_report import BatcherTimes, BatchReport
 from services.replica.batching.batcher import Batcher, Outputs
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import held_bytes
@@ -109,6 +109,11 @@ class Replica:
     def num_unanswered(self) -> int:
         """Requests that were accepted and not yet answered."""
         return self._batcher.num_unanswered if self._batcher else 0
+
+    @property
+    def batcher_times(self) -> BatcherTimes:
+        """How long batches ran since it loaded."""
+        return self._batcher.times if self._batcher else BatcherTimes()
 
     @property
     def is_loop_held(self) -> bool:

@@ -1,9 +1,24 @@
 """The workers of a local fleet's gateway, from its metrics."""
 
+import os
+from typing import Final
+
 from services.cli.fleet.fleet_file import RunningFleet
 from services.cli.observe.metrics_page import metrics_page
+from services.engines.device.cuda_driver import first_cuda_device
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
+
+# On a GPU a request costs its gateway half of what it costs its replica, and clients have the rest.
+_SHARE_OF_CORES: Final = 3 / 8
+_MOST: Final = 16
+
+
+def default_workers() -> int | None:
+    """On hosts with a GPU so many that they are not its bound; None leaves it to the settings."""
+    if os.environ.get("SMELT_GATEWAY_WORKERS") or first_cuda_device() is None:
+        return None
+    return max(1, min(round(_SHARE_OF_CORES * (os.cpu_count() or 1)), _MOST))
 
 
 def gateway_workers(running: RunningFleet) -> dict[str, int] | None:

@@ -1,6 +1,7 @@
 """The processes of a local fleet, with their settings."""
 
 from services.cli.fleet.child_process import ProcessSpec
+from services.cli.fleet.gateway_workers import default_workers
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
 from services.contracts.security.fleet_security import is_loopback
@@ -62,7 +63,7 @@ def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> 
         options: of `smelt up`: ports, host and number of workers.
         controller: `host:port` that the gateway watches.
     """
-    workers = options.num_gateway_workers
+    workers = options.num_gateway_workers or default_workers()
     return ProcessSpec(
         module="services.gateway",
         env_prefix="SMELT_GATEWAY_",

@@ -172,13 +172,15 @@ def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dic
 
 
 def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    num_ready = len(ready_replicas(snapshot, model.name, model.version))
     return {
         "name": model.name,
         "version": model.version,
         "state": model.state,
         "reason": model.reason,
-        "num_ready": len(ready_replicas(snapshot, model.name, model.version)),
-        "num_wanted": model.num_replicas_wanted,
+        "num_ready": num_ready,
+        # With `num_replicas: auto` the controller knows of the least alone.
+        "num_wanted": max(model.num_replicas_wanted, num_ready),
         "builds": list(queued_builds(snapshot, model.name, model.version).values()),
     }
 

@@ -16,6 +16,7 @@ from services.contracts.model.batching import Batching
 from services.contracts.model.document import Document
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.recipe_faults import faults_in
+from services.contracts.model.replica_number import ReplicaNumber
 from services.contracts.model.task_recipe import Task
 
 CALIBRATION_FIX = (
@@ -258,7 +259,8 @@ class Recipe(Document):
         batching: how replicas join requests.
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
-            that share requests, on two generations, have four times as many.
+            that share requests, on two generations, have four times as many. `auto`: 1, on GPUs
+            more until the GPU or the processors are busy.
         gpu_share: of a GPU that each replica gets on GPUs, up to 1; None takes what the proofs
             measured that it needs, and an estimate before there are any.
         must_beat_fallback: an engine that was timed as slower than the fallback is published
@@ -283,8 +285,8 @@ class Recipe(Document):
     batching: Batching = Batching()
     tensorrt: TensorrtOptions = TensorrtOptions()
     inductor: InductorOptions = InductorOptions()
-    num_replicas: int = Field(default=1, ge=1)
-    # Left out when it is not given, so that an older release can read the record.
+    num_replicas: ReplicaNumber = Field(default=AUTO, exclude_if=lambda number: number == AUTO)
+    # Both left out by default, so that an older release can read the record.
     gpu_share: float | None = Field(default=None, gt=0, le=1, exclude_if=lambda v: v is None)
     must_beat_fallback: bool = True
     response_cache: bool = False

@@ -56,7 +56,7 @@ def faults_in(error: ValidationError, document: type[BaseModel]) -> list[Fault]:
     for fault in error.errors():
         # pydantic names a wrong key of a mapping by the key and then this word, and a form of a
         # field that has several by its tag.
-        path = [part for part in fault["loc"] if part not in ("[key]", "[list]")]
+        path = [part for part in fault["loc"] if part not in ("[key]", "[list]", "[number]")]
         found.append(Fault(path, _words(fault, path, document)))
     return found
 

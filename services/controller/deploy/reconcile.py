@@ -15,6 +15,7 @@ from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.replica_number import least_replicas
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployments import Deployments
@@ -325,7 +326,7 @@ class ReconcileLoop:
         elif wanted is None:
             key = version.name, version.version
             num_places = sum(deployed[:2] == key for deployed in self.deployments.all())
-            wanted = version.recipe.num_replicas * max(num_places, 1)
+            wanted = least_replicas(version.recipe.num_replicas) * max(num_places, 1)
         return fleet.ServedModel(
             name=version.name,
             version=version.version,

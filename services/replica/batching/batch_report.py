@@ -24,3 +24,15 @@ class BatchReport(NamedTuple):
     forming_s: float = 0.0
     reply_s: float = 0.0
     sizes: tuple[Mapping[str, int], ...] = ()
+
+
+class BatcherTimes(NamedTuple):
+    """Seconds since the batcher began.
+
+    Attributes:
+        busy_s: in which batches ran.
+        pressed_s: of these, of batches that had waited for the one before.
+    """
+
+    busy_s: float = 0.0
+    pressed_s: float = 0.0

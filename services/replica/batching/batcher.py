@@ -25,7 +25,7 @@ from services.contracts.errors import NotReadyError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.batching import Batching
 from services.replica.batching.batch_builder import BatchBuilder
-from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batch_report import BatcherTimes, BatchReport
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.expiry import Expiry
 from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
@@ -83,6 +83,7 @@ class Batcher:
         # Batches in a row of one call each.
         self._num_alone = 0
         self._free_s = clock()
+        self.times = BatcherTimes()
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
@@ -232,9 +233,16 @@ class Batcher:
                         await self._run(batch)
                 finally:
                     self._num_running = 0
+                self._count(is_pressed=not was_idle)
                 # What waits for the next one shall not hold what these were read from.
                 del batch
             self._note_if_idle()
+
+    def _count(self, *, is_pressed: bool) -> None:
+        ran_s = self._clock() - self._free_s
+        before = self.times
+        pressed_s = before.pressed_s + ran_s * is_pressed
+        self.times = BatcherTimes(before.busy_s + ran_s, pressed_s)
 
     async def _linger(self) -> None:
         """Let an idle engine wait for companions, until a bucket is full or time is up."""
