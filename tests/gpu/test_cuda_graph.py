@@ -86,8 +86,10 @@ def test_a_buffer_on_the_device_is_padded_with_its_value(device: DeviceFacts) ->
         device=torch.zeros(3, 4, dtype=torch.int64, device="cuda"),
     )
     buffer.fill(np.full((3, 4), 9), pad=1)
+    buffer.send()
     torch.cuda.synchronize()
     buffer.fill(np.array([[5, 6]]), pad=1)
+    buffer.send()
     assert buffer.device.tolist() == [[5, 6, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
 
 

@@ -1,7 +1,8 @@
 """Inductor on a GPU: one static artifact per bucket, captured in a CUDA graph.
 
-A request is padded to the largest sizes of the cheapest bucket that holds it, replayed, and
-its part of the outputs is copied out. Smaller ones than a bucket's least were never proven:
+A request is written into host memory at the largest sizes of the cheapest bucket that holds it;
+the graph copies that to the device, computes, and copies the outputs back, of which the request
+gets its part. Smaller ones than a bucket's least were never proven:
 the batcher pads those that may grow. The device is an argument, so the same
 path runs on a CPU in tests.
 """
@@ -22,6 +23,9 @@ from services.engines.request_check import Sizes
 from services.engines.shapes import corner, shape_at, smallest_holding, write_padded
 from services.engines.torch_runtime.torch_arrays import array_from_tensor, array_over, torch_dtype
 
+# Takes 0.3 ms at 50 GB/s; a request may have asked for a small part of it.
+_MOST_BYTES_BACK = 16 * 2**20
+
 
 @dataclass(frozen=True, kw_only=True)
 class StaticInput:
@@ -36,10 +40,11 @@ class StaticInput:
     device: torch.Tensor
 
     def fill(self, array: Array, pad: float) -> None:
-        """Put a request's array into the origin corner, `pad` elsewhere."""
+        """Put a request's array into the origin corner of the staging memory, `pad` elsewhere."""
         write_padded(array_over(self.staging), array, pad)
-        # Not waited for: the replay follows on the same stream, and the staging memory is
-        # written again only after the outputs were copied back.
+
+    def send(self) -> None:
+        """Copy to the device, within what is captured; not waited for."""
         self.device.copy_(self.staging, non_blocking=True)
 
 
@@ -69,6 +74,7 @@ class ArtifactProgram:
         self._buckets = [artifact.bucket for artifact in index.artifacts]
         self._pads: Mapping[str, float] = index.pads
         self._programs = programs
+        self._is_cuda = any(each.device.is_cuda for p in programs for each in p.inputs)
 
     @classmethod
     def load(cls, spec: LoadSpec, *, device: str, capture: Capture) -> Self:
@@ -99,7 +105,9 @@ class ArtifactProgram:
         for spec, buffer, array in zip(self._inputs, program.inputs, arrays, strict=True):
             buffer.fill(array, self._pads.get(spec.name, 0.0))
         results = program.call()
-        # Copies, which wait for the device: the next replay writes to the same memory.
+        if self._is_cuda:
+            torch.cuda.current_stream().synchronize()
+        # Copies: the next replay writes to the same memory.
         return [
             array_from_tensor(result[corner(shape_at(spec, sizes))])
             for spec, result in zip(self._outputs, results, strict=True)
@@ -118,13 +126,28 @@ def _load_bucket(
     arguments = [weights.tensor(ref) for ref in artifact.weights]
     arguments += [buffer.device for buffer in inputs]
 
+    kept: list[torch.Tensor] = []
+
     def call() -> Sequence[torch.Tensor]:
+        for buffer in inputs:
+            buffer.send()
         # Grad mode belongs to the thread, and the artifact was compiled without it.
         with torch.no_grad():
             outputs: Sequence[torch.Tensor] = code(*arguments)
-        return outputs
+        if not kept:
+            kept.extend(_host_memory(outputs))
+        for host, output in zip(kept, outputs, strict=False):
+            host.copy_(output, non_blocking=True)
+        return kept or outputs
 
     return BucketProgram(inputs=inputs, call=capture(call))
+
+
+def _host_memory(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Where a graph leaves its outputs; none where it would copy much more than a request's part."""
+    if sum(each.nbytes for each in outputs) > _MOST_BYTES_BACK:
+        return []
+    return [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in outputs]
 
 
 def _static_input(spec: TensorSpec, sizes: Sizes, device: str) -> StaticInput:

@@ -1,6 +1,7 @@
 """Buffers of a captured graph: padding, weights, and the seam where a GPU captures."""
 
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -33,6 +34,7 @@ def test_a_request_is_padded_into_the_buffer() -> None:
     buffer = static(torch.int64)
     buffer.fill(np.full((3, 4), 9), pad=1)
     buffer.fill(np.array([[5, 6]]), pad=1)
+    buffer.send()
     assert buffer.device.tolist() == [[5, 6, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
 
 
@@ -50,7 +52,12 @@ def mean_program(least: int) -> ArtifactProgram:
         manifest=manifest, master=master_record(), directory=Path(), master_path=Path(),
         device=probe_device(),
     )  # fmt: skip
-    program = BucketProgram(inputs=(buffer,), call=lambda: (buffer.device.mean(dim=1),))
+
+    def call() -> Sequence[torch.Tensor]:
+        buffer.send()
+        return (buffer.device.mean(dim=1),)
+
+    program = BucketProgram(inputs=(buffer,), call=call)
     return ArtifactProgram(spec, ArtifactIndex(artifacts=(artifact,)), (program,))
 
 
@@ -71,6 +78,7 @@ def test_a_request_within_its_bucket_is_padded_to_its_end() -> None:
 def test_a_bfloat16_buffer_takes_bfloat16_arrays() -> None:
     buffer = static(torch.bfloat16)
     buffer.fill(np.full((2, 2), 1.5, ml_dtypes.bfloat16), pad=0.0)
+    buffer.send()
     assert buffer.device.dtype is torch.bfloat16
     assert buffer.device.sum() == 6
 
