@@ -144,7 +144,7 @@ def _load_bucket(
 
 
 def _host_memory(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Where a graph leaves its outputs; none where it would copy much more than a request's part."""
+    """Where a graph leaves its outputs; none where a request may want a small part of much."""
     if sum(each.nbytes for each in outputs) > _MOST_BYTES_BACK:
         return []
     return [torch.empty_like(each, device="cpu", pin_memory=each.is_cuda) for each in outputs]
