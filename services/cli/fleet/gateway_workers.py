@@ -14,10 +14,10 @@ _SHARE_OF_CORES: Final = 3 / 8
 _MOST: Final = 16
 
 
-def default_workers() -> int | None:
-    """On hosts with a GPU so many that they are not its bound; None leaves it to the settings."""
-    if os.environ.get("SMELT_GATEWAY_WORKERS") or first_cuda_device() is None:
-        return None
+def default_workers() -> int:
+    """One, and on hosts with a GPU so many that they are not its bound."""
+    if first_cuda_device() is None:
+        return 1
     return max(1, min(round(_SHARE_OF_CORES * (os.cpu_count() or 1)), _MOST))
 
 

@@ -63,7 +63,7 @@ def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> 
         options: of `smelt up`: ports, host and number of workers.
         controller: `host:port` that the gateway watches.
     """
-    workers = options.num_gateway_workers or default_workers()
+    workers = options.num_gateway_workers
     return ProcessSpec(
         module="services.gateway",
         env_prefix="SMELT_GATEWAY_",
@@ -76,4 +76,5 @@ def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> 
             **({} if workers is None else {"workers": workers}),
             **settings.fleet_security,
         },
+        defaults={"SMELT_GATEWAY_WORKERS": str(default_workers())},
     )

@@ -20,7 +20,7 @@ class UpOptions(Document):
         is_observed: start Prometheus beside it, and Grafana where that is installed.
         observe_port: of Prometheus; 0 takes a free one.
         num_gateway_workers: gateway processes on the port; None leaves it to the gateway's own
-            settings, or takes `default_workers` on a host with a GPU.
+            settings, and without one takes `default_workers`.
     """
 
     grpc_port: int = 8001

@@ -105,6 +105,7 @@ def _examples(model: RecipeModel) -> dict[str, Any]:
         "tasks": [{"metric": "top_k", "output": output, "k": 1, "min_agreement": 0.99}],
         "accuracy": "ranking",
         "calibration": {"path": "rows.npz"},
+        "num_replicas": 2,
         "gpu_share": 0.25,
     }
 

@@ -259,8 +259,7 @@ class Recipe(Document):
         batching: how replicas join requests.
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
-            that share requests, on two generations, have four times as many. `auto`: 1, on GPUs
-            more until the GPU or the processors are busy.
+            that share requests, on two generations, have four. `auto`: 1, more on idle GPUs.
         gpu_share: of a GPU that each replica gets on GPUs, up to 1; None takes what the proofs
             measured that it needs, and an estimate before there are any.
         must_beat_fallback: an engine that was timed as slower than the fallback is published

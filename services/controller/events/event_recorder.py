@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
@@ -20,10 +21,14 @@ from services.controller.events.serving_events import (
     serving_events,
     serving_of,
     unplaced_replicas,
+    without_missing,
 )
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
+
+# Replicas of a controller before try to attach every few seconds.
+_ATTACH_WITHIN_S = 30.0
 
 Diff = Callable[[EventState], Iterable[Event]]
 
@@ -35,8 +40,22 @@ class EventRecorder:
     events amount to, so a kill at any instant neither repeats nor loses one.
     """
 
-    def __init__(self, registry: EventRegistry, *, events_per_checkpoint: int = 200) -> None:
-        """A start reads at most `events_per_checkpoint` events, and the checkpoint before them."""
+    def __init__(
+        self,
+        registry: EventRegistry,
+        *,
+        events_per_checkpoint: int = 200,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            registry: where events are.
+            events_per_checkpoint: a start reads at most so many, and the checkpoint before them.
+            clock: monotonic seconds.
+        """
+        self._clock = clock
+        self._attached_s = clock() + _ATTACH_WITHIN_S
         self._registry = registry
         self._events_per_checkpoint = events_per_checkpoint
         self._lock = threading.Lock()
@@ -61,7 +80,11 @@ class EventRecorder:
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
         """Record what serves, lost replicas and unplaced ones; raises StoreError."""
         self.observe_once((*unplaced_replicas(snapshot), *lost_replicas(snapshot)))
-        self.observe_serving(serving_of(snapshot))
+        served = serving_of(snapshot)
+        if self._clock() < self._attached_s:
+            # Of two replicas, the one that attached first may be the one that swaps last.
+            served = without_missing(served, snapshot)
+        self.observe_serving(served)
 
     def _record(self, *diffs: Diff) -> None:
         with self._lock:

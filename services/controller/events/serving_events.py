@@ -58,9 +58,25 @@ def serving_of(snapshot: fleet.FleetSnapshot) -> list[Event]:
         )
         for (model, version, generation), counted in sorted(votes.items())
         for (_, mark, digest, why), _ in [
-            max(counted.items(), key=lambda item: (item[0][:2], item[1]))
+            # By the digest in the end: replicas attach in any order.
+            max(counted.items(), key=lambda item: (item[0][:2], item[1], item[0][2]))
         ]
     ]
+
+
+def without_missing(served: Iterable[Event], snapshot: fleet.FleetSnapshot) -> list[Event]:
+    """Those of versions of which as many replicas are ready as are wanted."""
+    ready = Counter(
+        (report.model_name, report.model_version)
+        for report in snapshot.replicas
+        if report.state == fleet.REPLICA_STATE_READY
+    )
+    missing = {
+        (model.name, model.version)
+        for model in snapshot.models
+        if ready[model.name, model.version] < model.num_replicas_wanted
+    }
+    return [each for each in served if (each.model, each.version) not in missing]
 
 
 def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:

@@ -22,9 +22,12 @@ def gpu_busy_share() -> float | None:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return None
+    device = ctypes.c_int()
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return None
     bus_id = ctypes.create_string_buffer(_BUS_ID_BYTES)
     # By its address: NVML counts devices that CUDA_VISIBLE_DEVICES hides.
-    if cuda.cuInit(0) or cuda.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, 0):
+    if cuda.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, device):
         return None
     if nvml.nvmlInit_v2():
         return None

@@ -47,7 +47,7 @@ async def test_a_published_model_is_deployed_once(registry: Registry) -> None:
     assert [key for key, _ in fake.asked] == [("m", 1, OLD)]
     assert list(state.snapshot().metrics_addresses) == ["h:1"]
     args = fake.asked[0][1]
-    assert (args["store_url"], args["num_replicas"], args["generation"]) == ("u", 1, OLD)
+    assert (args["store_url"], args["num_replicas"], args["generation"]) == ("u", "auto", OLD)
 
 
 class CountingState(FleetState):

@@ -97,6 +97,33 @@ class TestServing:
         )  # fmt: skip
         assert [(s.version, s.key) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
 
+    def test_a_controller_that_starts_amid_a_swap_repeats_nothing(
+        self, registry: EventRegistry
+    ) -> None:
+        """The replicas attach one by one, and either may have the new engine first."""
+        old, new = "e" * 64, "f" * 64
+        model = fleet.ServedModel(name="m", version=1, num_replicas_wanted=2)
+        now_s = 0.0
+
+        def observe(recorder: EventRecorder, *replicas: fleet.ReplicaReport) -> None:
+            found = fleet.FleetSnapshot(models=[model], replicas=replicas)
+            recorder.observe_replicas(found)
+
+        before = EventRecorder(registry, clock=lambda: now_s)
+        before.observe(view())
+        first = len(recorded(registry))
+        observe(before, replica("a", old), replica("b", old))
+        observe(before, replica("a", new), replica("b", old))
+        after = EventRecorder(registry, clock=lambda: now_s)
+        observe(after, replica("b", old))
+        observe(after, replica("b", old), replica("a", new))
+        observe(after, replica("b", new), replica("a", new))
+        assert [event.key for event in recorded(registry)[first:]] == [old, new]
+        # One that does not come back is not waited for.
+        now_s = 31.0
+        observe(after, replica("b", old))
+        assert recorded(registry)[-1].key == old
+
     def test_a_replica_that_ends_while_it_is_ready_is_lost_and_one_that_drains_is_not(
         self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:

@@ -100,6 +100,10 @@ int cuDeviceGetName(char *name, int len, int device) {
   strncpy(name, "NVIDIA B300", len);
   return 0;
 }
+int cuDeviceGetPCIBusId(char *id, int len, int device) {
+  strncpy(id, device == 4 ? "0000:18:00.0" : "", len);
+  return 0;
+}
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 288ull << 30; return 0; }
 """
 _NVML = """
@@ -110,6 +114,15 @@ int nvmlSystemGetDriverVersion(char *version, unsigned len) {
   strncpy(version, "580.95.05", len);
   return 0;
 }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) {
+  *device = (void *)7;
+  return strcmp(id, "0000:18:00.0");
+}
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *utilization) {
+  utilization[0] = 37;
+  utilization[1] = 5;
+  return device == (void *)7 ? UTILIZATION_STATUS : 2;
+}
 """
 _PROBE = """
 from services.engines.device.device_probe import probe_device
@@ -119,13 +132,24 @@ assert "torch" not in sys.modules
 """
 
 
-def run_with_driver(folder: Path, code: str, init_status: int = 0) -> str:
+_LOAD = """
+import os
+os.cpu_count = lambda: 16
+from services.cli.fleet.gateway_workers import default_workers
+from services.engines.device.gpu_busy import gpu_busy_share
+print(gpu_busy_share(), default_workers())
+"""
+
+
+def run_with_driver(
+    folder: Path, code: str, init_status: int = 0, utilization_status: int = 0
+) -> str:
     """What a program prints on a host with a GPU."""
     for name, source in (("libcuda.so.1", _DRIVER), ("libnvidia-ml.so.1", _NVML)):
         file = folder / f"{name}.c"
         file.write_text(source)
-        define = f"-DINIT_STATUS={init_status}"
-        command = ["gcc", "-shared", "-fPIC", define, "-o", str(folder / name), str(file)]
+        defines = [f"-DINIT_STATUS={init_status}", f"-DUTILIZATION_STATUS={utilization_status}"]
+        command = ["gcc", "-shared", "-fPIC", *defines, "-o", str(folder / name), str(file)]
         subprocess.run(command, check=True)
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -156,3 +180,20 @@ def test_a_gpu_is_known_by_its_driver_without_torch(tmp_path: Path) -> None:
 @needs_gcc
 def test_a_driver_that_does_not_start_means_a_cpu(tmp_path: Path) -> None:
     assert probe_with_driver(tmp_path, init_status=100).generation.startswith("cpu-")
+
+
+@needs_gcc
+@pytest.mark.parametrize(
+    ("init_status", "utilization_status", "words"),
+    [
+        (0, 0, "0.37 6"),
+        # NVML_ERROR_NOT_SUPPORTED: a part of a GPU, as MIG makes them.
+        (0, 3, "None 6"),
+        (100, 0, "None 1"),
+    ],
+)
+def test_how_busy_a_gpu_is_and_how_many_gateways_stand_before_it(
+    tmp_path: Path, init_status: int, utilization_status: int, words: str
+) -> None:
+    found = run_with_driver(tmp_path, _LOAD, init_status, utilization_status)
+    assert found.split() == words.split()
