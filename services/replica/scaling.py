@@ -7,7 +7,9 @@ while requests wait, and neither the GPU nor the host's processors are the bound
 """
 
 import math
+import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +34,13 @@ _BUSY_AFTER_STOP = 0.6
 # a load is up to so old, and until then is of the number of replicas before.
 _LOOK_BACK_S = 5.0
 _SETTLED_AFTER_S = 16.0
+# Loads come and go; to start a replica costs more than to keep it for a while.
 _STOP_AFTER_S = 600.0
+# A model that loads for longer serves late; one without room never does.
+_PLACED_WITHIN_S = 120.0
+_FULL_FOR_S = 300.0
+_LOOK_S = 5.0
+_STATE = "smelt"
 _POLICY: Final = "services.replica.scaling:wanted_replicas"
 
 
@@ -46,22 +54,102 @@ def number_arguments(num_replicas: int | str, num_gpus: float) -> dict[str, Any]
             "max_replicas": _MOST_REPLICAS,
             "look_back_period_s": _LOOK_BACK_S,
             "upscale_delay_s": 0.0,
-            "downscale_delay_s": _STOP_AFTER_S,
+            "downscale_delay_s": 0.0,
             "policy": {"policy_function": _POLICY},
         }
     }
 
 
 def wanted_replicas(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]:
-    """Serve's policy: the number of replicas, and since when there are as many as now."""
-    number = context.current_num_replicas
-    now_s = context.current_time or 0.0
-    state = {"number": number, "since_s": now_s}
-    if context.policy_state.get("number") == number == context.target_num_replicas:
-        state["since_s"] = context.policy_state["since_s"]
-    if now_s - state["since_s"] < _SETTLED_AFTER_S:
-        return context.target_num_replicas, state
-    return wanted(number, _means(context)), state
+    """Serve's policy: the number of replicas, and what it has to know the next time."""
+    num_running = context.current_num_replicas
+    num_targeted = context.target_num_replicas
+    now_s = context.current_time or time.time()
+    scaling = Scaling(**context.policy_state.get(_STATE, {}))
+    # Serve asks ten times a second.
+    if num_targeted > 1 and now_s - scaling.looked_s >= _LOOK_S:
+        num_own = max(num_targeted - num_running, 0)
+        scaling.look(now_s, do_others_wait=num_waiting_for_gpus() > num_own)
+    number = scaling.next_number(num_running, num_targeted, _means(context), now_s)
+    return number, {_STATE: asdict(scaling)}
+
+
+@dataclass
+class Scaling:
+    """One version's replicas over time; seconds of one clock.
+
+    Attributes:
+        num_running, num_targeted: as they were seen last.
+        since_s: that they are so.
+        calm_s: since when fewer are enough; None when they are not.
+        full_until_s: no more are started, as the last ones found no room.
+        looked_s: when it was seen last whether others wait.
+        others_s: since when replicas of others have no room on a GPU; None when they have.
+    """
+
+    num_running: int = 0
+    num_targeted: int = 0
+    since_s: float = 0.0
+    calm_s: float | None = None
+    full_until_s: float = 0.0
+    looked_s: float = 0.0
+    others_s: float | None = None
+
+    def look(self, now_s: float, *, do_others_wait: bool) -> None:
+        """Take in whether replicas of others have no room on a GPU."""
+        self.looked_s = now_s
+        if not do_others_wait:
+            self.others_s = None
+        elif self.others_s is None:
+            self.others_s = now_s
+
+    def next_number(
+        self, num_running: int, num_targeted: int, load: Mapping[str, float], now_s: float
+    ) -> int:
+        """How many are to run.
+
+        Args:
+            num_running: that serve.
+            num_targeted: that Serve starts or keeps.
+            load: means over those that serve of what `ReplicaLoad.sample` gives.
+            now_s: the clock.
+        """
+        if (num_running, num_targeted) != (self.num_running, self.num_targeted):
+            self.num_running = num_running
+            self.num_targeted = num_targeted
+            self.since_s = now_s
+            self.calm_s = None
+        # One of each version comes before anybody's second. What has just come waits a moment.
+        is_in_the_way = self.others_s is not None and now_s - self.others_s >= 2 * _LOOK_S
+        is_stuck = num_running < num_targeted and now_s - self.since_s >= _PLACED_WITHIN_S
+        if num_targeted > 1 and (is_in_the_way or is_stuck):
+            self.full_until_s = now_s + _FULL_FOR_S
+            return 1 if is_in_the_way else max(num_running, 1)
+        # Earlier, the means are of fewer or of more.
+        is_settled = num_running == num_targeted and now_s - self.since_s >= _SETTLED_AFTER_S
+        if not is_settled or self.others_s is not None:
+            return num_targeted
+        return self._settled(wanted(num_running, load), now_s)
+
+    def _settled(self, number: int, now_s: float) -> int:
+        if number >= self.num_running:
+            self.calm_s = None
+            return self.num_running if now_s < self.full_until_s else number
+        self.calm_s = now_s if self.calm_s is None else self.calm_s
+        return number if now_s - self.calm_s >= _STOP_AFTER_S else self.num_running
+
+
+def num_waiting_for_gpus() -> int:
+    """Actors and tasks of this Ray for which no node has the GPU that they ask for."""
+    from ray._private.worker import global_worker
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+
+    state = get_cluster_resource_state(global_worker.gcs_client)
+    return sum(
+        pending.count
+        for pending in state.pending_resource_requests
+        if pending.request.resources_bundle.get("GPU")
+    )
 
 
 def wanted(num_running: int, load: Mapping[str, float]) -> int:

@@ -1,7 +1,7 @@
 """An application on a real Serve whose replicas report a load: `python scaling_driver.py`.
 
 Each keeps three tenths of a GPU busy. Prints each number of replicas that run, until it has been
-the same for a while.
+the same for a while, and how many there are once another model runs that had no room beside them.
 """
 
 import json
@@ -18,8 +18,9 @@ from services.controller.platform.ray.replica_fleet import _deployments
 from services.replica import app
 
 _LOOK_S = 0.2
+_GROWN_WITHIN_S = 240.0
 # Longer than Serve's reports and the policy's mean.
-_SAME_FOR_S = 30.0
+_SAME_FOR_S = 20.0
 PRESSED = {"busy": 1.0, "pressed": 0.9, "processors": 0.3}
 _KEY = "SMELT_TEST_LOAD"
 
@@ -51,13 +52,18 @@ def main() -> None:
     application = app.application(args | {"gpu_share": 0.05})
     serve.run(application, name="smelt:m:1:cuda-sm90", route_prefix=None)
     numbers = [1]
-    since_s = time.monotonic()
-    while time.monotonic() - since_s < _SAME_FOR_S:
+    began_s = since_s = time.monotonic()
+    while time.monotonic() - since_s < _SAME_FOR_S or (
+        numbers[-1] < 3 and time.monotonic() - began_s < _GROWN_WITHIN_S
+    ):
         load.write_text(json.dumps(PRESSED | {"gpu": 0.3 * numbers[-1]}))
         if (found := _num_running()) != numbers[-1]:
             numbers.append(found)
             since_s = time.monotonic()
         time.sleep(_LOOK_S)
+    other = app.application(args | {"model": "n", "gpu_share": 0.9})
+    serve.run(other, name="smelt:n:1:cuda-sm90", route_prefix=None)
+    numbers.append(_num_running())
     serve.shutdown()
     ray.shutdown()
     # After the last words of Ray.
@@ -65,8 +71,8 @@ def main() -> None:
 
 
 def _num_running() -> int:
-    (deployment,) = _deployments().values()
-    return sum(each["state"] == "RUNNING" for each in deployment["replicas"])
+    (replicas,) = (found["replicas"] for key, found in _deployments().items() if key.name == "m")
+    return sum(each["state"] == "RUNNING" for each in replicas)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ SOON = {
 }
 
 
-def test_replicas_are_added_until_the_gpu_is_busy() -> None:
+def test_replicas_are_added_until_the_gpu_is_busy_and_give_way_to_another_model() -> None:
     driver = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("scaling_driver.py"))],
         capture_output=True,
@@ -26,4 +26,4 @@ def test_replicas_are_added_until_the_gpu_is_busy() -> None:
         check=False,
     )
     assert driver.returncode == 0, driver.stderr[-4000:]
-    assert json.loads(driver.stdout.splitlines()[-1]) == [1, 2, 3]
+    assert json.loads(driver.stdout.splitlines()[-1]) == [1, 2, 3, 1]

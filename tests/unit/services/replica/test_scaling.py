@@ -1,15 +1,13 @@
 """How many replicas a load on a GPU asks for; and what a replica measures of its load."""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from services.replica.batching.batch_report import BatcherTimes
 from services.replica.reporting import load
 from services.replica.reporting.load import ReplicaLoad
-from services.replica.scaling import number_arguments, wanted, wanted_replicas
+from services.replica.scaling import Scaling, number_arguments, wanted
 
 CALM = {"busy": 0.2, "pressed": 0.0, "gpu": 0.1, "processors": 0.3}
 PRESSED = {"busy": 1.0, "pressed": 0.9, "gpu": 0.2, "processors": 0.3}
@@ -73,27 +71,69 @@ def test_serve_decides_on_gpus_alone(
         assert found == {"num_replicas": number}
 
 
-class Context(SimpleNamespace):
-    """What Serve gives its policy, with two replicas that report a load each."""
+class Serve:
+    """What Serve does with its policy: seconds pass, replicas start after some."""
 
-    def __init__(self, num_running: int, num_targeted: int, now_s: float, state: Any) -> None:
-        names = [f"r{place}" for place in range(num_running)]
-        super().__init__(
-            current_num_replicas=num_running,
-            target_num_replicas=num_targeted,
-            current_time=now_s,
-            policy_state=state,
-            aggregated_metrics={k: dict.fromkeys(names, v) for k, v in PRESSED.items()},
-        )
+    def __init__(self, room: int = 99) -> None:
+        self.now_s = 1000.0
+        self.num_running = self.num_targeted = 1
+        self.room = room
+        self.load = PRESSED
+        self.others_wait = False
+        self.scaling = Scaling()
+
+    def numbers(self, seconds: int) -> list[int]:
+        """Each number of replicas that was wanted within so many seconds."""
+        found = [self.num_targeted]
+        for _ in range(seconds):
+            self.now_s += 1
+            self.num_running = min(self.num_targeted, self.room)
+            self.scaling.look(self.now_s, do_others_wait=self.others_wait)
+            self.num_targeted = self.scaling.next_number(
+                self.num_running, self.num_targeted, self.load, self.now_s
+            )
+            if self.num_targeted != found[-1]:
+                found.append(self.num_targeted)
+        return found
 
 
 def test_a_load_counts_once_all_replicas_have_been_there_for_as_long_as_it_is_of() -> None:
-    state: dict[str, Any] = {}
-    found = []
-    for num_running, num_targeted, now_s in (
-        (1, 1, 100.0), (1, 1, 115.0), (1, 1, 116.0),
-        (1, 2, 117.0), (1, 2, 140.0), (2, 2, 141.0), (2, 2, 156.0), (2, 2, 157.0),
-    ):  # fmt: skip
-        number, state = wanted_replicas(Context(num_running, num_targeted, now_s, state))
-        found.append(number)
-    assert found == [1, 1, 2, 2, 2, 2, 2, 4]
+    serve = Serve()
+    assert serve.numbers(16) == [1]
+    assert serve.numbers(1) == [1, 2]
+    assert serve.numbers(16) == [2]
+    assert serve.numbers(17) == [2, 4]
+
+
+def test_fewer_run_when_fewer_have_been_enough_for_long() -> None:
+    serve = Serve()
+    assert serve.numbers(40)[-1] == 4
+    serve.load = CALM
+    assert serve.numbers(500) == [4]
+    # A load in between counts.
+    serve.load = CALM | {"busy": 0.6}
+    assert serve.numbers(2) == [4]
+    serve.load = CALM
+    assert serve.numbers(600) == [4]
+    assert serve.numbers(5) == [4, 2]
+
+
+def test_what_finds_no_room_is_given_up_and_tried_again_much_later() -> None:
+    serve = Serve(room=3)
+    assert serve.numbers(160) == [1, 2, 4, 3]
+    assert serve.numbers(250) == [3]
+    assert serve.numbers(60)[:2] == [3, 6]
+
+
+def test_one_of_each_version_comes_before_anybody_s_second() -> None:
+    serve = Serve()
+    assert serve.numbers(40)[-1] == 4
+    serve.others_wait = True
+    # What has just come to Ray waits as well.
+    assert serve.numbers(9) == [4]
+    serve.others_wait = False
+    assert serve.numbers(1) == [4]
+    serve.others_wait = True
+    assert serve.numbers(12) == [4, 1]
+    serve.others_wait = False
+    assert serve.numbers(200) == [1]
