@@ -12,7 +12,7 @@ the fallback is the baseline, eager decides nothing and takes part in one round 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from statistics import median
@@ -23,7 +23,7 @@ from compiler_worker.inputs.sampling import Sample
 from compiler_worker.memory import memory_peak
 from compiler_worker.references.models import Model
 from compiler_worker.timing.cpu_waits import waited_for_cpu_s
-from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, ratio_of
+from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, is_decided, ratio_of
 from services.contracts.hardware.facts import Platform
 from services.contracts.model.manifest import SideTiming, Timing
 from services.contracts.model.recipe import Recipe
@@ -39,7 +39,8 @@ class BenchmarkLimits:
 
     Attributes:
         seconds_per_side: time that the sides are measured for at one shape, on average.
-        patience: how many times longer where the interval of a ratio is not close by then.
+        patience: how many times longer where the interval of a ratio is not close by then, and
+            the ratios leave a decision open.
         min_iterations: calls of each side even when they take longer than that; never fewer than
             tell an interval.
         max_iterations: calls after which a close interval is close enough.
@@ -167,14 +168,22 @@ def race(
         `contenders`.
     """
     sides = [_Side(contender, platform) for contender in contenders]
-    for number in count():
-        if _is_enough(sides, limits):
-            break
-        for side in _in_order(sides, number):
-            side.take_turn(sample, limits)
+    numbers = count()
+    _take_rounds(sides, numbers, sample, replace(limits, patience=1.0))
+    # Looked at once: of many looks one would find intervals that only seem to decide.
+    if not is_decided([ratio for ratio in _ratios(sides)[:-1] if ratio]):
+        _take_rounds(sides, numbers, sample, limits)
     num_samples = sample.sizes.get(recipe.batching.batch_dim or "", 1)
     ratios = _ratios(sides)
     return [side.timing(num_samples, ratio) for side, ratio in zip(sides, ratios, strict=True)]
+
+
+def _take_rounds(
+    sides: Sequence[_Side], numbers: Iterator[int], sample: Sample, limits: BenchmarkLimits
+) -> None:
+    while not _is_enough(sides, limits):
+        for side in _in_order(sides, next(numbers)):
+            side.take_turn(sample, limits)
 
 
 def _in_order(sides: Sequence[_Side], number: int) -> Sequence[_Side]:

@@ -22,6 +22,10 @@ _MISSES = 0.01
 FEWEST_PAIRS = 8
 # Each call meets a clock tick or a kernel's own thread.
 _HARMLESS_WAITS = 0.05
+# Of a ratio to the baseline that is below 1 and decides: the noise between two runs is about 5 %.
+_SLOWER = 0.9
+# Of one that is no figure.
+_WIDE = 2.0
 # Waits of threads side by side can add up to more than the call took.
 _LEAST_SHARE = 0.01
 
@@ -67,6 +71,21 @@ def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
         low=sorted(b.least_s / s.seconds for b, s in counted)[rank],
         high=sorted(b.seconds / s.least_s for b, s in counted)[-1 - rank],
         num_pairs=len(counted),
+    )
+
+
+def is_decided(ratios: Sequence[Ratio]) -> bool:
+    """Whether intervals leave nothing open: which side is fastest, and which beat the baseline.
+
+    Args:
+        ratios: of all sides to the baseline, one at least.
+    """
+    fastest = max(ratios, key=lambda ratio: ratio.median)
+    return all(
+        (ratio.low >= 1 or ratio.high <= _SLOWER)
+        and ratio.high <= _WIDE * ratio.low
+        and (ratio is fastest or ratio.high < fastest.low)
+        for ratio in ratios
     )
 
 

@@ -91,6 +91,6 @@ def _last_line(build: dict[str, Any]) -> str:
     if build["silent_s"] <= build["lease_s"] * _SILENT_SHARE:
         return str(build["line"])
     return (
-        f"lease not renewed for {build['silent_s']:.0f} s: if it has ended, another takes over "
+        f"no sign of its worker for {build['silent_s']:.0f} s: if it has ended, another takes over "
         f"after {build['lease_s']:.0f} s"
     )

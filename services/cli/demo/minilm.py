@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.cli.demo.sentences import sample_sentences
 from services.contracts.hardware.facts import Platform
-from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import (
@@ -61,6 +61,9 @@ def sentence_embedder() -> PyTorchModel:
 def recipe() -> Recipe:
     """What the demo asks for: what is built in a minute or two, for one box of shapes.
 
+    Precisions are left to `auto`. `accuracy: ranking` would have int8 calibrated with the samples:
+    two more engines to build and prove.
+
     Raises:
         NotFoundError, InvalidRequestError: as `probe_device`.
     """
@@ -68,8 +71,6 @@ def recipe() -> Recipe:
     return Recipe(
         # On a CPU Inductor takes longer to compile than the others to build, prove and time.
         kinds=tuple(k for k in EngineKind if not (is_cpu and k is EngineKind.INDUCTOR)),
-        # The faster one is built first. Where a CPU has no bf16, its plan says so.
-        precisions=(Precision.BF16 if is_cpu else Precision.FP16, Precision.FP32),
         # Of what the model can: a proof at its largest sizes takes minutes on two cores.
         buckets=(
             Bucket(

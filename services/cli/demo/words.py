@@ -102,11 +102,9 @@ def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
     yield from (f"{_name(key)}: {reason}" for key, (reason, _, _) in reasons if reason)
     if any(later for _, (_, later, _) in reasons):
         yield f"What was not measurable is timed again later; at once: {_program()} build {MODEL}"
-    # A kind that builds nothing here is for other hardware.
-    kinds = {key["kind"] for key in case["planned"]}
-    for skipped in case["skipped"]:
-        if skipped["kind"] in kinds:
-            yield f"{_name(skipped)}: not built: {skipped['reason']}"
+    for precision, found in case["precisions"].items():
+        if reason := found.get("not_built"):
+            yield f"{precision}: not built: {reason}"
 
 
 def next_steps() -> Iterator[str]:
@@ -151,7 +149,7 @@ def _row(key: dict[str, Any], served: str) -> tuple[str, ...]:
     return (
         key["kind"],
         key["precision"],
-        key["standing"].replace("_", " "),
+        KeyState(key["standing"]).words,
         times(key["speed_over_fallback"], is_wild=key["is_wild"]),
         times(key["speed_over_eager"], is_wild=key["is_wild"]),
         "serves" if key["digest"] == served else rank,

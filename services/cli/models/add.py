@@ -92,10 +92,7 @@ def run_models_add(
 def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
     master = version.master
     buckets = version.buckets
-    yield (
-        f"{version.name} version {version.version}: master {master.digest[:12]}, opset "
-        f"{master.opset}, {master.num_parameters:,} parameters"
-    )
+    yield f"{version.name} version {version.version}: {master.num_parameters:,} parameters"
     yield from (f"input {name}: {values.words}" for name, values in master.input_values.items())
     yield from undescribed(master, version.recipe)
     if buckets[0].dims and not has_sizes:

@@ -166,7 +166,7 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(key["rank"] or "-"),
         _name(key),
-        key["standing"].replace("_", " "),
+        KeyState(key["standing"]).words,
         _span(p50s) if p50s else "-",
         times(key["speed_over_eager"], is_wild=key["is_wild"]),
         times(key["speed_over_fallback"], is_wild=key["is_wild"]),

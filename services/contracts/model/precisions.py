@@ -61,7 +61,7 @@ def _refusal(precision: Precision, recipe: Recipe, has_calibration: bool) -> str
         return f"the recipe says accuracy: {Accuracy.EXACT}"
     if precision.is_calibrated and not has_calibration:
         return (
-            "the version has no calibration set, nor samples that could be one; name one in its "
-            "recipe: calibration"
+            "the version has no calibration set; its recipe may name one (calibration), or say "
+            "accuracy: ranking, which takes the model's own samples"
         )
     return ""

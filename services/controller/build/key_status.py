@@ -62,6 +62,11 @@ class KeyState(StrEnum):
     QUARANTINED = "quarantined"
 
     @property
+    def words(self) -> str:
+        """For a table."""
+        return "given up" if self is KeyState.QUARANTINED else self.replace("_", " ")
+
+    @property
     def is_open(self) -> bool:
         """Whether there is something to be done for it, now or after a pause."""
         return self in (KeyState.MISSING, KeyState.UNPROVEN, KeyState.FAILED)

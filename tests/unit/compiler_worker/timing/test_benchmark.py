@@ -118,17 +118,20 @@ def test_fast_models_stop_at_the_most_iterations() -> None:
 
 
 class Alternating:
-    """Takes ten microseconds, every other time so many times as long.
+    """Takes ten microseconds or as many as are given, every other time so many times as long.
 
     So short that a busy machine interrupts hardly one: long ones would be left out for it.
     """
 
-    def __init__(self, longer: float) -> None:
-        self._longer, self.num_calls = longer, 0
+    def __init__(self, longer: float, seconds: float = 1e-5) -> None:
+        self._longer = longer
+        self._seconds = seconds
+        self.num_calls = 0
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self.num_calls += 1
-        ends_at = time.perf_counter() + 1e-5 * (self._longer if self.num_calls // 2 % 2 else 1.0)
+        times = self._longer if self.num_calls // 2 % 2 else 1.0
+        ends_at = time.perf_counter() + times * self._seconds
         while time.perf_counter() < ends_at:
             pass
         return {}
@@ -142,6 +145,18 @@ def test_where_bounds_are_not_close_more_calls_are_made() -> None:
     assert [model.num_calls for model in models] == [2 * 30, 2 * 30]
     assert wild.ratio is not None
     assert wild.ratio.high > 4 * wild.ratio.low
+
+
+def test_where_nothing_is_left_open_no_more_calls_are_made() -> None:
+    limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=20)
+    models = [Alternating(1.0, seconds) for seconds in (1e-5, 1e-4)]
+    faster, _ = race(
+        [Contender(model=model) for model in models], Platform.CPU, sample(), Recipe(), limits
+    )
+    assert faster.ratio is not None
+    assert faster.ratio.median > 2
+    # Each measured call after one that is not.
+    assert [model.num_calls for model in models] == [2 * 20, 2 * 20]
 
 
 @pytest.mark.parametrize("num_calls", [1, 50])

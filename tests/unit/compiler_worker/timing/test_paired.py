@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, ratio_of
+from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, is_decided, ratio_of
 from services.contracts.ratio import Ratio
 
 
@@ -85,3 +85,23 @@ def test_waits_of_many_threads_add_up_to_more_than_a_call() -> None:
 def test_short_waits_are_none() -> None:
     ratio = ratio_of(calls(2.0, waited=0.05) * 8, calls(1.0, waited=0.05) * 8)
     assert (ratio.low, ratio.high) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "is_clear"),
+    [
+        ([(2.9, 3.2), (1.1, 1.3)], True),
+        ([(0.5, 0.6), (0.7, 0.8)], True),
+        ([(1.2, 1.3)], True),
+        # Which is fastest; which beats the baseline; how much faster it is.
+        ([(1.2, 1.4), (1.3, 1.5)], False),
+        ([(2.9, 3.2), (0.9, 1.1)], False),
+        ([(0.6, 0.95)], False),
+        ([(2.0, 6.0)], False),
+    ],
+)
+def test_intervals_decide_where_they_leave_nothing_open(
+    intervals: list[tuple[float, float]], is_clear: bool
+) -> None:
+    ratios = [Ratio(median=(a + b) / 2, low=a, high=b, num_pairs=40) for a, b in intervals]
+    assert is_decided(ratios) is is_clear

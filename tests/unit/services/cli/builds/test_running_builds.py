@@ -67,7 +67,7 @@ def test_a_worker_that_may_be_dead_is_said_to_be_silent(registry: Registry) -> N
     (table,) = running_builds_text(running_builds(registry, ["m"]))
     text = "\n".join(table.lines(width=None))
     # However long the command takes to look.
-    assert re.search(r"lease not renewed for 25\d\d s", text)
+    assert re.search(r"no sign of its worker for 25\d\d s", text)
     assert "after 3000 s" in text
     assert "compiling C++" not in text
 

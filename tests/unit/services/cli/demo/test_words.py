@@ -48,7 +48,7 @@ def case(served: str, *keys: dict[str, Any], **changes: Any) -> dict[str, Any]:
     ready = {"state": "READY", "engine_digest": served, "fallback_reason": reason}
     fields: dict[str, Any] = {
         "generation": "cpu-x86_64-v3", "planned": list(keys), "replicas": [loading, ready],
-        "decided_by": "timed together on some day, 2 candidates", "skipped": [],
+        "decided_by": "timed together on some day, 2 candidates", "skipped": [], "precisions": {},
     }  # fmt: skip
     return fields | changes
 
@@ -132,15 +132,14 @@ def test_where_the_fallback_serves_each_engine_has_its_figures() -> None:
 def test_that_engines_are_timed_again_is_said_once_and_what_is_not_built_says_why() -> None:
     unclear = f"passed over: not measurable here now: 0.5 to 9{TIMED_LATER}; at once: smelt build"
     keys = [key(each, "fp32", reason=unclear, is_wild=True) for each in (FAST, SLOW)]
-    other = {"kind": "tensorrt", "precision": "fp32", "reason": "kind tensorrt is for GPUs"}
-    no_bf16 = {"kind": "openvino", "precision": "bf16", "reason": "no instructions for bf16 here"}
-    table, (_, _, *text) = lines(case("", *keys, skipped=[other, no_bf16]))
+    found = {"fp32": {"distances": {}}, "bf16": {"not_built": "no instructions for bf16 here"}}
+    table, (_, _, *text) = lines(case("", *keys, precisions=found))
     assert table.rows[0][3:5] == ("?", "?")
     again = text.pop(2)
     assert again.endswith(" build all-minilm-l6-v2")
     assert text == [
         *["openvino fp32: passed over: not measurable here now: 0.5 to 9"] * 2,
-        "openvino bf16: not built: no instructions for bf16 here",
+        "bf16: not built: no instructions for bf16 here",
     ]
 
 
