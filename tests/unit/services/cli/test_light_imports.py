@@ -85,3 +85,9 @@ def test_a_file_that_is_not_there_is_refused_before_a_model_could_be_opened(tmp_
     assert "compiler_worker.master.reading" in modules
     # Sympy comes with onnx_ir, and takes longer than all that a command may.
     assert not modules & {"torch", "ray", "onnx_ir", "onnxscript", "onnxruntime", "sympy", "psutil"}
+
+
+def test_a_start_is_refused_before_it_imports_what_a_fleet_serves(tmp_path: Path) -> None:
+    modules = imported("up", "--generation", "none", wanted=1, SMELT_HOME=str(tmp_path))
+    assert "services.cli.fleet.local_fleet" in modules
+    assert not modules & {*COMPUTING, "yaml", "obstore", "services.contracts.model.manifest"}
