@@ -17,9 +17,9 @@ import torch
 
 from compiler_worker.master.bags import plain_bags
 from compiler_worker.master.equality import check_equal
-from compiler_worker.master.opened import StoredMaster
+from compiler_worker.master.opened import MODEL_FILE, StoredMaster
 from compiler_worker.master.pytorch_source import PyTorchModel
-from compiler_worker.master.stored import MODEL_FILE, store_onnx
+from compiler_worker.master.stored import store_onnx
 from compiler_worker.progress import Progress
 from services.contracts.errors import InvalidModelError
 

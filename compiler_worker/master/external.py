@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 
 from compiler_worker.master import walk
 from services.contracts.errors import InvalidModelError
@@ -77,6 +76,9 @@ def _number(text: str, key: str, at: str) -> int:
 
 
 def _num_bytes(tensor: onnx.TensorProto, at: str) -> int:
+    # Imports sympy, which takes a third of a second; most files have no external data.
+    import onnx_ir as ir
+
     try:
         bits = ir.DataType(tensor.data_type).bitwidth
     except (ValueError, TypeError) as error:

@@ -14,6 +14,8 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.recipe import Recipe
 
+MODEL_FILE = "model.onnx"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMaster:
@@ -21,7 +23,7 @@ class StoredMaster:
 
     Attributes:
         digest: canonical digest over normalised graph and weights.
-        files: path by file name; `model.onnx` is the entry, others are external data.
+        files: path by file name; `MODEL_FILE` is the entry, others are external data.
         opset: version of the default domain.
         num_parameters: elements over all initialisers.
         input_values: by input, the integers that its graph takes.

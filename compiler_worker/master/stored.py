@@ -19,11 +19,10 @@ from compiler_worker.master.dimensions.dim_names import name_dims
 from compiler_worker.master.integers.integer_inputs import input_values
 from compiler_worker.master.interface import tensor_specs
 from compiler_worker.master.normalise import normalise
-from compiler_worker.master.opened import StoredMaster
+from compiler_worker.master.opened import MODEL_FILE, StoredMaster
 from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
 
-MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
 _MAX_INLINE_BYTES = 1024
 _ALIGNMENT_BYTES = 4096

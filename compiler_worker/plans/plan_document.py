@@ -17,13 +17,7 @@ from compiler_worker.plans.build_keys import BuildTable, SkippedBuild, Wanted, p
 from compiler_worker.plans.refusals import Refusals
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.builds.build_plan import (
-    BuildPlan,
-    PlannedKey,
-    SkippedKey,
-    timestamp,
-    utc_now,
-)
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey, SkippedKey
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import Generation
@@ -32,6 +26,7 @@ from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.precisions import admitted_precisions
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp, utc_now
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import EngineError, NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket
 from services.contracts.selection.selection import FallbackReason
+from services.contracts.text.moments import timestamp, utc_now
 from services.contracts.transport.frames import Payload
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batching.batch_report import BatcherTimes, BatchReport

@@ -5,10 +5,11 @@ from services.cli.models.user import who_asks
 from services.cli.output.show import show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp, utc_now
 
 
 def run_rebuild(

@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import Any
 
 from services.contracts.builds.build_lease import BuildLease
-from services.contracts.builds.build_plan import utc_now
 from services.contracts.registry.registry import Registry
 from services.contracts.text.durations import readable_duration
+from services.contracts.text.moments import utc_now
 from services.contracts.text.text_table import Table
 
 _COLUMNS = ("generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line")

@@ -24,8 +24,8 @@ from services.cli.observe.local_prometheus import require_prometheus
 from services.cli.observe.observers import start_observers
 from services.cli.requests.gateway_client import require_way_in
 from services.cli.settings import CliSettings
-from services.contracts.builds.build_plan import utc_now
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.text.moments import utc_now
 from services.controller.settings import ADDRESS_ON_INPUT
 from services.pb import fleet_v1_pb2 as fleet
 

@@ -12,20 +12,17 @@ import yaml
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.opened import open_master
+from compiler_worker.master.opened import MODEL_FILE, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
-from compiler_worker.master.stored import MODEL_FILE
 from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
 from compiler_worker.model_checks.file_check import check_file
-from compiler_worker.model_checks.import_verdict import judge_import
 from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.model_checks.served_shapes import served_shapes
 from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
-from compiler_worker.settings import settings_from_environment
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.listing import version_document
 from services.cli.output.progress import StepLine, Steps
@@ -201,6 +198,9 @@ def _publish(
         has_calibration = calibration is not None
         chosen = with_accepted_blindness(shapes.recipe, record, has_calibration=has_calibration)
         line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
+        from compiler_worker.model_checks.import_verdict import judge_import
+        from compiler_worker.settings import settings_from_environment
+
         judged = judge_import(
             master,
             chosen,

@@ -10,7 +10,6 @@ from typing import Final
 from services.cli.fleet.child_process import ChildProcess, ProgramSpec
 from services.cli.observe.metrics_page import is_answered
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.telemetry.boards.rules import rule_files
 
 # What Kubernetes puts on the series of a pod; a fleet on one host has none of its own.
 LOCAL_NAMESPACE: Final = "local"
@@ -40,12 +39,16 @@ class LocalPrometheus:
 
     def __init__(self, folder: Path, scrape_interval_s: float) -> None:
         """Write configuration and rules; `set_targets` adds what to scrape."""
+        # A fleet that is not observed starts sooner without YAML.
+        from services.telemetry.boards.rules import rule_files
+
         self.url = ""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in rule_files().items():
+        rules = rule_files()
+        for name, text in rules.items():
             (folder / name).write_text(text)
-        (folder / "prometheus.yml").write_text(_config(list(rule_files()), scrape_interval_s))
+        (folder / "prometheus.yml").write_text(_config(list(rules), scrape_interval_s))
         self.set_targets({})
 
     def set_targets(self, targets: dict[str, Sequence[str]]) -> None:

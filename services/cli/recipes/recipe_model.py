@@ -7,17 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compiler_worker.master.opened import open_master
-from compiler_worker.master.source import source_from_text
-from compiler_worker.master.stored import MODEL_FILE
-from compiler_worker.model_checks.served_shapes import served_shapes
 from services.cli.output.progress import Steps
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe
-from services.contracts.registry.model_versions import master_record
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -71,6 +66,11 @@ def _of_store(settings: CliSettings, name: str) -> RecipeModel:
 
 
 def _of_source(text: str, steps: Steps) -> RecipeModel:
+    from compiler_worker.master.opened import MODEL_FILE, open_master
+    from compiler_worker.master.source import source_from_text
+    from compiler_worker.model_checks.served_shapes import served_shapes
+    from services.contracts.registry.model_versions import master_record
+
     # A factory is looked for in the folder that the user is in, as `models add` does.
     sys.path.insert(0, str(Path.cwd()))
     source = source_from_text(text)

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from services.contracts.builds.build_plan import utc_now
 from services.contracts.model.document import Document
+from services.contracts.text.moments import utc_now
 
 MAX_SKEW_S = 300.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

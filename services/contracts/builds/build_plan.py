@@ -8,8 +8,6 @@ A plan is made by the compiler on a node of its class, because only there is it 
 be built; the controller reads it. Nothing here is ever overwritten.
 """
 
-from datetime import UTC, datetime
-
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.node_class import NodeClass
@@ -146,16 +144,6 @@ class TaskEnd(Document):
     detail: str
     run: str = ""
     created_at: str
-
-
-def utc_now() -> datetime:
-    """The time now, with its zone."""
-    return datetime.now(UTC)
-
-
-def timestamp(moment: datetime) -> str:
-    """A time as documents write it: ISO 8601, milliseconds."""
-    return moment.isoformat(timespec="milliseconds")
 
 
 def is_of_other_code(proof: Proof, code: str) -> bool:

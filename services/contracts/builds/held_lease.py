@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from services.contracts.builds.build_lease import BuildLease, LeaseRevision, pid_space
-from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.registry.builds import BuildRegistry
+from services.contracts.text.moments import timestamp, utc_now
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from services.contracts.builds.build_plan import TaskStart, timestamp, utc_now
+from services.contracts.builds.build_plan import TaskStart
 from services.contracts.builds.held_lease import HeldLease
 from services.contracts.errors import SmeltError
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp, utc_now
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_election import BuildElection
 from services.controller.build.build_policy import Decision, decide, task_start

@@ -8,13 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from services.contracts.builds.build_plan import (
-    BuildPlan,
-    RebuildRequest,
-    TaskEnd,
-    TaskStart,
-    utc_now,
-)
+from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildRecord
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.hardware.facts import Generation
@@ -23,6 +17,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.registry.serving import ServingChange
 from services.contracts.registry.weights import VersionWeights
 from services.contracts.selection.joint_run import JointRun
+from services.contracts.text.moments import utc_now
 from services.controller.build.build_policy import planning_names
 from services.controller.build.build_view import FleetView, distinct_pools
 from services.controller.build.key_status import (

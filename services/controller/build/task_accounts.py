@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.builds.build_plan import TaskEnd, TaskStart, timestamp, utc_now
+from services.contracts.builds.build_plan import TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import SmeltError
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp, utc_now
 from services.controller.build.build_policy import untouched_key
 from services.controller.build.build_view import FleetView, plan_for_pool
 from services.controller.interfaces import BuildLauncher, NodePool, TaskState, TaskStatus

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 
-from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import StoreError
 from services.contracts.events import Event, EventPosition
 from services.contracts.registry.event_log import EventRegistry
+from services.contracts.text.moments import timestamp, utc_now
 from services.controller.build.build_view import FleetView
 from services.controller.events.event_diff import build_events, hardware_events
 from services.controller.events.event_state import EventState

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.events import Event, EventKind
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp, utc_now
 from tests.integration.builds.conftest import ROOT, Place
 
 pytestmark = pytest.mark.usefixtures("forked_children")

@@ -11,8 +11,9 @@ import torch
 
 from compiler_worker.master.equality import check_equal
 from compiler_worker.master.export import export_master
+from compiler_worker.master.opened import MODEL_FILE
 from compiler_worker.master.pytorch_source import PyTorchModel
-from compiler_worker.master.stored import MODEL_FILE, store_onnx
+from compiler_worker.master.stored import store_onnx
 
 Export = Callable[[PyTorchModel, Path], Path]
 

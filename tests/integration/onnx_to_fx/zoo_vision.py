@@ -11,8 +11,9 @@ import transformers
 from onnx import TensorProto, helper
 from torch import nn
 
+from compiler_worker.master.opened import MODEL_FILE
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-from compiler_worker.master.stored import MODEL_FILE, store_onnx
+from compiler_worker.master.stored import store_onnx
 from tests.integration.onnx_to_fx.zoo_entry import Entry, export
 
 _BATCH = DimLimits(min=1, max=64)

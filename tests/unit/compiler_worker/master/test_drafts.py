@@ -12,7 +12,8 @@ import torch
 from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
-from compiler_worker.master.stored import MODEL_FILE, store_onnx
+from compiler_worker.master.opened import MODEL_FILE
+from compiler_worker.master.stored import store_onnx
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 
 Save = Callable[..., Path]

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 import torch
 
-from compiler_worker.master.stored import MODEL_FILE, store_onnx
+from compiler_worker.master.opened import MODEL_FILE
+from compiler_worker.master.stored import store_onnx
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from services.contracts.errors import UnsupportedGraphError
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model

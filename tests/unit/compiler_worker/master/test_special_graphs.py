@@ -12,8 +12,8 @@ import pytest
 import torch
 from onnx import parser
 
-from compiler_worker.master.opened import StoredMaster
-from compiler_worker.master.stored import MODEL_FILE, store_onnx
+from compiler_worker.master.opened import MODEL_FILE, StoredMaster
+from compiler_worker.master.stored import store_onnx
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from tests.conformance.trees import classifier, regressor
 

@@ -32,15 +32,15 @@ print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 """
 
 
-def imported(*words: str, **environment: str) -> set[str]:
-    """All modules of a process that ran this command."""
+def imported(*words: str, wanted: int = 0, **environment: str) -> set[str]:
+    """All modules of a process that ran this command, which ended with the wanted code."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, *words],
         capture_output=True, text=True, env=dict(os.environ) | environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     code, modules = json.loads(done.stderr.splitlines()[-1])
-    assert code == 0, done.stderr
+    assert code == wanted, done.stderr
     return set(modules)
 
 
@@ -72,3 +72,22 @@ def test_what_looks_at_a_store_imports_nothing_that_computes_or_talks(
     modules = imported(*command.split(), SMELT_HOME=str(tmp_path))
     assert not modules & {*COMPUTING, *TALKING}
     assert "services.cli.registry" in modules or command == "prune"
+
+
+def test_a_recipe_is_checked_without_what_computes(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("precisions: auto\n")
+    assert not imported("recipe", "check", str(tmp_path / "recipe.yaml")) & COMPUTING
+
+
+def test_a_file_that_is_not_there_is_refused_before_a_model_could_be_opened(tmp_path: Path) -> None:
+    command = ("models", "add", "m", str(tmp_path / "m.onnx"))
+    modules = imported(*command, wanted=1, SMELT_HOME=str(tmp_path))
+    assert "compiler_worker.master.reading" in modules
+    # Sympy comes with onnx_ir, and takes longer than all that a command may.
+    assert not modules & {"torch", "ray", "onnx_ir", "onnxscript", "onnxruntime", "sympy", "psutil"}
+
+
+def test_a_start_is_refused_before_it_imports_what_a_fleet_serves(tmp_path: Path) -> None:
+    modules = imported("up", "--generation", "none", wanted=1, SMELT_HOME=str(tmp_path))
+    assert "services.cli.fleet.local_fleet" in modules
+    assert not modules & {*COMPUTING, "yaml", "obstore", "services.contracts.model.manifest"}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.builds.build_plan import utc_now
 from services.contracts.model.manifest import BlobRef, MasterRecord, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
+from services.contracts.text.moments import utc_now
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop
 from services.controller.build.build_reader import ViewReader

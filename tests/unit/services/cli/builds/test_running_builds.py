@@ -12,11 +12,12 @@ from services.cli.builds.running_builds import running_builds, running_builds_te
 from services.cli.fleet.status import builds_document
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease
-from services.contracts.builds.build_plan import BuildPlan, PlannedKey, timestamp, utc_now
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
+from services.contracts.text.moments import timestamp, utc_now
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from compiler_worker.profiling.report_lines import report_parts
 from services.cli.main import app
 from services.contracts.builds.build_lease import BuildLease
-from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
+from services.contracts.text.moments import timestamp, utc_now
 from services.contracts.text.text_table import Table
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.compiler_worker.profiling.reports import small_report

@@ -16,10 +16,10 @@ from services.contracts.builds.build_lease import (
     LeaseWatch,
     pid_space,
 )
-from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import AlreadyPublishedError, StoreError
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
+from services.contracts.text.moments import timestamp, utc_now
 
 LEASE_S = 30.0
 

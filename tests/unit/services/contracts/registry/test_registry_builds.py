@@ -10,12 +10,11 @@ from services.contracts.builds.build_plan import (
     SkippedKey,
     TaskEnd,
     TaskStart,
-    timestamp,
-    utc_now,
 )
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.registry.builds import BuildRegistry
 from services.contracts.store.object_store import open_store
+from services.contracts.text.moments import timestamp, utc_now
 
 HERE, THERE = NodeClass(generation="cpu-x86_64-v3"), NodeClass(generation="cuda-sm90")
 

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
-from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.errors import StoreError
 from services.contracts.events import EventKind
 from services.contracts.hardware import node_class
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp, utc_now
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.key_status import RetryPolicy

@@ -1,0 +1,13 @@
+"""The time now, and as documents write it. Of its own, so that to read a clock costs no import."""
+
+from datetime import UTC, datetime
+
+
+def utc_now() -> datetime:
+    """The time now, with its zone."""
+    return datetime.now(UTC)
+
+
+def timestamp(moment: datetime) -> str:
+    """A time as documents write it: ISO 8601, milliseconds."""
+    return moment.isoformat(timespec="milliseconds")
