@@ -286,7 +286,7 @@ class Recipe(Document):
     inductor: InductorOptions = InductorOptions()
     num_replicas: ReplicaNumber = Field(default=AUTO, exclude_if=lambda number: number == AUTO)
     # Both left out by default, so that an older release can read the record.
-    gpu_share: float | None = Field(default=None, gt=0, le=1, exclude_if=lambda v: v is None)
+    gpu_share: float | None = Field(default=None, ge=1e-4, le=1, exclude_if=lambda v: v is None)
     must_beat_fallback: bool = True
     response_cache: bool = False
 

@@ -7,8 +7,10 @@ from pydantic import Discriminator, Field, Tag
 from services.contracts.model.precision_choice import AUTO
 
 
-def _form(value: object) -> str:
-    return "[auto]" if value == AUTO else "[number]"
+def _form(value: object) -> str | None:
+    if isinstance(value, int | float):
+        return "[number]"
+    return "[auto]" if value == AUTO else None
 
 
 def least_replicas(number: int | str) -> int:
@@ -19,5 +21,9 @@ def least_replicas(number: int | str) -> int:
 # Tags in brackets: pydantic puts them into the path of a fault, where no such key is.
 ReplicaNumber = Annotated[
     Annotated[Literal["auto"], Tag("[auto]")] | Annotated[int, Field(ge=1), Tag("[number]")],
-    Discriminator(_form),
+    Discriminator(
+        _form,
+        custom_error_type="neither_auto_nor_number",
+        custom_error_message="expected auto or a whole number",
+    ),
 ]

@@ -92,13 +92,15 @@ def test_a_full_recipe_is_read() -> None:
         ("inputs: {ids: {max: 9, pad: 10}}", r"pad is 10, outside of .* max 9"),
         ("inputs: {mask: {role: mask, max: 0}}", r"a mask's 1 is 1, outside of .* max 0"),
         ("num_replicas: 0", r"recipe: num_replicas: got 0: expected at least 1$"),
+        # Ray counts in steps of that.
+        ("gpu_share: 0.00001", r"recipe: gpu_share: got 1e-05: expected at least 0\.0001$"),
         ("batching: {max_delay_ms: -1}", r"recipe: batching\.max_delay_ms: got -1"),
         (
             "buckets: [{dims: {batch: {min: 4, opt: 2, max: 8}}}]",
             r"buckets\.0\.dims\.batch: .*expected min <= opt <= max, got 4, 2, 8",
         ),
         ("tolerances: {fp16: {rel_l2: 0, max_abs: 1, cosine_distance: 1}}", r"rel_l2: got 0"),
-        ("num_replicas: many", r"num_replicas: got 'many': expected a whole number$"),
+        ("num_replicas: many", r"num_replicas: got 'many': expected auto or a whole number$"),
         ("num_replicas: 1.5", r"num_replicas: got 1\.5: expected a whole number$"),
         ("batching: {batch_dim: [b]}", r"batch_dim: got \['b'\]: expected text$"),
         ("precisions: bf16", r"got 'bf16': expected auto or a list, such as \[fp32, bf16\]$"),
