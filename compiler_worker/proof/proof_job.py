@@ -15,8 +15,15 @@ from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
 from services.contracts.hardware.facts import DeviceFacts, Generation
-from services.contracts.model.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
+from services.contracts.model.manifest import (
+    EngineManifest,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+)
 from services.contracts.terms import calibration_digest, proof_terms
+from services.engines.caches.passed_checks import CHECKED, PassedChecks
 from services.engines.fallback.fallback_program import importer_code
 
 logger = logging.getLogger(__name__)
@@ -60,6 +67,9 @@ def prove_in_child(
         place.mkdir()
         request = proof_request(job, worker, place).model_copy(update={"is_fallback_timed": False})
         outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    if outcome.result and outcome.result.outcome is ProofOutcome.PASSED:
+        passed = PassedChecks(request.cache_dir / CHECKED)
+        passed.add(job.manifest, job.device, request.num_threads)
     if outcome.result is None or not (place / _WORST).is_file():
         return outcome
     proof = outcome.result

@@ -23,6 +23,7 @@ from services.contracts.security.fleet_dialer import FleetDialer
 from services.contracts.security.signing import TrustRoot
 from services.contracts.store.object_store import open_store
 from services.contracts.transport.frames import NO_TOKEN, TOKEN_BYTES, InferFrame
+from services.engines.caches.passed_checks import CHECKED
 from services.engines.device.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.closing import close_all, ended
@@ -195,7 +196,7 @@ class ReplicaServer:
             num_threads=settings.num_threads,
             timeout_s=settings.fallback_timeout_s,
         )
-        checker = EngineChecker(settings.cache_dir / "checked")
+        checker = EngineChecker(settings.cache_dir / CHECKED)
         threads = settings.num_threads
         trust = TrustRoot(settings.trust_root) if settings.trust_root else None
         manager = EngineManager(

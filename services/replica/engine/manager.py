@@ -11,8 +11,9 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
+from services.engines.caches.passed_checks import name_here
 from services.replica.engine.checked_fallback import CheckedFallback
-from services.replica.engine.checker import EngineChecker, name_here
+from services.replica.engine.checker import EngineChecker
 from services.replica.engine.choice import EngineChoice, Offer
 from services.replica.engine.failure_notes import FailureNotes
 from services.replica.engine.failures import EngineFailures

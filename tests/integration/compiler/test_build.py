@@ -25,6 +25,8 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.model.recipe import Tolerance
 from services.contracts.selection.selection import select
+from services.engines.caches.passed_checks import CHECKED, PassedChecks
+from services.engines.device.device_probe import probe_device
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.integration.compiler.conftest import hurried
@@ -303,6 +305,23 @@ def test_a_builder_that_refuses_is_recorded_with_its_words(
     assert record.outcome is BuildOutcome.FAILED
     assert "fp16" in record.reason
     assert record.stage == Stage.BUILD
+
+
+def test_a_replica_of_this_host_need_not_check_what_was_proven_here(
+    worker: WorkerContext, version: ModelVersion
+) -> None:
+    build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), worker)
+    (engine,) = worker.registry.engines()
+    passed = PassedChecks(worker.settings.cache_dir / CHECKED)
+    # As a replica finds its device, and the manifest in the store.
+    device = probe_device()
+    num_threads = worker.settings.num_threads
+    assert passed.has(engine.manifest, device, num_threads)
+    assert not passed.has(engine.manifest, device, num_threads + 1)
+    other_driver = device.model_copy(update={"driver": "1.2"})
+    assert not passed.has(engine.manifest, other_driver, num_threads)
+    other = engine.manifest.model_copy(update={"created_at": "at another time"})
+    assert not passed.has(other, device, num_threads)
 
 
 def test_a_published_engine_is_proven_again_as_a_new_revision(

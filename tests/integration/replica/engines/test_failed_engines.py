@@ -11,8 +11,9 @@ import pytest
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.kserve.tensors import Array
 from services.engines.base import LoadSpec
+from services.engines.caches.passed_checks import name_here
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine.checker import EngineChecker, name_here
+from services.replica.engine.checker import EngineChecker
 from services.replica.engine.failure_notes import FailureNotes
 from services.replica.engine.hang_watch import HangWatch
 from services.replica.engine.loaded_engine import STALL_S, LoadedEngine
