@@ -16,7 +16,7 @@ from services.replica.app import application
 def main() -> None:
     """Serve until told to stop."""
     app = application(json.loads(sys.argv[1]))
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     serve.start(proxy_location="Disabled")
     serve.run(app, name="toy", route_prefix=None)
     print("ready", flush=True)

@@ -238,7 +238,9 @@ async def test_ray_serve_places_restarts_and_drains_replicas(
 ) -> None:
     shelf.publish_model()
     engine = shelf.publish_engine()
-    async with ray_driver({**settings.model_dump(mode="json"), "num_replicas": 1}) as driver:
+    async with ray_driver(
+        {**settings.model_dump(mode="json"), "num_replicas": "auto", "num_gpus": 0.1}
+    ) as driver:
         first = await until(controller, fleet.REPLICA_STATE_READY)
         assert first.engine_digest == engine.digest
         ids = ids_of(2, 5)
