@@ -21,7 +21,7 @@ class _Found(NamedTuple):
 
 _EXPORT = (
     'torch.onnx.export(model.eval(), (example,), "model.onnx", dynamo=True, '
-    'dynamic_shapes=({0: "batch"},))'
+    'dynamic_shapes=({0: "batch"},)), example being an input of two rows'
 )
 _HUGGING_FACE = _Found(
     "a Hugging Face model",
@@ -33,11 +33,11 @@ _STATE_DICT = _Found(
     f"model = YourModel(...); model.load_state_dict(weights); {_EXPORT}; or of a folder of "
     "Hugging Face: optimum-cli export onnx --model FOLDER exported",
 )
-_MODULE = _Found("a PyTorch module", f"model = torch.load(PATH, weights_only=False); {_EXPORT}")
+_MODULE = _Found("a PyTorch module", f'model = torch.load("PATH", weights_only=False); {_EXPORT}')
 _SCRIPT = _Found("a TorchScript archive", f"export the module that it was made of: {_EXPORT}")
 _PROGRAM = _Found(
     "a program of torch.export",
-    'torch.onnx.export(torch.export.load(PATH), (), "model.onnx", dynamo=True)',
+    'torch.onnx.export(torch.export.load("PATH"), (), "model.onnx", dynamo=True)',
 )
 _PICKLE = _Found(
     "a pickle",
@@ -47,11 +47,11 @@ _PICKLE = _Found(
 )
 _LIGHTGBM = _Found(
     "a LightGBM model",
-    "onnxmltools.convert_lightgbm(lightgbm.Booster(model_file=PATH), initial_types=[('x', "
+    "onnxmltools.convert_lightgbm(lightgbm.Booster(model_file='PATH'), initial_types=[('x', "
     "FloatTensorType([None, num_features]))], zipmap=False)",
 )
 _KERAS = _Found(
-    "a Keras model", 'keras.models.load_model(PATH).export("model.onnx", format="onnx")'
+    "a Keras model", 'keras.models.load_model("PATH").export("model.onnx", format="onnx")'
 )
 _SAVED_MODEL = _Found(
     "a SavedModel of TensorFlow",
