@@ -166,4 +166,4 @@ def _holder_words(lease: BuildLease | None) -> str:
 
 def _pause(lease_s: float) -> None:
     """Before the store is read again."""
-    time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))  # it has no event for a lease's end
+    time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))  # object stores send no notifications

@@ -44,7 +44,7 @@ def withdraw(settings: ControllerSettings) -> None:
         fleet.remove(key)
     ends_s = time.monotonic() + _TIMEOUT_S
     while fleet.deployed() and time.monotonic() < ends_s:
-        time.sleep(_POLL_S)  # Serve has no event for it
+        time.sleep(_POLL_S)  # Serve has no event of a deleted application
     if left := fleet.deployed():
         logger.warning("%d applications still end after %g s", len(left), _TIMEOUT_S)
     others = [a for a in retried(serve.status).applications if key_from_application(a) is None]

@@ -5,12 +5,15 @@ loaded there at once.
 """
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Final
 
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.document import canonical_json
 from services.contracts.model.manifest import EngineManifest
+
+logger = logging.getLogger(__name__)
 
 # Below the cache of a host, which its replicas and compiler workers share.
 CHECKED: Final = "checked"
@@ -28,9 +31,13 @@ class PassedChecks:
         return (self._folder / name_here(manifest, device, num_threads)).is_file()
 
     def add(self, manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> None:
-        """Note that the engine ran; see `name_here`."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / name_here(manifest, device, num_threads)).touch()
+        """Note that the engine ran, where the disk takes the mark; see `name_here`."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / name_here(manifest, device, num_threads)).touch()
+        except OSError as error:
+            # It saves a later check; without it an engine is as good.
+            logger.warning("no mark of a passed check: %s; it is checked again", error)
 
 
 def name_here(manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> str:

@@ -3,6 +3,7 @@
 import ctypes
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -87,18 +88,29 @@ def _memory_bytes(cuda: ctypes.CDLL, device: ctypes.c_int) -> int:
     return value.value
 
 
-def _nvml_driver_version() -> str:
+@contextmanager
+def opened_nvml() -> Iterator[ctypes.CDLL | None]:
+    """NVML while the block runs; None without it."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return ""
-    if nvml.nvmlInit_v2() != 0:
-        return ""
+        nvml = None
+    if nvml is None or nvml.nvmlInit_v2() != 0:
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        # NVML counts its initialisations: each has a shutdown of its own.
+        nvml.nvmlShutdown()
+
+
+def _nvml_driver_version() -> str:
     buffer = ctypes.create_string_buffer(_NAME_BYTES)
-    status = nvml.nvmlSystemGetDriverVersion(buffer, _NAME_BYTES)
-    # NVML counts its initialisations: each has a shutdown of its own.
-    nvml.nvmlShutdown()
-    return buffer.value.decode() if status == 0 else ""
+    with opened_nvml() as nvml:
+        if nvml is None or nvml.nvmlSystemGetDriverVersion(buffer, _NAME_BYTES) != 0:
+            return ""
+    return buffer.value.decode()
 
 
 def _proc_driver_version() -> str:

@@ -2,6 +2,8 @@
 
 import ctypes
 
+from services.engines.device.cuda_driver import opened_nvml
+
 _BUS_ID_BYTES = 32
 _FULL = 100.0
 
@@ -19,7 +21,6 @@ def gpu_busy_share() -> float | None:
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return None
     device = ctypes.c_int()
@@ -29,13 +30,8 @@ def gpu_busy_share() -> float | None:
     # By its address: NVML counts devices that CUDA_VISIBLE_DEVICES hides.
     if cuda.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, device):
         return None
-    if nvml.nvmlInit_v2():
-        return None
-    try:
-        return _busy_share(nvml, bus_id)
-    finally:
-        # NVML counts its initialisations: each has a shutdown of its own.
-        nvml.nvmlShutdown()
+    with opened_nvml() as nvml:
+        return _busy_share(nvml, bus_id) if nvml else None
 
 
 def _busy_share(nvml: ctypes.CDLL, bus_id: ctypes.Array[ctypes.c_char]) -> float | None:

@@ -41,4 +41,4 @@ def _lock(program: IO[bytes], until_s: float) -> None:
         except OSError:
             # Some network file systems lock only what is open for writing: all compile then.
             return None
-        time.sleep(_PERIOD_S)  # the kernel has no lock with a deadline
+        time.sleep(_PERIOD_S)  # flock takes no timeout

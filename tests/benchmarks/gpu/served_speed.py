@@ -1,4 +1,4 @@
-"""How fast a fleet on one GPU serves a model, beside the engine by itself.
+"""How fast a fleet on one GPU serves a model, beside the engine alone.
 
     python -m tests.benchmarks.gpu.served_speed [--gateway-workers 4] [--num-replicas 1 4 auto]
 

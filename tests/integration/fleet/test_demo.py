@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 # Generous, because it only ends a test that fails: whatever else runs, engines are built here.
 WAIT_S = 1500.0
 OPTIONS = ("--exit-after-demo", "--grpc-port", "0", "--metrics-port", "0")
-# Of whoever started the tests: another source of modules, and the options of their `make`.
+# Of the process that started the tests: another source of modules, and the options of their `make`.
 NOT_OURS = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 

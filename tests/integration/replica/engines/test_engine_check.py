@@ -10,6 +10,7 @@ import pytest
 from services.contracts.errors import EngineError
 from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
+from services.engines.caches.passed_checks import PassedChecks
 from services.replica.engine.check_child import check_in_child
 from services.replica.engine.checker import EngineChecker, needs_check
 from tests.integration.replica.published import Shelf, load_spec
@@ -75,3 +76,13 @@ def test_a_passed_check_is_remembered_for_that_device_and_a_failed_one_is_not(
     checker.check(replace(failing, device=other_driver), {})
     checker.check(of_kind(failing, EngineKind.INDUCTOR, calibration_digest="c"), {})
     assert runs.read_text() == "run\n" * 3
+
+
+def test_a_mark_that_the_disk_does_not_take_costs_a_check_and_no_engine(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    spec = load_spec(shelf, shelf.publish_model())
+    (tmp_path / "full").touch()
+    passed = PassedChecks(tmp_path / "full" / "checked")
+    passed.add(spec.manifest, spec.device, 0)
+    assert not passed.has(spec.manifest, spec.device, 0)
