@@ -6,6 +6,7 @@ wait for it: on an H200 one replica kept 13 to 48 % of the GPU busy, four 56 to 
 while requests wait, and neither the GPU nor the host's processors are the bound.
 """
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from services.contracts.model.replica_number import least_replicas
 
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
+
+logger = logging.getLogger(__name__)
 
 # More than the cores of any host feed; the room on GPUs and the processors are the bounds.
 _MOST_REPLICAS = 64
@@ -69,7 +72,7 @@ def wanted_replicas(context: "AutoscalingContext") -> tuple[int, dict[str, Any]]
     # Serve asks ten times a second.
     if num_targeted > 1 and now_s - scaling.looked_s >= _LOOK_S:
         num_own = max(num_targeted - num_running, 0)
-        scaling.look(now_s, do_others_wait=num_waiting_for_gpus() > num_own)
+        scaling.look(now_s, do_others_wait=_num_waiting() > num_own)
     number = scaling.next_number(num_running, num_targeted, _means(context), now_s)
     return number, {_STATE: asdict(scaling)}
 
@@ -137,6 +140,15 @@ class Scaling:
             return self.num_running if now_s < self.full_until_s else number
         self.calm_s = now_s if self.calm_s is None else self.calm_s
         return number if now_s - self.calm_s >= _STOP_AFTER_S else self.num_running
+
+
+def _num_waiting() -> int:
+    try:
+        return num_waiting_for_gpus()
+    except Exception as error:
+        # An error here would end this turn of Serve's loop for every deployment.
+        logger.warning("what waits for GPUs is unknown: %r", error)
+        return 0
 
 
 def num_waiting_for_gpus() -> int:

@@ -1,9 +1,11 @@
 """How many replicas a load on a GPU asks for; and what a replica measures of its load."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
+from services.replica import scaling
 from services.replica.batching.batch_report import BatcherTimes
 from services.replica.reporting import load
 from services.replica.reporting.load import ReplicaLoad
@@ -137,3 +139,22 @@ def test_one_of_each_version_comes_before_anybody_s_second() -> None:
     assert serve.numbers(12) == [4, 1]
     serve.others_wait = False
     assert serve.numbers(200) == [1]
+
+
+def test_serve_goes_on_where_ray_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> int:
+        raise ConnectionError("no GCS")
+
+    monkeypatch.setattr(scaling, "num_waiting_for_gpus", fails)
+    context = SimpleNamespace(
+        current_num_replicas=2,
+        target_num_replicas=2,
+        current_time=100.0,
+        policy_state={},
+        aggregated_metrics={name: {"r": value} for name, value in PRESSED.items()},
+    )
+    number, state = scaling.wanted_replicas(context)  # type: ignore[arg-type] # Serve's
+    assert number == 2
+    context.policy_state = state
+    context.current_time = 116.0
+    assert scaling.wanted_replicas(context)[0] == 4  # type: ignore[arg-type] # as above
