@@ -32,12 +32,17 @@ class ValueLimits:
         if not values.size:
             return None
         # Extremes alone: no copy of the input. Where they are is looked for only when wrong.
-        axes = tuple(range(values.ndim - self.low.ndim))
-        is_legal = (values.min(axis=axes) >= self.low) & (values.max(axis=axes) <= self.high)
-        if is_legal.all():
+        if self._are_extremes_legal(values):
             return None
         found = np.argwhere((values < self.low) | (values > self.high))[0]
         return tuple(int(place) for place in found)
+
+    def _are_extremes_legal(self, values: Array) -> bool:
+        axes = tuple(range(values.ndim - self.low.ndim)) if self.low.ndim else None
+        # Without axes, and of scalars, in half the time that arrays take.
+        is_low = np.minimum.reduce(values, axis=axes) < self.low[()]
+        is_high = np.maximum.reduce(values, axis=axes) > self.high[()]
+        return not (is_low | is_high).any()
 
     def span_at(self, place: tuple[int, ...]) -> IntegerSpan:
         """What is allowed at a place."""

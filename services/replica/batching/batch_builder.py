@@ -1,8 +1,9 @@
 """Forms the next batch of what waits, for the engine in use.
 
 One policy: `policy` chooses among the most urgent where lengths differ, and what is chosen is
-filled up with those behind them that fit it. Requests of one length need no choice: there the
-oldest is filled up at once.
+filled up with those behind them that fit it. Requests of one length need no choice where they fill
+the largest batch, or none is padded: there the oldest is filled up at once. (On an H200, with
+hundreds of calls in the queue, choosing took a quarter of a replica's time.)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from services.replica.batching.collate import JoinRules
 from services.replica.batching.policy import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, BatchPolicy
 from services.replica.batching.queue import QueuedRequest, RequestQueue
 from services.replica.batching.run_cost import RunCost
-from services.replica.batching.run_shapes import RunShapes, elements_of
+from services.replica.batching.run_shapes import RunShapes, Sizes, elements_of
 from services.replica.engine.worker import BatchTimes, EngineWorker
 
 # Requests that a batch is chosen of, the most urgent first: a queue may be long, and looking
@@ -86,11 +87,13 @@ class BatchBuilder:
             return list(islice(wanted, 1))
         if shapes.is_exact and not self._rules.paddable:
             return self._extended(list(islice(wanted, 1)), wanted, shapes)
-        most = MAX_CANDIDATES_BRIEF if self._worker.executor.is_brief else MAX_CANDIDATES
-        near = list(islice(wanted, most))
+        near = list(islice(wanted, 1))
+        if near:
+            near += islice(wanted, self._num_looked_at(near[0].call.sizes, shapes) - 1)
         sizes = [waiting.call.sizes for waiting in near]
-        if not near or (shapes.is_exact and all(self._is_alike(s, sizes[0]) for s in sizes)):
+        if not near or self._needs_no_choice(sizes, shapes):
             return self._extended(near[:1], chain(near[1:], wanted), shapes)
+        sizes = sizes[: self._most_candidates]
         grouping = BatchPolicy(
             rules=self._rules,
             shapes=shapes,
@@ -100,9 +103,30 @@ class BatchBuilder:
         batch = [near[place] for place in grouping.chosen(sizes)]
         return self._extended(batch, wanted, shapes) if shapes.is_exact else batch
 
-    def _is_alike(self, left: Mapping[str, int], right: Mapping[str, int]) -> bool:
+    @property
+    def _most_candidates(self) -> int:
+        return MAX_CANDIDATES_BRIEF if self._worker.executor.is_brief else MAX_CANDIDATES
+
+    def _num_looked_at(self, sizes: Sizes, shapes: RunShapes) -> int:
+        """Enough to know whether a batch like this call can be filled by others like it."""
+        most_rows = 0.0 if shapes.is_exact else min(shapes.rows_at(sizes), _MAX_LOOKED_AT)
+        return max(self._most_candidates, int(most_rows))
+
+    def _needs_no_choice(self, sizes: Sequence[Sizes], shapes: RunShapes) -> bool:
+        """Whether nothing is better than the oldest call, and all behind it that fits.
+
+        That is so where calls differ in nothing but rows, and either every size is an engine's own
+        or there are enough of them for the largest batch, which leaves the least to pad.
+        """
+        first = sizes[0]
+        if not all(self._is_alike(each, first) for each in sizes):
+            return False
+        dim = self._rules.batch_dim or ""
+        return shapes.is_exact or sum([each[dim] for each in sizes]) >= shapes.rows_at(first)
+
+    def _is_alike(self, left: Sizes, right: Sizes) -> bool:
         """Whether two calls differ in nothing but rows."""
-        if left == right:
+        if left is right or left == right:
             return True
         return all(size == right[d] for d, size in left.items() if d != self._rules.batch_dim)
 

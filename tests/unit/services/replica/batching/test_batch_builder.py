@@ -27,14 +27,21 @@ def _bucket(**largest: int) -> Bucket:
 BUCKETS = (_bucket(batch=8, sequence=4), _bucket(batch=2, sequence=16), _bucket(batch=5))
 
 
-def _builder(buckets: tuple[Bucket, ...], calls: list[tuple[int, int]]) -> BatchBuilder:
+def _builder(
+    buckets: tuple[Bucket, ...], calls: list[tuple[int, int]], *, pads_to_largest: bool = False
+) -> BatchBuilder:
     """What forms batches of waiting calls, each given as rows and length."""
     line = RequestQueue(Batching(), clock := Clock())
     loop = asyncio.get_running_loop()
     for rows, length in calls:
         call, answer = text_call(rows, length), loop.create_future()
         line.add(QueuedRequest(call, dict, lambda _: None, answer, clock()), None)
-    executor = EngineExecutor(engine=ToyEngine(), buckets=buckets, thread=EngineThread())
+    executor = EngineExecutor(
+        engine=ToyEngine(),
+        buckets=buckets,
+        thread=EngineThread(),
+        pads_to_largest=pads_to_largest,
+    )
     return BatchBuilder(line, RULES, EngineWorker(executor, clock=clock), max_waste=0.25)
 
 
@@ -54,6 +61,24 @@ async def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) 
             if any(fits(bucket, sizes, RULES.growing) for bucket in buckets):
                 wanted.append(rows)
         assert _rows_taken(_builder(buckets, calls)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("calls", "taken"),
+    [
+        ([(1, 4)] * 300, 128),  # more than a choice is made of, and still a full batch
+        ([(1, 4)] * 127, 64),  # two runs that are full, and not one that is half empty
+        ([(32, 4)] * 9, 128),
+        ([(100, 4), (40, 4), (28, 4)], 128),  # the oldest, and what fills it
+        ([(1, 4)] * 5, 5),
+    ],
+)
+async def test_static_batches_of_one_length_are_full(
+    calls: list[tuple[int, int]], taken: int
+) -> None:
+    buckets = tuple(_bucket(batch=size, sequence=16) for size in (1, 8, 64, 128))
+    former = _builder(buckets, calls, pads_to_largest=True)
+    assert sum(_rows_taken(former)) == taken
 
 
 async def test_a_bucket_without_rows_bounds_none() -> None:
