@@ -33,10 +33,11 @@ _FULL = 0.9
 _GROWTH = 2.0
 # Of their time that replicas are to be busy after some of them were stopped.
 _BUSY_AFTER_STOP = 0.6
-# A replica looks each second, and each 10 s reports the mean of the last ones. So what is known of
-# a load is up to so old, and until then is of the number of replicas before.
-_LOOK_BACK_S = 5.0
-_SETTLED_AFTER_S = 16.0
+# A replica looks five times in that time, and each second reports the mean. So what is known of a
+# load is up to so old, and until then is of the number of replicas before.
+_LOOK_BACK_S = 3.0
+_REPORT_S = 1.0
+_SETTLED_AFTER_S = 6.0
 # Loads come and go; to start a replica costs more than to keep it for a while.
 _STOP_AFTER_S = 600.0
 # A model that loads for longer serves late; one without room never does.
@@ -56,6 +57,7 @@ def number_arguments(num_replicas: int | str, num_gpus: float) -> dict[str, Any]
             "min_replicas": least_replicas(num_replicas),
             "max_replicas": _MOST_REPLICAS,
             "look_back_period_s": _LOOK_BACK_S,
+            "metrics_interval_s": _REPORT_S,
             "upscale_delay_s": 0.0,
             "downscale_delay_s": 0.0,
             "policy": {"policy_function": _POLICY},

@@ -115,10 +115,13 @@ class BatchBuilder:
     def _needs_no_choice(self, sizes: Sequence[Sizes], shapes: RunShapes) -> bool:
         """Whether nothing is better than the oldest call, and all behind it that fits.
 
-        That is so where calls differ in nothing but rows, and either every size is an engine's own
-        or there are enough of them for the largest batch, which leaves the least to pad.
+        That is so of one call, and where calls differ in nothing but rows, and either every size is
+        an engine's own or there are enough of them for the largest batch, which leaves the least
+        to pad.
         """
         first = sizes[0]
+        if len(sizes) == 1:
+            return True
         if not all(self._is_alike(each, first) for each in sizes):
             return False
         dim = self._rules.batch_dim or ""

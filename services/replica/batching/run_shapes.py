@@ -47,6 +47,7 @@ class RunShapes:
         # The same few shapes are asked for again and again, for each batch hundreds of times.
         self._known_costs = lru_cache(maxsize=_MAX_KNOWN)(self._costs_by_rows)
         self._known_rows = lru_cache(maxsize=_MAX_KNOWN)(self._most_rows)
+        self._known_elements = lru_cache(maxsize=_MAX_KNOWN)(self._elements_computed)
         self.is_exact = not self._pads_to_largest and not self._has_least
 
     def joined(self, sizes: Sizes) -> Sizes:
@@ -61,6 +62,10 @@ class RunShapes:
 
     def num_elements(self, sizes: Sizes) -> int:
         """Elements that the engine computes for a batch of these sizes, all padding included."""
+        return self._known_elements(tuple(sizes.items()))
+
+    def _elements_computed(self, items: tuple[tuple[str, int], ...]) -> int:
+        sizes = dict(items)
         if not self._pads_to_largest:
             return elements_of(self.joined(sizes))
         covering = [self._sizes_in(bucket, sizes) for bucket in self._buckets]

@@ -7,9 +7,9 @@ An engine that was warmed on another thread is cold again for its first requests
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from services.contracts.model.recipe import Bucket
 from services.replica.engine.loaded_engine import STALL_S, LoadedEngine, RunningEngine
@@ -28,6 +28,13 @@ class EngineThread:
     def __init__(self) -> None:
         """The thread starts with the first call."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_THREAD_NAME)
+        # Also those that nobody waits for any more: a thread goes on with what it has begun.
+        self._unfinished: set[Future[Any]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it runs nothing and nothing waits for it."""
+        return not self._unfinished
 
     def submit(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
@@ -42,8 +49,10 @@ class EngineThread:
         Returns:
             A future with its result or with what it raises.
         """
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        work = self._pool.submit(function, *args, **kwargs)
+        self._unfinished.add(work)
+        work.add_done_callback(self._unfinished.discard)
+        return asyncio.wrap_future(work)
 
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
@@ -77,6 +86,7 @@ class EngineExecutor:
         buckets: the shapes that it was built for, or that the fallback serves.
         pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
         is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
+        is_brief_alone: likewise a call that nothing waits behind; see BRIEF_ALONE_S.
         stall_s: a run that takes longer hangs; see `stall_limit_s`.
     """
 
@@ -85,6 +95,7 @@ class EngineExecutor:
     thread: EngineThread
     pads_to_largest: bool = False
     is_brief: bool = False
+    is_brief_alone: bool = False
     stall_s: float = STALL_S
 
     @classmethod
@@ -96,6 +107,7 @@ class EngineExecutor:
             thread=thread,
             pads_to_largest=loaded.pads_to_largest,
             is_brief=loaded.is_brief,
+            is_brief_alone=loaded.is_brief_alone,
             stall_s=loaded.stall_s,
         )
 

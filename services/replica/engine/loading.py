@@ -21,6 +21,7 @@ from services.engines.loader import engine_class
 from services.replica.engine.checked_fallback import CheckedFallback
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.loaded_engine import (
+    BRIEF_ALONE_S,
     BRIEF_RUN_S,
     FALLBACK_KIND,
     INTERIM_STALL_S,
@@ -108,6 +109,8 @@ class EngineLoader:
         self._checker.check(fetched.spec, self._model.recipe.inputs)
         engine = engine_class(key.kind).load(fetched.spec)
         longest_run_s = self._warm(engine, key.buckets)
+        # One of each bucket, whose shape it has; on the CPU its kernels take any.
+        has_graphs = key.kind is EngineKind.INDUCTOR and not self._is_cpu
         loaded = LoadedEngine(
             engine=engine,
             buckets=key.buckets,
@@ -116,9 +119,9 @@ class EngineLoader:
             generation=key.generation,
             digest=chosen.digest,
             load_duration_s=fetched.duration_s + self._clock() - start_s,
-            # A CUDA graph of one shape for each bucket; on the CPU its kernels take any.
-            pads_to_largest=key.kind is EngineKind.INDUCTOR and not self._is_cpu,
+            pads_to_largest=has_graphs,
             is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
+            is_brief_alone=has_graphs and longest_run_s <= BRIEF_ALONE_S,
             stall_s=self._stall_limit_s(longest_run_s, key.buckets),
             speeds={timing.shape: timing.throughput for timing in chosen.proof.timings},
         )

@@ -45,11 +45,13 @@ class _Run:
 
     Attributes:
         answer: what is waited for; None on the event loop's own thread.
+        is_on_loop: it runs on the event loop's own thread.
         is_given_up: it hangs, and another engine is to answer.
     """
 
     executor: EngineExecutor
     since_s: float
+    is_on_loop: bool
     answer: asyncio.Future[_Batch] | None = None
     is_given_up: bool = False
 
@@ -103,15 +105,22 @@ class EngineWorker:
     def is_loop_held(self) -> bool:
         """Whether the one that stalls runs on the event loop; to be asked from other threads."""
         run = self._current
-        return run is not None and run.executor.is_brief and self.is_stalled
+        return run is not None and run.is_on_loop and self.is_stalled
 
     @property
     def is_suspect(self) -> bool:
         """Whether so many runs failed one after another that the engine must prove itself."""
         return self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
-    async def run(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch:
+    async def run(
+        self, rules: JoinRules, calls: Sequence[InferCall], *, is_alone: bool = False
+    ) -> _Batch:
         """Join calls, run the engine once and split its outputs.
+
+        Args:
+            rules: of the model.
+            calls: to be joined.
+            is_alone: there is one, and nothing waits behind it.
 
         Raises:
             InvalidRequestError: the engine refuses the shape.
@@ -120,7 +129,10 @@ class EngineWorker:
         """
         executor = self.executor
         try:
-            return await self._on(executor, self._counted_run, rules, calls)
+            # No engine runs twice at once: its thread may be at a sample of a proof.
+            is_brief_now = is_alone and executor.is_brief_alone and executor.thread.is_idle
+            is_on_loop = executor.is_brief or is_brief_now
+            return await self._on(executor, self._counted_run, rules, calls, is_on_loop=is_on_loop)
         except InvalidRequestError:
             raise
         except HangError as error:
@@ -203,12 +215,14 @@ class EngineWorker:
         function: Callable[[EngineExecutor, JoinRules, Sequence[InferCall]], _Batch],
         rules: JoinRules,
         calls: Sequence[InferCall],
+        *,
+        is_on_loop: bool,
     ) -> _Batch:
         """Run a batch where an engine runs, in view of `is_stalled` and `leave_hung`."""
         # From here and not from its start: what runs before it on that thread may hang too.
-        self._current = run = _Run(executor, self._clock())
+        self._current = run = _Run(executor, self._clock(), is_on_loop)
         try:
-            if executor.is_brief:
+            if is_on_loop:
                 return function(executor, rules, calls)
             run.answer = executor.thread.submit(function, executor, rules, calls)
             return await run.answer
@@ -228,7 +242,9 @@ class EngineWorker:
         if executor is None:
             return None
         try:
-            answer = await self._on(executor, self._timed_run, rules, calls)
+            answer = await self._on(
+                executor, self._timed_run, rules, calls, is_on_loop=executor.is_brief
+            )
         except Exception as error:
             logger.info("the engine before this one fails on the batch too: %s", error)
             return None
@@ -264,7 +280,7 @@ class EngineWorker:
         """Run inputs of no request where an engine runs, in view of `is_loop_held`."""
         before = self._current
         if executor.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
-            self._current = _Run(executor, self._clock())
+            self._current = _Run(executor, self._clock(), is_on_loop=True)
         try:
             await executor.call(executor.engine.run, inputs)
         finally:

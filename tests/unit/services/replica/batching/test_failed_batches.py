@@ -116,10 +116,10 @@ async def hold_what_runs_again(b: Bench) -> None:
     """Let a batch fail; its first part is with the worker then, which the engine holds."""
     plain_run, is_in = b.worker.run, asyncio.Event()
 
-    async def run(*args: Any) -> Any:
+    async def run(*args: Any, **options: Any) -> Any:
         b.engine.may_run.clear()
         is_in.set()
-        return await plain_run(*args)
+        return await plain_run(*args, **options)
 
     b.worker.run = run  # type: ignore[method-assign]
     b.engine.may_run.set()
@@ -170,7 +170,7 @@ async def test_what_hangs_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) ->
     async with bench(text_model()) as b:
         num_asked = 0
 
-        async def hang(*_: object) -> None:
+        async def hang(*_: object, **__: object) -> None:
             nonlocal num_asked
             num_asked += 1
             raise HangError("engine has not returned")

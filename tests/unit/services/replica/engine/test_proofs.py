@@ -1,6 +1,7 @@
 """Engines that must prove themselves, and are replaced while something is asked."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -276,3 +277,70 @@ async def test_an_engine_that_was_replaced_is_asked_no_more(pair: Pair) -> None:
     await proof
     assert (pair.engine.ran, new.ran) == ([(1, 1)], [])
     assert len(list(rest)) == 2
+
+
+# ---------------------------------------------------------------- which thread an engine runs on
+
+
+def note_threads(engine: ToyEngine) -> list[bool]:
+    """Whether each run is on the thread of the event loop."""
+    plain_run = engine.run
+    loop_thread = threading.current_thread()
+    found: list[bool] = []
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found.append(threading.current_thread() is loop_thread)
+        return plain_run(inputs)
+
+    engine.run = run  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("is_brief_alone", [True, False])
+async def test_a_call_that_is_alone_is_spared_the_way_to_another_thread(
+    pair: Pair, *, is_brief_alone: bool
+) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=is_brief_alone)
+    are_on_loop = note_threads(pair.engine)
+    assert_own(text_call(), await submit(pair.batcher, text_call()))
+    assert are_on_loop == [is_brief_alone]
+    await asyncio.gather(*(submit(pair.batcher, text_call()) for _ in range(2)))
+    assert are_on_loop == [is_brief_alone, False]
+
+
+async def test_a_call_that_is_alone_waits_for_what_the_engine_runs(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    are_on_loop = note_threads(pair.engine)
+    pair.engine.may_run.clear()
+    proof = asyncio.create_task(pair.worker.prove(samples(16)))
+    assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
+    # Nobody waits for it any more, and still the engine is at it.
+    proof.cancel()
+    thread, is_in_line = pair.worker.executor.thread, asyncio.Event()
+    monkeypatch.setattr(thread, "submit", told(thread.submit, is_in_line))
+    answer = asyncio.create_task(submit(pair.batcher, text_call(length=2)))
+    await is_in_line.wait()
+    pair.engine.may_run.set()
+    assert_own(text_call(length=2), await answer)
+    assert are_on_loop == [False, False]
+    await submit(pair.batcher, text_call())
+    assert are_on_loop == [False, False, True]
+
+
+async def test_a_call_that_holds_the_event_loop_is_seen_from_other_threads(pair: Pair) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    pair.engine.may_run.clear()
+
+    def look() -> bool:
+        assert pair.engine.is_running.wait(30)
+        pair.clock.now_s += LIMIT_S + 1
+        is_seen = pair.worker.is_loop_held
+        pair.engine.may_run.set()
+        return is_seen
+
+    looking = asyncio.get_running_loop().run_in_executor(None, look)
+    await submit(pair.batcher, text_call())
+    assert await looking
+    assert not pair.worker.is_loop_held
