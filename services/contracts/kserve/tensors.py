@@ -77,7 +77,7 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
     if dtype is None:
         known = ", ".join(NUMPY_FROM_DATATYPE)
         raise InvalidRequestError(f"datatype '{datatype}' is unknown; expected one of {known}")
-    if any(dim < 0 for dim in shape):
+    if min(shape, default=0) < 0:
         raise InvalidRequestError(f"shape {list(shape)} has a negative dimension")
     if datatype == BYTES:
         return strings_from_bytes(data, shape)

@@ -88,8 +88,9 @@ class _Level:
         return len(self.calls) + len(self.again)
 
     def has_room(self) -> bool:
-        """Whether one more may wait."""
-        return self.num_calls < self.most and self.num_bytes < self.most_bytes
+        """Whether one more may wait; asked thrice for each request, so nothing is called."""
+        num_calls = len(self.calls) + len(self.again)
+        return num_calls < self.most and self.num_bytes < self.most_bytes
 
     @property
     def used(self) -> float:
@@ -171,7 +172,7 @@ class RequestQueue:
         )
 
     def _has_any_room(self) -> bool:
-        return any(level.has_room() for level in self._levels.values())
+        return any(map(_Level.has_room, self._levels.values()))
 
     def check_room(self, level: int) -> None:
         """Refuse when no more call of a level may wait.
