@@ -18,7 +18,7 @@ IN_PLACE = "ONNX Runtime serves in place of torch.compile"
 BRIEF_RUN_S = 100e-6
 # A CUDA graph runs on whatever thread, so a call that is alone is spared the way to another one and
 # back, a sixth of its time on an H200. What comes meanwhile would wait for the engine anyway.
-BRIEF_ALONE_S = 1e-3
+BRIEF_ALONE_S = 2e-3
 # A run of which nothing is known in advance may take this long.
 STALL_S = 60.0
 # At sizes at which it never ran, beside a compiler that takes all cores.
