@@ -130,6 +130,16 @@ def test_every_fault_has_its_line_and_the_nearest_word(tmp_path: Path) -> None:
     assert "did you mean 'openvino'?" in faults[1]
 
 
+def test_what_is_no_yaml_has_its_place_and_the_fix_in_our_words(tmp_path: Path) -> None:
+    path = recipe_file(tmp_path, "kinds: [openvino\nnum_replicas: 2\n")
+    with pytest.raises(InvalidRecipeError) as refused:
+        run("check", path)
+    assert str(refused.value) == (
+        f"{path}: line 2, column 13: found 'num_replicas: 2', wanted ',' or ']': close the list "
+        "that begins on line 1 with ]"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
