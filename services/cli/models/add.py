@@ -5,6 +5,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -21,13 +22,13 @@ from compiler_worker.model_checks.accepted_blindness import accepted_words, with
 from compiler_worker.model_checks.file_check import check_file
 from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.model_checks.served_shapes import served_shapes
-from compiler_worker.plans.build_keys import buckets_of
+from compiler_worker.plans.build_keys import buckets_of, check_dims
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.listing import version_document
 from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import show
-from services.cli.recipes.recipe_file import read_recipe
+from services.cli.recipes.recipe_file import read_recipe, recipe_place
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRecipeError
@@ -67,7 +68,8 @@ def run_models_add(
 
     Raises:
         InvalidModelError: the source cannot become a master, or the samples are not for it.
-        InvalidRecipeError: the recipe has a wrong value, or its calibration set is refused.
+        InvalidRecipeError: the recipe has a wrong value, or its calibration set is refused; with
+            file and line where a recipe's file is given.
     """
     # A factory is looked for in the folder that the user is in, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
@@ -77,7 +79,8 @@ def run_models_add(
         samples=samples,
         folder=recipe.parent if recipe else Path(),
     )
-    version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
+    with recipe_place(recipe, options.recipe):
+        version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
@@ -178,7 +181,8 @@ def _publish(
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         line.begin(1, _NUM_PARTS)
-        opened = open_master(source, Path(folder), line.update)
+        given_dims = partial(check_dims, options.recipe) if options.recipe else None
+        opened = open_master(source, Path(folder), line.update, given_dims)
         chosen = options.recipe or opened.recipe or Recipe()
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.

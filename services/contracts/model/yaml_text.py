@@ -71,14 +71,19 @@ def _fault(text: str, error: yaml.MarkedYAMLError) -> str:
     """Where a text is no YAML, what stands there, what was wanted, and the fix."""
     known = (fix for part, fix in _FIXES.items() if part in (error.problem or ""))
     wanted, fix = next(known, _OTHER)
-    begin = error.context_mark or error.problem_mark
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return str(error)
+    begin = error.context_mark or mark
     # Of a key without a colon, and of a quote, the library tells where it gave up.
-    place = begin if error.problem in _LATE else error.problem_mark
+    place = begin if error.problem in _LATE else mark
     lines = text.splitlines()
     line = lines[place.line].rstrip()[:_MOST_SHOWN] if place.line < len(lines) else ""
     found = repr(line) if line else "nothing more"
     fix = fix.replace("START", str(begin.line + 1))
-    return f"line {place.line + 1}, column {place.column + 1}: found {found}, wanted {wanted}: {fix}"
+    return (
+        f"line {place.line + 1}, column {place.column + 1}: found {found}, wanted {wanted}: {fix}"
+    )
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[int, yaml.Node | None]]:
