@@ -85,7 +85,11 @@ def script(path: Path) -> None:
         ("m.txt", of_bytes(b"tree\nversion=v4\n"), ("LightGBM", "convert_lightgbm")),
         ("m.gguf", of_bytes(b"GGUF\3\0\0\0"), ("llama.cpp",)),
         ("lfs.onnx", of_bytes(b"version https://git-lfs.github.com/spec/v1\n"), ("git lfs pull",)),
-        ("junk.pt", of_bytes(b"no model"), ("nor weights", "begin with b'no model'", "save or copy")),
+        (
+            "junk.pt",
+            of_bytes(b"no model"),
+            ("nor weights", "begin with b'no model'", "save or copy"),
+        ),
         ("none.pth", of_bytes(b""), ("nor a pickled module, but an empty file", "onnx.export")),
         ("m.zip", of_members("readme"), ("a zip archive",)),
     ],
