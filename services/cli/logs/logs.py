@@ -48,7 +48,7 @@ def run_logs(
     last = reader.read(files, is_detailed=is_detailed, is_rays=is_rays)[-num_lines:]
     if not is_followed:
         document = {"files": [_file(file) for file in files], "lines": [_line(x) for x in last]}
-        show(document, (line.words() for line in last), as_json=as_json)
+        show(document, (line.words() for line in last), as_json=as_json, is_wide=True)
         return
     with stop_signals() as is_stopped:
         _print(last, as_json=as_json)
@@ -72,7 +72,7 @@ def run_log_files(settings: CliSettings, component: str, *, is_rays: bool, as_js
     """
     files = _files(log_places(settings.run_dir), component, is_rays=is_rays)
     text = (f"{file.component:<13} {file.path}" for file in files)
-    show({"files": [_file(file) for file in files]}, text, as_json=as_json)
+    show({"files": [_file(file) for file in files]}, text, as_json=as_json, is_wide=True)
 
 
 def _matching(places: LogPlaces, component: str, *, is_rays: bool) -> list[LogFile]:

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 from compiler_worker.master.source import OnnxFile, source_from_text
-from services.cli.fleet.control_client import notify_fleet
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe, recipe_place
@@ -45,6 +44,7 @@ def run_models_add(
     sys.path.insert(0, str(Path.cwd()))
     given = read_recipe(recipe) if recipe else None
     registry = open_registry_to_publish(settings)
+    from services.cli.fleet.control_client import notify_fleet
     from services.cli.models.add import AddOptions, add_model, added_words
     from services.cli.models.listing import version_document
 

@@ -38,6 +38,26 @@ def test_lines_are_folded_on_a_terminal_alone_and_paths_stay_whole(
     assert terminal.getvalue() == f"it is in\n    {path}\n"
 
 
+WORDS = (
+    "no fleet runs here, so that nobody knows what is served at this moment; start one: smelt up "
+    "--detach (it returns once it serves); or else: .venv/bin/python -m compiler_worker plan m"
+)
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_prose_is_folded_and_commands_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch, is_wide: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    output.show(None, [WORDS], as_json=False, is_wide=is_wide)
+    told = terminal.getvalue().splitlines()
+    assert (len(told) == 1) is is_wide
+    assert " ".join(line.strip() for line in told) == WORDS
+    for command in ("smelt up --detach ", ".venv/bin/python -m compiler_worker plan m"):
+        assert any(command in f"{line} " for line in told)
+
+
 class Clock:
     """Stands still until it is set."""
 
