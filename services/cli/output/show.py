@@ -59,11 +59,21 @@ def print_line(text: str, *, is_folded: bool = False) -> None:
     """Text as it is; or on a terminal folded, with what follows the first line set in."""
     # Programs such as grep take a line for a whole.
     if is_folded and sys.stdout.isatty():
-        text = "\n".join(map(_folded, text.splitlines()))
+        text = _folded(text)
     typer.echo(text)
 
 
-def _folded(line: str) -> str:
+def print_remark(text: str) -> None:
+    """Text on standard error, folded in the same way."""
+    is_folded = error_console().is_terminal
+    error_console().print(_folded(text) if is_folded else text, markup=False, soft_wrap=True)
+
+
+def _folded(text: str) -> str:
+    return "\n".join(map(_folded_line, text.splitlines()))
+
+
+def _folded_line(line: str) -> str:
     """Lines of the terminal's width; a command stays on one, so that it can be pasted."""
     if len(line) <= _width():
         return line
@@ -109,8 +119,7 @@ def _print_labelled(label: str, style: str, message: str) -> None:
     from rich.text import Text
 
     if error_console().is_terminal:
-        folded = "\n".join(map(_folded, f"{label}{message}".splitlines()))
-        message = folded.removeprefix(label)
+        message = _folded(f"{label}{message}").removeprefix(label)
     error_console().print(Text(label, style).append(message, "default"), soft_wrap=True)
 
 

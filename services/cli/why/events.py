@@ -58,11 +58,11 @@ def run_events(
         for _, event in shown:
             _print_one(event, as_json=as_json, is_wide=is_wide)
         position = shown[-1][0] if shown else end
-        for event in _followed(registry, position, model, is_stopped):
-            if not isinstance(event, str):
-                _print_one(event, as_json=as_json, is_wide=is_wide)
+        for news in _followed(registry, position, model, is_stopped):
+            if not isinstance(news, str):
+                _print_one(news, as_json=as_json, is_wide=is_wide)
             elif not as_json:
-                print_line(event, is_folded=not is_wide)
+                print_line(news, is_folded=not is_wide)
 
 
 def _check_known(registry: Registry, model: str) -> None:

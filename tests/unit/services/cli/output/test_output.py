@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from rich.console import Console
 
 from services.cli.output import show as output
 from services.cli.output.progress import Steps
@@ -56,6 +57,18 @@ def test_prose_is_folded_and_commands_can_be_pasted(
     assert " ".join(line.strip() for line in told) == WORDS
     for command in ("smelt up --detach ", ".venv/bin/python -m compiler_worker plan m"):
         assert any(command in f"{line} " for line in told)
+
+
+def test_errors_and_remarks_are_folded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = io.StringIO()
+    terminal = Console(file=told, force_terminal=True, color_system=None, width=60)
+    monkeypatch.setattr(output, "error_console", lambda: terminal)
+    for print_it in (output.print_error, output.print_remark):
+        told.truncate(0)
+        print_it(WORDS)
+        first, *_ = told.getvalue().strip("\0").splitlines()
+        assert 40 < len(first) <= 60
 
 
 class Clock:
