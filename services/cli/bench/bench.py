@@ -53,9 +53,9 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
         import uvloop
 
         from services.cli.bench.bench_report import bench_text
-        from services.cli.bench.bench_run import measured
+        from services.cli.bench.bench_run import run_loads
 
-        document = uvloop.run(measured(settings, name, options, line))
+        document = uvloop.run(run_loads(settings, name, options, line))
     show(document, bench_text(document), as_json=as_json)
     if options.html is not None:
         from services.cli.bench.bench_page import bench_page

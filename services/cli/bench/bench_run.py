@@ -35,10 +35,20 @@ from services.pb import open_inference_v2_pb2 as pb
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 
 
-async def measured(
+async def run_loads(
     settings: CliSettings, name: str, options: BenchOptions, line: StepLine
 ) -> dict[str, Any]:
-    """Send each load; what was measured, as a document."""
+    """Send each load to the model.
+
+    Args:
+        settings: where the store is.
+        name: of the model.
+        options: with an address.
+        line: shows the progress.
+
+    Returns:
+        What was measured, as a document.
+    """
     connect = partial(gateway_aio_channel, settings, options.address, _OPTIONS)
     headers = tuple(bearer_metadata(settings).items())
     numbers = _numbers(options.concurrency)

@@ -15,9 +15,12 @@ from services.contracts.text.words import readable_time
 _COLUMNS = ("generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line")
 _WIDE = ("stage for", "by", "last line")
 _STAGES = {
-    "open": "opening", "build": "building", "prove": "proving", "benchmark": "timing",
+    "open": "opening",
+    "build": "building",
+    "prove": "proving",
+    "benchmark": "timing",
     "publish": "publishing",
-}  # fmt: skip
+}
 # Of a lease: it is renewed after a third of it, and clocks differ a little.
 _SILENT_SHARE = 0.67
 

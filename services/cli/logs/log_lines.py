@@ -69,8 +69,10 @@ class LogReader:
     ) -> list[LogLine]:
         """Whole lines that are new, by their time; those of one file stay in their order.
 
-        Without `is_detailed` those of level `debug` are left out, without `is_rays` those in which
-        Ray says that all is well.
+        Args:
+            files: to read.
+            is_detailed: those of level `debug` too.
+            is_rays: those too in which Ray says that all is well.
         """
         lines = (line for file in files for line in self._read_one(file))
         lines = lines if is_rays else (line for line in lines if not line.is_rays)

@@ -12,7 +12,7 @@ import yaml
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.opened import MODEL_FILE, open_master
+from compiler_worker.master.opened import MODEL_FILE, CheckDims, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
 from compiler_worker.measures.accuracy_words import accuracy_words
@@ -79,6 +79,11 @@ class AddOptions:
     samples: Path | None = None
     folder: Path = Path()
 
+    @property
+    def check_dims(self) -> CheckDims | None:
+        """Whether the recipe fits a source of some dimensions; None without one."""
+        return partial(check_dims, self.recipe) if self.recipe else None
+
 
 def add_model(
     registry: Registry, name: str, source_text: str, options: AddOptions, steps: Steps
@@ -133,8 +138,7 @@ def _publish(
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         line.begin(1, _NUM_PARTS)
-        given_dims = partial(check_dims, options.recipe) if options.recipe else None
-        opened = open_master(source, Path(folder), line.update, given_dims)
+        opened = open_master(source, Path(folder), line.update, options.check_dims)
         chosen = options.recipe or opened.recipe or Recipe()
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.

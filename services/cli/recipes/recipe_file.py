@@ -26,7 +26,11 @@ def read_recipe(path: Path) -> Recipe:
 
 @contextmanager
 def recipe_place(path: Path | None, recipe: Recipe | None) -> Iterator[None]:
-    """Give file and line to what does not fit a model, where the recipe has a file."""
+    """Give file and line to what does not fit a model, where the recipe has a file.
+
+    Raises:
+        InvalidRecipeError: in place of the one from within.
+    """
     try:
         yield
     except InvalidRecipeError as error:

@@ -66,7 +66,13 @@ class SpeedBounds:
 
 
 def beside_words(speed: float | None, bounds: SpeedBounds | None, baseline: str) -> str:
-    """How fast an engine is beside a baseline; "" untimed, and where calls differed too much."""
+    """How fast an engine is beside a baseline; "" untimed, and where calls differed too much.
+
+    Args:
+        speed: the median; None untimed.
+        bounds: None in older records.
+        baseline: `the fallback`.
+    """
     if speed is None:
         return ""
     return bounds.words_of(speed, baseline) if bounds else f"{readable_ratio(speed)} x {baseline}"

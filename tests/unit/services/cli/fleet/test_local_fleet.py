@@ -55,7 +55,7 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
         os.kill(os.getpid(), sent)
         raise AssertionError("no signal came")
 
-    monkeypatch.setattr(LocalFleet, "_start_processes", begin)
+    monkeypatch.setattr(local_fleet, "ray_spec", begin)
     before = signal.getsignal(signal.SIGTERM)
     try:
         found = up.run_up(
