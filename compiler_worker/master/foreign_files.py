@@ -68,6 +68,7 @@ _FROZEN = _Found(
 )
 # The names come before the weights, which may be gigabytes.
 _MAX_PICKLE_BYTES = 2**24
+_OF_TORCH = (".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt")
 _BY_FIRST_BYTES = {
     b"\x89HDF": _KERAS,
     b"tree\n": _LIGHTGBM,
@@ -84,8 +85,8 @@ def refusal_of(path: Path, *, is_onnx: bool = True) -> str:
         is_onnx: False where it could not be read as ONNX and has only the name of one.
     """
     found = _of_folder(path) if path.is_dir() else _of_file(path)
-    if found is None and not is_onnx and path.suffix == ".pb":
-        found = _FROZEN
+    if found is None and not is_onnx:
+        found = _FROZEN if path.suffix == ".pb" else _junk(path)
     if found is None:
         return ""
     way = found.way.replace("PATH", str(path))
@@ -124,6 +125,19 @@ def _of_file(path: Path) -> _Found | None:
         with path.open("rb") as file:
             return _of_pickle(file.read(_MAX_PICKLE_BYTES))
     return None
+
+
+def _junk(path: Path) -> _Found | None:
+    """What has the name of a file of torch and nothing of one in it."""
+    if path.suffix not in _OF_TORCH:
+        return None
+    with path.open("rb") as file:
+        head = file.read(8)
+    return _Found(
+        "neither a TorchScript archive nor weights (a state_dict) nor a pickled module, but "
+        f"{f'bytes that begin with {head!r}' if head else 'an empty file'}",
+        f"save or copy it again, as it is broken or no file of torch; then {_EXPORT}",
+    )
 
 
 def _of_archive(path: Path) -> _Found:

@@ -1,6 +1,6 @@
 """Opens a source as a master: the first step of every build."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.recipe import Recipe
 
+# What is wrong with a recipe for a model of these dynamic dimensions is raised.
+CheckDims = Callable[[Sequence[str]], None]
 MODEL_FILE = "model.onnx"
 
 
@@ -55,13 +57,20 @@ class OpenedMaster(StoredMaster):
     dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)
 
 
-def open_master(source: MasterSource, target_dir: Path, progress: Progress) -> OpenedMaster:
+def open_master(
+    source: MasterSource,
+    target_dir: Path,
+    progress: Progress,
+    check_dims: CheckDims | None = None,
+) -> OpenedMaster:
     """Turn a source into a normalised, checked master in an empty folder.
 
     Args:
         source: an ONNX file, or a factory of a PyTorch module.
         target_dir: an empty folder; `model.onnx` and its external data are written there.
         progress: called with each step in words.
+        check_dims: called with the dynamic dimensions of the inputs as soon as they are known,
+            before an export and whatever else takes long.
 
     Raises:
         InvalidModelError: the source cannot become a master; the message has the reason.
@@ -73,15 +82,19 @@ def open_master(source: MasterSource, target_dir: Path, progress: Progress) -> O
         case OnnxFile(path=path):
             from compiler_worker.master.stored import store_onnx
 
-            return OpenedMaster(**vars(store_onnx(path, target_dir)))
+            return OpenedMaster(**vars(store_onnx(path, target_dir, check_dims)))
         case TorchFactory():
-            return _open_factory(source, target_dir, progress)
+            return _open_factory(source, target_dir, progress, check_dims)
 
 
-def _open_factory(source: TorchFactory, target_dir: Path, progress: Progress) -> OpenedMaster:
+def _open_factory(
+    source: TorchFactory, target_dir: Path, progress: Progress, check_dims: CheckDims | None
+) -> OpenedMaster:
     from compiler_worker.master.export import export_master
 
     model = load_factory(source)
+    if check_dims is not None:
+        check_dims(sorted({dim for axes in model.dynamic_dims.values() for dim in axes.values()}))
     stored = export_master(model, target_dir, progress)
     samples = None
     if model.samples is not None:

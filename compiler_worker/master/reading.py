@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from compiler_worker.master.external import check_external_data
 from compiler_worker.master.foreign_files import refusal_of
+from compiler_worker.master.source import OnnxFile
 from services.contracts.errors import InvalidModelError
 
 # Protobuf's own bound on one message; beyond it a file cannot be parsed at all.
@@ -54,8 +55,7 @@ def read_onnx(path: Path) -> ReadModel:
 
 def _check_size(path: Path) -> None:
     # The size is read before any byte: a file that cannot be a message is never loaded.
-    if not path.exists():
-        raise InvalidModelError(f"{path}: no such file; expected an ONNX model")
+    OnnxFile(path=path).require()
     if refusal := refusal_of(path):
         raise InvalidModelError(refusal)
     found = path.stat().st_size

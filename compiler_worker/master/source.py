@@ -18,6 +18,11 @@ class OnnxFile:
     def __str__(self) -> str:
         return str(self.path)
 
+    def require(self) -> None:
+        """Raise InvalidModelError where it is not there."""
+        if not self.path.exists():
+            raise InvalidModelError(f"{self.path}: no such file; expected an ONNX model")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchFactory:

@@ -6,6 +6,7 @@ pages. Equal masters give equal bytes.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,14 +23,22 @@ from compiler_worker.master.normalise import normalise
 from compiler_worker.master.opened import MODEL_FILE, StoredMaster
 from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
+from services.contracts.model.default_buckets import dynamic_dims
 
 WEIGHTS_FILE = "weights.bin"
 _MAX_INLINE_BYTES = 1024
 _ALIGNMENT_BYTES = 4096
 
 
-def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
+def store_onnx(
+    path: Path, target_dir: Path, check_dims: Callable[[Sequence[str]], None] | None = None
+) -> StoredMaster:
     """Admit, normalise and write an ONNX file into another folder.
+
+    Args:
+        path: of the file.
+        target_dir: is made where it is absent.
+        check_dims: called with the dynamic dimensions of the inputs before what takes long.
 
     Raises:
         InvalidModelError: the file cannot become a master.
@@ -38,6 +47,8 @@ def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
     normalise(model)
     named_dims = name_dims(model, path)
     inputs = tensor_specs(model.graph.inputs)
+    if check_dims is not None:
+        check_dims(dynamic_dims(inputs))
     outputs = tensor_specs(model.graph.outputs)
     values = input_values(model)
     files = _write(model, target_dir)

@@ -1,6 +1,6 @@
 """From a model version and what is wanted to build keys: a table of planned and skipped."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler_worker.builders.base import Builder
@@ -18,6 +18,7 @@ from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precisions import precisions_on
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.terms import calibration_digest, proof_terms
+from services.contracts.text.nearest import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ def buckets_of(
         InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, lets
             a request have no rows, or leaves the limits of the source.
     """
-    dims = dynamic_dims(master.inputs)
+    check_dims(recipe, dynamic_dims(master.inputs))
     rows = recipe.batching.batch_dim
     for bucket in recipe.buckets:
         if rows in bucket.dims and bucket.dims[rows].min == 0:
@@ -147,15 +148,26 @@ def buckets_of(
                 f"recipe: bucket {bucket.label}: '{rows}' counts the rows of a request, and one of "
                 "none is refused: expected min of at least 1, got 0"
             )
-        if set(bucket.dims) != set(dims):
-            raise InvalidRecipeError(
-                f"recipe: bucket {bucket.label}: expected a range for each of the model's dynamic "
-                f"dimensions {dims}, got {sorted(bucket.dims)}"
-            )
         if fault := limits_fault(bucket, limits or {}):
             # What an exporter made of the source may mean something else beyond them.
             raise InvalidRecipeError(f"recipe: bucket {bucket.label}: {fault}")
     return recipe.buckets or default_buckets(master.inputs, rows, limits)
+
+
+def check_dims(recipe: Recipe, dims: Sequence[str]) -> None:
+    """Raise InvalidRecipeError where a bucket has other dimensions than these dynamic ones."""
+    for bucket in recipe.buckets:
+        faults = [
+            f"'{dim}' is no dynamic dimension of the model{nearest(dim, dims)}"
+            for dim in bucket.dims
+            if dim not in dims
+        ]
+        faults += [f"no range for '{dim}'" for dim in dims if dim not in bucket.dims]
+        if faults:
+            raise InvalidRecipeError(
+                f"recipe: bucket {bucket.label}: {faults[0]}; expected a range for each of "
+                f"{', '.join(dims) or 'none'}, got {', '.join(bucket.dims) or 'none'}"
+            )
 
 
 def _combinations(

@@ -133,12 +133,16 @@ def down(as_json: AsJson = False) -> None:
     run_down(settings_for(), as_json=as_json)
 
 
-@app.command(epilog="Example: smelt status --wide")
-def status(wide: Wide = False, as_json: AsJson = False) -> None:
+@app.command(epilog="Example: smelt status ranker --wide")
+def status(
+    model: Annotated[str, model_argument("Only this model.")] = "",
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
     """Show models, replicas and the engine that each replica serves with."""
     from services.cli.fleet.status import run_status
 
-    run_status(settings_for(), as_json=as_json, is_wide=wide)
+    run_status(settings_for(), model, as_json=as_json, is_wide=wide)
 
 
 @app.command(epilog="Example: smelt events ranker --follow")

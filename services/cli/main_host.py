@@ -29,12 +29,22 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     files: Annotated[bool, typer.Option("--files", help="List the files instead.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="What Ray itself writes too, of no trouble.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the logs of this host's fleet, of all its processes in the order of time."""
     from services.cli.logs.logs import run_log_files, run_logs
 
     if files:
-        run_log_files(settings_for(), component, as_json=as_json)
+        run_log_files(settings_for(), component, is_rays=ray, as_json=as_json)
         return
-    run_logs(settings_for(), component, num_lines=lines, is_followed=follow, as_json=as_json)
+    run_logs(
+        settings_for(),
+        component,
+        num_lines=lines,
+        is_followed=follow,
+        is_rays=ray,
+        as_json=as_json,
+    )

@@ -28,7 +28,7 @@ def models_add(
     as_json: AsJson = False,
 ) -> None:
     """Make an ONNX master of a model and publish it as the model's next version."""
-    from services.cli.models.add import run_models_add
+    from services.cli.models.add_command import run_models_add
 
     run_models_add(settings_for(store), name, source, recipe, samples, as_json=as_json)
 

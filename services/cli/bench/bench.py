@@ -1,42 +1,16 @@
-"""`smelt bench`: load over the served protocol, as tables, a document and a page."""
+"""`smelt bench`: load over the served protocol, as tables, a document and a page.
 
-import os
-import platform
-import shlex
-import sys
-from collections.abc import Awaitable, Callable
+What can be refused at once is, before `bench_run` imports what sends and measures.
+"""
+
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import partial
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-import grpc
-import uvloop
-
-from services.cli.bench.bench_report import bench_text, cell_document
-from services.cli.bench.bench_requests import BenchRequests, drawn_requests
-from services.cli.bench.closed_loop import run_load
-from services.cli.fleet.control_client import CALL_TIMEOUT_S
 from services.cli.fleet.fleet_file import require_fleet
-from services.cli.output.progress import StepLine, Steps
+from services.cli.output.progress import Steps
 from services.cli.output.show import show
-from services.cli.registry import open_registry
-from services.cli.requests.gateway_client import (
-    bearer_metadata,
-    gateway_aio_channel,
-    gateway_error,
-)
-from services.cli.requests.infer import CHANNEL_OPTIONS, INFERENCE, read_inputs, typed_names
-from services.cli.requests.json_values import typed_arrays
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotFoundError, SmeltError
-from services.contracts.selection.selection import reason_words
-from services.pb import open_inference_v2_pb2 as pb
-
-# Else channels to one address share a connection.
-_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+from services.contracts.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +50,12 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
     if options.html is not None:
         _check_writable(options.html)
     with Steps(is_quiet=as_json).step(f"Load on {name}") as line:
-        document = uvloop.run(_measured(settings, name, options, line))
+        import uvloop
+
+        from services.cli.bench.bench_report import bench_text
+        from services.cli.bench.bench_run import run_loads
+
+        document = uvloop.run(run_loads(settings, name, options, line))
     show(document, bench_text(document), as_json=as_json)
     if options.html is not None:
         from services.cli.bench.bench_page import bench_page
@@ -94,107 +73,3 @@ def _check_writable(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise InvalidRequestError(f"--html {path}: cannot be written: {error.strerror}") from error
-
-
-async def _measured(
-    settings: CliSettings, name: str, options: BenchOptions, line: StepLine
-) -> dict[str, Any]:
-    connect = partial(gateway_aio_channel, settings, options.address, _OPTIONS)
-    headers = tuple(bearer_metadata(settings).items())
-    numbers = _numbers(options.concurrency)
-    async with connect() as channel:
-        ask = partial(_config, channel, name, options, headers)
-        config = await ask()
-        engine = _engine(config)
-        loads = [(each, n) for each in _requests(settings, config, options) for n in numbers]
-        cells = []
-        for place, (requests, num) in enumerate(loads, start=1):
-            line.update(f"{place} of {len(loads)}: {requests.size}, callers: {num}")
-            found = await run_load(connect, requests.bodies, num, options.seconds, headers)
-            # An engine may have taken another's place meanwhile.
-            before = engine
-            engine = await _engine_now(ask)
-            engines = dict.fromkeys((before, engine))
-            cells.append(cell_document(requests, num, found) | {"served_by": list(engines)})
-    is_cached = config.response_cache.enable
-    return _origin(name, options) | {"is_cached": is_cached, "cells": cells}
-
-
-async def _engine_now(ask: Callable[[], Awaitable[pb.ModelConfig]]) -> str:
-    """What serves, or why that is unknown: the figures of the load count all the same."""
-    try:
-        return _engine(await ask())
-    except SmeltError as error:
-        return f"unknown: {error}"
-
-
-async def _config(
-    channel: grpc.aio.Channel, name: str, options: BenchOptions, headers: tuple[Any, ...]
-) -> pb.ModelConfig:
-    """What the gateway knows of the model, with the engines that serve it now."""
-    ask = channel.unary_unary(
-        f"{INFERENCE}/ModelConfig",
-        request_serializer=pb.ModelConfigRequest.SerializeToString,
-        response_deserializer=pb.ModelConfigResponse.FromString,
-    )
-    request = pb.ModelConfigRequest(name=name, version=str(options.version or ""))
-    try:
-        response: pb.ModelConfigResponse = await ask(
-            request, timeout=CALL_TIMEOUT_S, metadata=headers
-        )
-    except grpc.aio.AioRpcError as error:
-        raise gateway_error(options.address, error) from error
-    return response.config
-
-
-def _requests(
-    settings: CliSettings, config: pb.ModelConfig, options: BenchOptions
-) -> list[BenchRequests]:
-    version = str(options.version or "")
-    if options.inputs:
-        if options.sizes:
-            raise InvalidRequestError("--sizes is for drawn inputs: leave it out with --input")
-        of = {i.name: pb.DataType.Name(i.data_type).removeprefix("TYPE_") for i in config.input}
-        arrays = typed_arrays(read_inputs(options.inputs), typed_names(options.inputs), of)
-        # Of a model that is batched the first dimension of each input is the rows.
-        first = next(iter(arrays.values())).shape[:1] if config.max_batch_size else ()
-        rows = first[0] if first else 1
-        return [BenchRequests.of(config.name, version, "inputs as given", rows, [arrays])]
-    try:
-        model = open_registry(settings).model_version(config.name, options.version or None)
-    except NotFoundError as error:
-        raise NotFoundError(
-            f"{error}; inputs are drawn by what the store says of the model: name its store by "
-            "--store, or give each input by --input NAME=@FILE.npy"
-        ) from error
-    return drawn_requests(model, version, options.sizes)
-
-
-def _engine(config: pb.ModelConfig) -> str:
-    """The engine that serves, or the fallback and why; several where replicas differ."""
-    known = {key: each.string_value for key, each in config.parameters.items()}
-    found = [known.get(f"engine_{each}", "") for each in ("kind", "precision", "generation")]
-    reason = reason_words(known.get("fallback_reason", ""))
-    return " ".join(filter(None, (*found, reason and f"({reason})"))) or "no replica"
-
-
-def _origin(name: str, options: BenchOptions) -> dict[str, Any]:
-    """Where the figures come from."""
-    versions = {each: metadata.version(each) for each in ("smelt", "grpcio")}
-    return {
-        "model": name,
-        "version": options.version or None,
-        "address": options.address,
-        "seconds": options.seconds,
-        "command": shlex.join(["smelt", *sys.argv[1:]]),
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions | {"python": platform.python_version()},
-        "client_cpus": os.cpu_count(),
-    }
-
-
-def _numbers(text: str) -> list[int]:
-    parts = [each.strip() for each in text.split(",")]
-    if not all(each.isdecimal() and int(each) for each in parts):
-        raise InvalidRequestError(f"--concurrency {text}: expected numbers from 1 on, as in 1,8,32")
-    return list(dict.fromkeys(map(int, parts)))

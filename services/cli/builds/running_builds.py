@@ -10,9 +10,17 @@ from services.contracts.registry.registry import Registry
 from services.contracts.text.durations import readable_duration
 from services.contracts.text.moments import utc_now
 from services.contracts.text.text_table import Table
+from services.contracts.text.words import readable_time
 
 _COLUMNS = ("generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line")
 _WIDE = ("stage for", "by", "last line")
+_STAGES = {
+    "open": "opening",
+    "build": "building",
+    "prove": "proving",
+    "benchmark": "timing",
+    "publish": "publishing",
+}
 # Of a lease: it is renewed after a third of it, and clocks differ a little.
 _SILENT_SHARE = 0.67
 
@@ -23,6 +31,33 @@ def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, A
     A worker that was killed is shown until its lease has expired by any clock.
     """
     return [build for name in names for build in _builds_of(registry, name)]
+
+
+def stage_document(
+    registry: Registry, digest: str, queued: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """What is done now for a key that is not proven, and since when; None where nothing is.
+
+    Args:
+        registry: on the store.
+        digest: of the key.
+        queued: its build, as `queued_builds` has it; None without one.
+    """
+    if lease := _held(registry, digest, utc_now()):
+        name = stage_name(lease.stage)
+        words = f"{name} since {readable_time(lease.stage_since)}, by {lease.holder_process}"
+        return {"name": name, "since": lease.stage_since, "words": words}
+    if queued is None:
+        return None
+    place = f"{queued['num_before'] + 1}. in the fleet's queue"
+    if since := queued["started_at"]:
+        place = f"its turn comes in the build that runs since {readable_time(since)}"
+    return {"name": "queued", "since": since, "words": f"queued: {place}"}
+
+
+def stage_name(stage: str) -> str:
+    """A worker's stage in the words of tables and events."""
+    return _STAGES.get(stage, stage or "beginning")
 
 
 def running_builds_text(builds: Sequence[dict[str, Any]]) -> list[Table]:
@@ -41,7 +76,7 @@ def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
         for each in plan.planned
     }
     now = utc_now()
-    leases = {digest: registry.lease(digest).lease for digest in planned}
+    leases = {digest: _held(registry, digest, now) for digest in planned}
     return [
         {
             "model": name,
@@ -53,8 +88,14 @@ def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
             **_progress(lease, now),
         }
         for digest, lease in leases.items()
-        if lease is not None and not lease.is_released and not lease.is_long_expired(now)
+        if lease is not None
     ]
+
+
+def _held(registry: Registry, digest: str, now: datetime) -> BuildLease | None:
+    lease = registry.lease(digest).lease
+    is_held = lease and not lease.is_released and not lease.is_long_expired(now)
+    return lease if is_held else None
 
 
 def _progress(lease: BuildLease, now: datetime) -> dict[str, Any]:
@@ -77,7 +118,7 @@ def _row(build: dict[str, Any]) -> tuple[str, ...]:
     return (
         build["generation"],
         f"{build['kind']} {build['precision']}",
-        build["stage"] or "beginning",
+        stage_name(build["stage"]),
         readable_duration(build["stage_s"]),
         readable_duration(build["duration_s"]),
         build["digest"][:12],

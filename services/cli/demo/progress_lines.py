@@ -8,7 +8,7 @@ import psutil
 from rich.status import Status
 from rich.text import Text
 
-from services.cli.output.show import error_console
+from services.cli.output.show import error_console, print_remark
 
 # As wide as `[ 123.4 s] `, so that figures stand below words in a log.
 _INDENT = " " * 11
@@ -55,7 +55,7 @@ class ProgressLines:
         since_s = (time.time() if at is None else at) - self._started_at
         if self._is_quiet:
             return since_s
-        error_console().print(f"[{since_s:6.1f} s] {words}", markup=False, soft_wrap=True)
+        print_remark(f"[{since_s:6.1f} s] {words}")
         if self._status is None and self._figures != self._shown:
             error_console().print(f"{_INDENT}{self._figures}", markup=False, soft_wrap=True)
             self._shown = self._figures

@@ -11,9 +11,8 @@ from services.cli.output.show import times
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import Precision
 from services.contracts.selection.selection import reason_words
-from services.contracts.selection.speed_gate import TIMED_LATER
+from services.contracts.selection.speed_gate import TIMED_LATER, SpeedBounds, beside_words
 from services.contracts.text.text_table import Table
-from services.contracts.text.words import readable_ratio
 from services.controller.build.key_status import KeyState
 
 # What else is recorded is of no interest here, or shows in what serves.
@@ -169,8 +168,9 @@ def _speed_words(key: dict[str, Any]) -> str:
     bounds = key["speed_bounds"]
     if speed is None:
         return "proven, and the fallback was not timed beside it"
-    interval = f" ({' to '.join(map(readable_ratio, bounds))})" if bounds else ""
-    return f"proven, {readable_ratio(speed)} x the fallback's speed{interval}"
+    known = SpeedBounds(low=bounds[0], high=bounds[1]) if bounds else None
+    words = beside_words(speed, known, "the fallback's speed")
+    return f"proven, {words or 'and how fast is not measurable while this machine is busy'}"
 
 
 def _name(key: dict[str, Any]) -> str:

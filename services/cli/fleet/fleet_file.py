@@ -17,6 +17,8 @@ from services.contracts.model.document import Document
 
 _FILE = "fleet.json"
 _LOCK = "fleet.lock"
+NO_FLEET = "no fleet runs here"
+START_ONE = "start one: smelt up"
 
 
 class Restarts(Document):
@@ -120,7 +122,7 @@ def require_fleet(run_dir: Path) -> RunningFleet:
     """The running fleet; raises NotFoundError with the command that starts one."""
     running = find_fleet(run_dir)
     if running is None:
-        raise NotFoundError(f"no fleet runs here ({run_dir}); start one: smelt up")
+        raise NotFoundError(f"{NO_FLEET} ({run_dir}); {START_ONE}")
     return running
 
 

@@ -38,6 +38,14 @@ _LOG_CHECK_S = 5.0
 OnPart = Callable[[int, int, str], None]
 
 
+class StopRequested(KeyboardInterrupt):
+    """SIGTERM came: somebody asked for the fleet's end elsewhere."""
+
+
+def _stop(*_: object) -> NoReturn:
+    raise StopRequested
+
+
 def _ignore(place: int, total: int, what: str) -> None:
     """For callers that show no progress."""
 
@@ -113,7 +121,7 @@ class LocalFleet:
             NotReadyError: a process did not start; the message holds its log's tail.
         """
         # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _stop)
         self._on_part = on_part
         controller, gateway = self._start_processes()
         self._running = RunningFleet(

@@ -14,4 +14,4 @@ def run_node_labels(*, as_json: bool) -> None:
     labels = NodeClass.from_facts(probe_device()).labels()
     # One line and nothing else: it goes into a command.
     line = ",".join(f"{name}={value}" for name, value in labels.items())
-    show(labels, [line], as_json=as_json)
+    show(labels, [line], as_json=as_json, is_wide=True)

@@ -17,28 +17,32 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware.facts import generation_named
 from services.contracts.selection.selection import reason_words
+from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
 from services.controller.events.fallback_words import INTERIM, fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 
 
-def run_status(settings: CliSettings, *, as_json: bool, is_wide: bool = False) -> None:
+def run_status(
+    settings: CliSettings, model: str = "", *, as_json: bool, is_wide: bool = False
+) -> None:
     """Print models, replicas and running builds.
 
     Args:
         settings: name the controller, or the folder of this host's fleet.
+        model: only this; "" for all.
         as_json: print one document.
         is_wide: show columns that do not fit the terminal.
 
     Raises:
-        NotFoundError: no fleet runs here.
+        NotFoundError: no fleet runs here, or it has no such model.
         NotReadyError: its controller does not answer.
     """
     # A controller that is named wins over this host's own fleet.
     running = None if settings.controller else require_fleet(settings.run_dir)
     address = running.controller if running else settings.controller
-    snapshot = _snapshot(settings, address, running)
+    snapshot = _of_model(_snapshot(settings, address, running), model)
     where = running.model_dump() if running else {"controller": address}
     document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
     document |= builds_document(settings, snapshot)
@@ -80,6 +84,10 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     yield from running_builds_text(document["builds"])
     if document["builds_unknown"]:
         yield f"what is being built is not known: {document['builds_unknown']}"
+    names = {m["name"] for m in document["models"]}
+    if names:
+        which = names.pop() if len(names) == 1 else "MODEL"
+        yield f"which engine serves, and why nothing better does: smelt why {which}"
 
 
 def _snapshot(
@@ -93,6 +101,24 @@ def _snapshot(
         # Gateways go on with the replicas that they know.
         words = "; ".join(process_lines(running))
         raise NotReadyError(f"{words}\n{error}") from error
+
+
+def _of_model(snapshot: fleet.FleetSnapshot, model: str) -> fleet.FleetSnapshot:
+    """What a fleet has of one model; raises NotFoundError where it has none of that name."""
+    known = {served.name for served in snapshot.models}
+    if not model:
+        return snapshot
+    if model not in known:
+        raise NotFoundError(
+            f"model '{model}' is not in this fleet{nearest(model, known)}; it has "
+            f"{', '.join(sorted(known)) or 'none'}; what the store has: smelt models list"
+        )
+    found = fleet.FleetSnapshot()
+    found.CopyFrom(snapshot)
+    del found.models[:], found.replicas[:]
+    found.models.extend(each for each in snapshot.models if each.name == model)
+    found.replicas.extend(each for each in snapshot.replicas if each.model_name == model)
+    return found
 
 
 def process_lines(running: RunningFleet) -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from services.cli.fleet.child_process import spawn
 from services.cli.fleet.fleet_file import RunningFleet, find_fleet
-from services.cli.fleet.local_fleet import LocalFleet
+from services.cli.fleet.local_fleet import LocalFleet, StopRequested
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
 from services.cli.output.show import print_line, show
@@ -42,7 +42,8 @@ def run_up(
 
     Returns:
         The exit code: 1 when `is_over_after_demo` and a request failed or an answer did not
-        match, 130 when Ctrl-C came before anything served.
+        match, 130 when Ctrl-C came before anything served. `smelt down` is no failure, but
+            where the end of the demo was wanted.
 
     Raises:
         InvalidRequestError: no such generation.
@@ -64,8 +65,9 @@ def run_up(
                 _print_next_steps()
             with suppress(KeyboardInterrupt):
                 fleet.serve_until_stopped()
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as ended:
+        if is_over_after_demo or not isinstance(ended, StopRequested):
+            return INTERRUPTED
     if not as_json:
         print_line("stopped")
     return 0

@@ -27,10 +27,13 @@ class LogFile:
     component: str
     path: Path
 
-    def is_of(self, wanted: str) -> bool:
-        """Whether it is of a component: `replica` is all of `replica:ranker:1`."""
+    def is_of(self, wanted: str, *, is_rays: bool = False) -> bool:
+        """Whether it is of a component: `replica` is all of `replica:ranker:1`.
+
+        "" is all but what Ray itself writes, and with `is_rays` that too.
+        """
         if not wanted:
-            return self.component not in RAYS_OWN
+            return is_rays or self.component not in RAYS_OWN
         return self.component == wanted or self.component.startswith(f"{wanted}:")
 
 

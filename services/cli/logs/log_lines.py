@@ -15,6 +15,12 @@ from services.contracts.text.words import readable_time
 _MOST_BYTES = 262_144
 # Ray's own, in the time zone of the host: `[2026-11-24 19:52:00,123 I 12 12] ...`.
 _TIME = re.compile(r"\[?(?:[A-Z]+ )?(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3})")
+# Ray's own of level INFO: of its library, of Serve, of its daemons; and a stack at a signal, which
+# is none of trouble where the signal was SIGTERM.
+_RAYS = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\tINFO |INFO \d{4}-|\[\d{4}-[^\]]* [ID] \d+ \d+\] "
+)
+_STACK = re.compile(r"\*\*\* SIG(\w+) received|(PC:| ) @ +0x")
 _SHOWN_APART = ("time", "level", "process", "logger", "message", "exception")
 # What Ray writes into a worker's file for itself.
 _MARKS = (":job_id:", ":actor_name:", ":task_name:")
@@ -27,12 +33,14 @@ class LogLine:
     Attributes:
         at: ISO 8601, UTC; of a line without a time that of the line before it, "" for none.
         record: its fields, of a line that is one of our own.
+        is_rays: Ray wrote it, of no trouble.
     """
 
     component: str
     at: str
     text: str
     record: dict[str, Any]
+    is_rays: bool
 
     def words(self) -> str:
         """For people: time, component, level unless it is `info`, message, further fields."""
@@ -54,13 +62,20 @@ class LogReader:
         # One below 0 is in the older part, so far from its end.
         self._positions: dict[Path, int] = {}
         self._times: dict[Path, str] = {}
+        self._signals: dict[Path, str] = {}
 
-    def read(self, files: Iterable[LogFile], *, is_detailed: bool = True) -> list[LogLine]:
+    def read(
+        self, files: Iterable[LogFile], *, is_detailed: bool = True, is_rays: bool = True
+    ) -> list[LogLine]:
         """Whole lines that are new, by their time; those of one file stay in their order.
 
-        Without `is_detailed` those of level `debug` are left out.
+        Args:
+            files: to read.
+            is_detailed: those of level `debug` too.
+            is_rays: those too in which Ray says that all is well.
         """
         lines = (line for file in files for line in self._read_one(file))
+        lines = lines if is_rays else (line for line in lines if not line.is_rays)
         found = [x for x in lines if is_detailed or x.record.get("level") != "debug"]
         return sorted(found, key=lambda line: line.at)
 
@@ -70,7 +85,16 @@ class LogReader:
                 continue
             record = _record_of(text)
             at = self._times[file.path] = _time_of(text, record) or self._times.get(file.path, "")
-            yield LogLine(component=file.component, at=at, text=text, record=record)
+            is_rays = not record and self._is_rays(file.path, text)
+            yield LogLine(
+                component=file.component, at=at, text=text, record=record, is_rays=is_rays
+            )
+
+    def _is_rays(self, path: Path, text: str) -> bool:
+        if stack := _STACK.search(text):
+            self._signals[path] = stack[1] or self._signals.get(path, "")
+            return self._signals[path] == "TERM"
+        return bool(_RAYS.match(text))
 
     def _new_lines(self, path: Path) -> list[str]:
         try:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from services.cli.logs.log_files import LogFile, LogPlaces, log_places
+from services.cli.logs.log_files import RAYS_OWN, LogFile, LogPlaces, log_places
 from services.cli.logs.log_lines import LogLine, LogReader
 from services.cli.output.show import print_line, show
 from services.cli.settings import CliSettings
@@ -18,7 +18,13 @@ _FOLLOW_PERIOD_S = 1.0
 
 
 def run_logs(
-    settings: CliSettings, component: str, *, num_lines: int, is_followed: bool, as_json: bool
+    settings: CliSettings,
+    component: str,
+    *,
+    num_lines: int,
+    is_followed: bool,
+    is_rays: bool,
+    as_json: bool,
 ) -> None:
     """Print the last lines of all logs in the order of time, and with `is_followed` what comes.
 
@@ -27,51 +33,55 @@ def run_logs(
         component: only of this; "" for all but what Ray writes itself.
         num_lines: at most so many, of all files together.
         is_followed: until Ctrl-C or SIGTERM.
+        is_rays: what Ray writes itself too, where it is not what was asked for.
         as_json: one document, or with `is_followed` one for each line.
 
     Raises:
         NotFoundError: there are no logs, or none of that component.
     """
     places = log_places(settings.run_dir)
-    files = _files(places, component)
+    files = _files(places, component, is_rays=is_rays)
+    is_rays = is_rays or component in RAYS_OWN
     reader = LogReader()
     # Of all components together, one with many lines would hide the others.
     is_detailed = bool(component)
-    last = reader.read(files, is_detailed=is_detailed)[-num_lines:]
+    last = reader.read(files, is_detailed=is_detailed, is_rays=is_rays)[-num_lines:]
     if not is_followed:
         document = {"files": [_file(file) for file in files], "lines": [_line(x) for x in last]}
-        show(document, (line.words() for line in last), as_json=as_json)
+        show(document, (line.words() for line in last), as_json=as_json, is_wide=True)
         return
     with stop_signals() as is_stopped:
         _print(last, as_json=as_json)
         while not is_stopped(_FOLLOW_PERIOD_S):
-            new = reader.read(_matching(places, component), is_detailed=is_detailed)
+            found = _matching(places, component, is_rays=is_rays)
+            new = reader.read(found, is_detailed=is_detailed, is_rays=is_rays)
             _print(new, as_json=as_json)
 
 
-def run_log_files(settings: CliSettings, component: str, *, as_json: bool) -> None:
+def run_log_files(settings: CliSettings, component: str, *, is_rays: bool, as_json: bool) -> None:
     """Print where the log files are.
 
     Args:
         settings: name the folder of this host's fleet.
         component: "" for all.
+        is_rays: what Ray writes itself too.
         as_json: print one document.
 
     Raises:
         NotFoundError: as `run_logs`.
     """
-    files = _files(log_places(settings.run_dir), component)
+    files = _files(log_places(settings.run_dir), component, is_rays=is_rays)
     text = (f"{file.component:<13} {file.path}" for file in files)
-    show({"files": [_file(file) for file in files]}, text, as_json=as_json)
+    show({"files": [_file(file) for file in files]}, text, as_json=as_json, is_wide=True)
 
 
-def _matching(places: LogPlaces, component: str) -> list[LogFile]:
-    return [file for file in places.files() if file.is_of(component)]
+def _matching(places: LogPlaces, component: str, *, is_rays: bool) -> list[LogFile]:
+    return [file for file in places.files() if file.is_of(component, is_rays=is_rays)]
 
 
-def _files(places: LogPlaces, component: str) -> list[LogFile]:
+def _files(places: LogPlaces, component: str, *, is_rays: bool) -> list[LogFile]:
     """Those of a component; raises NotFoundError for none."""
-    if found := _matching(places, component):
+    if found := _matching(places, component, is_rays=is_rays):
         return found
     where = f"those of smelt up are in {places.run_dir}, those of Ray in {places.ray_dir.resolve()}"
     known = sorted({file.component for file in places.files()})

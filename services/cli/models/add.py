@@ -1,10 +1,10 @@
-"""`smelt models add`: from a source to a published version."""
+"""From a source to a published version."""
 
 import math
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -12,7 +12,7 @@ import yaml
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.opened import MODEL_FILE, open_master
+from compiler_worker.master.opened import MODEL_FILE, CheckDims, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
 from compiler_worker.measures.accuracy_words import accuracy_words
@@ -21,15 +21,9 @@ from compiler_worker.model_checks.accepted_blindness import accepted_words, with
 from compiler_worker.model_checks.file_check import check_file
 from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.model_checks.served_shapes import served_shapes
-from compiler_worker.plans.build_keys import buckets_of
+from compiler_worker.plans.build_keys import buckets_of, check_dims
 from compiler_worker.precision.calibration import read_calibration, write_calibration
-from services.cli.fleet.control_client import notify_fleet
-from services.cli.models.listing import version_document
 from services.cli.output.progress import StepLine, Steps
-from services.cli.output.show import show
-from services.cli.recipes.recipe_file import read_recipe
-from services.cli.registry import open_registry_to_publish
-from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
@@ -46,47 +40,8 @@ from services.engines.shapes import ranges_text
 _NUM_PARTS = 4
 
 
-def run_models_add(
-    settings: CliSettings,
-    name: str,
-    source: str,
-    recipe: Path | None,
-    samples: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Add a model version and have a running fleet deploy it.
-
-    Args:
-        settings: where store and fleet are.
-        name: of the model.
-        source: an ONNX file or a factory `module:function`.
-        recipe: its file; None for the recipe by default.
-        samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
-        as_json: print the version as one document.
-
-    Raises:
-        InvalidModelError: the source cannot become a master, or the samples are not for it.
-        InvalidRecipeError: the recipe has a wrong value, or its calibration set is refused.
-    """
-    # A factory is looked for in the folder that the user is in, as `python -m` would.
-    sys.path.insert(0, str(Path.cwd()))
-    registry = open_registry_to_publish(settings)
-    options = AddOptions(
-        recipe=read_recipe(recipe) if recipe else None,
-        samples=samples,
-        folder=recipe.parent if recipe else Path(),
-    )
-    version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
-    then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
-    if name in registry.unloaded_models():
-        then = "it is unloaded, and serves after: smelt models load"
-    has_sizes = bool(options.recipe and options.recipe.buckets)
-    text = [*_text(version, has_sizes=has_sizes), f"{then} {name}"]
-    show(version_document(version), text, as_json=as_json)
-
-
-def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
+def added_words(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
+    """What was added, how it is served, and how close its engines must be."""
     master = version.master
     buckets = version.buckets
     yield f"{version.name} version {version.version}: {master.num_parameters:,} parameters"
@@ -123,6 +78,11 @@ class AddOptions:
     recipe: Recipe | None = None
     samples: Path | None = None
     folder: Path = Path()
+
+    @property
+    def check_dims(self) -> CheckDims | None:
+        """Whether the recipe fits a source of some dimensions; None without one."""
+        return partial(check_dims, self.recipe) if self.recipe else None
 
 
 def add_model(
@@ -178,7 +138,7 @@ def _publish(
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         line.begin(1, _NUM_PARTS)
-        opened = open_master(source, Path(folder), line.update)
+        opened = open_master(source, Path(folder), line.update, options.check_dims)
         chosen = options.recipe or opened.recipe or Recipe()
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.

@@ -42,7 +42,7 @@ def run_models_list(
         # A document that cannot be read must not hide those that can.
         unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
     table = _versions_table(models) if is_each_version else _models_table(models)
-    text: list[str | Table] = [table, why_not if models else "", *map(_unread_words, unread)]
+    text: list[str | Table] = [table, why_not, *map(_unread_words, unread)]
     show({"models": models, "unread": unread}, text, as_json=as_json, is_wide=is_wide)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.cli.fleet.control_client import fleet_on_store
+from services.cli.fleet.fleet_file import NO_FLEET, START_ONE
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.model.version_shares import shares_among
@@ -33,7 +34,8 @@ def fleet_or_why_not(settings: CliSettings) -> tuple[fleet.FleetSnapshot | None,
     except SmeltError as error:
         # What the store holds is worth printing all the same.
         return None, f"what is served now is not known: {error}"
-    return snapshot, "" if snapshot else "no fleet runs here: what is served now is not known"
+    away = f"{NO_FLEET}: what is served now is not known; {START_ONE}"
+    return snapshot, "" if snapshot else away
 
 
 def version_states(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from services.cli.output.show import error_console
+from services.cli.output.show import error_console, print_remark
 from services.contracts.text.durations import readable_duration
 
 # In a log, details come at most so often.
@@ -98,7 +98,7 @@ class StepLine:
     def keep(self, remark: str) -> None:
         """Show something that stays, whatever the step does next."""
         if not self._is_quiet:
-            error_console().print(f"  {remark}", markup=False, soft_wrap=True)
+            print_remark(f"  {remark}")
 
     def update(self, detail: str) -> None:
         """Show what happens now, in a log too."""

@@ -1,6 +1,7 @@
 """What commands print: text and tables for people, or one JSON document for programs."""
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -15,6 +16,11 @@ from services.contracts.text.words import readable_ratio
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# As messages end: `; start one: smelt up`.
+_COMMAND = re.compile(r"(?<=: )(?:\S*/)?(?:smelt|make|pip|python[\d.]*) [^;)]*")
+_UNBROKEN = "\xa0"
 
 
 @cache
@@ -37,7 +43,7 @@ def show(
         document: for programs.
         text: for people; "" prints nothing.
         as_json: print the document.
-        is_wide: print every column of a table, and do not make one narrower.
+        is_wide: print every column of a table, and neither make one narrower nor fold text.
     """
     if as_json:
         print_json(document)
@@ -46,21 +52,39 @@ def show(
         if isinstance(part, Table):
             _print_table(part, is_wide=is_wide)
         elif part:
-            print_line(part)
+            print_line(part, is_folded=not is_wide)
 
 
 def print_line(text: str, *, is_folded: bool = False) -> None:
     """Text as it is; or on a terminal folded, with what follows the first line set in."""
     # Programs such as grep take a line for a whole.
     if is_folded and sys.stdout.isatty():
-        text = textwrap.fill(
-            text,
-            _width(),
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        text = _folded(text)
     typer.echo(text)
+
+
+def print_remark(text: str) -> None:
+    """Text on standard error, folded in the same way."""
+    is_folded = error_console().is_terminal
+    error_console().print(_folded(text) if is_folded else text, markup=False, soft_wrap=True)
+
+
+def _folded(text: str) -> str:
+    return "\n".join(map(_folded_line, text.splitlines()))
+
+
+def _folded_line(line: str) -> str:
+    """Lines of the terminal's width; a command stays on one, so that it can be pasted."""
+    if len(line) <= _width():
+        return line
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _UNBROKEN), line)
+    return textwrap.fill(
+        whole,
+        _width(),
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).replace(_UNBROKEN, " ")
 
 
 def print_json(value: Any) -> None:
@@ -94,6 +118,8 @@ def print_warning(message: str) -> None:
 def _print_labelled(label: str, style: str, message: str) -> None:
     from rich.text import Text
 
+    if error_console().is_terminal:
+        message = _folded(f"{label}{message}").removeprefix(label)
     error_console().print(Text(label, style).append(message, "default"), soft_wrap=True)
 
 

@@ -4,14 +4,10 @@ from pathlib import Path
 
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
-from services.cli.recipes.recipe_file import read_recipe
+from services.cli.recipes.recipe_file import read_recipe, recipe_place
 from services.cli.recipes.recipe_model import RecipeModel, find_recipe_model
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.recipe import Recipe
-from services.contracts.model.yaml_text import line_of
-
-_PREFIX = "recipe: "
 
 
 def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: bool) -> None:
@@ -31,8 +27,9 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
     recipe = read_recipe(path)
     fits = ""
     if model:
-        found = find_recipe_model(settings, model, Steps(is_quiet=as_json))
-        check_against(path, recipe, found)
+        with recipe_place(path, recipe):
+            found = find_recipe_model(settings, model, Steps(is_quiet=as_json), recipe)
+            check_against(path, recipe, found)
         fits = f", and fits {found.title}"
     document = {"path": str(path), "model": model, "recipe": recipe.model_dump(mode="json")}
     unchecked = "" if model else "its names against a model: smelt recipe check FILE --model MODEL"
@@ -48,29 +45,15 @@ def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:
         model: that it is for.
 
     Raises:
-        InvalidRecipeError: with file and line.
+        InvalidRecipeError: with the key.
     """
     from compiler_worker.model_checks.recipe_check import check_recipe
     from compiler_worker.plans.build_keys import buckets_of
     from compiler_worker.precision.calibration import read_calibration
     from services.contracts.model.value_limits import limits_of
 
-    try:
-        check_recipe(model.master, recipe)
-        buckets_of(model.master, recipe, model.dim_limits)
-        if recipe.calibration is not None:
-            rows = path.parent / recipe.calibration.path
-            read_calibration(rows, model.master.inputs, limits_of(model.master, recipe))
-    except InvalidRecipeError as error:
-        words = str(error).removeprefix(_PREFIX)
-        line = line_of(path.read_text(encoding="utf-8"), _place(words, recipe))
-        raise InvalidRecipeError(f"{path}:{line}: {words}") from error
-
-
-def _place(fault: str, recipe: Recipe) -> list[int | str]:
-    """The keys of a fault that reads `KEY.KEY: 'NAME' ...` or `bucket LABEL: ...`."""
-    key, _, rest = fault.partition(":")
-    word, _, label = key.partition(" ")
-    if word == "bucket":
-        return ["buckets", [bucket.label for bucket in recipe.buckets].index(label)]
-    return [*word.split("."), rest.partition("'")[2].partition("'")[0]]
+    check_recipe(model.master, recipe)
+    buckets_of(model.master, recipe, model.dim_limits)
+    if recipe.calibration is not None:
+        rows = path.parent / recipe.calibration.path
+        read_calibration(rows, model.master.inputs, limits_of(model.master, recipe))

@@ -5,6 +5,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from services.cli.output.progress import Steps
@@ -37,20 +38,24 @@ class RecipeModel:
     dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)
 
 
-def find_recipe_model(settings: CliSettings, model: str, steps: Steps) -> RecipeModel:
+def find_recipe_model(
+    settings: CliSettings, model: str, steps: Steps, recipe: Recipe | None = None
+) -> RecipeModel:
     """The newest version of a model, or what `smelt models add` would make of a source.
 
     Args:
         settings: where the store is.
         model: name in the store, an ONNX file or a factory `module:function`.
         steps: show the progress of opening a source.
+        recipe: to be checked against it; its dimensions are while a source is being opened.
 
     Raises:
+        InvalidRecipeError: the recipe has other dimensions than the source.
         NotFoundError: the store has no such model.
         InvalidModelError: the source cannot become a master.
     """
     is_source = model.endswith(".onnx") or not _NAME.fullmatch(model) or Path(model).is_file()
-    return _of_source(model, steps) if is_source else _of_store(settings, model)
+    return _of_source(model, steps, recipe) if is_source else _of_store(settings, model)
 
 
 def _of_store(settings: CliSettings, name: str) -> RecipeModel:
@@ -65,17 +70,19 @@ def _of_store(settings: CliSettings, name: str) -> RecipeModel:
     )
 
 
-def _of_source(text: str, steps: Steps) -> RecipeModel:
+def _of_source(text: str, steps: Steps, recipe: Recipe | None) -> RecipeModel:
     from compiler_worker.master.opened import MODEL_FILE, open_master
     from compiler_worker.master.source import source_from_text
     from compiler_worker.model_checks.served_shapes import served_shapes
+    from compiler_worker.plans.build_keys import check_dims
     from services.contracts.registry.model_versions import master_record
 
     # A factory is looked for in the folder that the user is in, as `models add` does.
     sys.path.insert(0, str(Path.cwd()))
     source = source_from_text(text)
     with steps.step(f"Model {text}") as line, tempfile.TemporaryDirectory() as folder:
-        opened = open_master(source, Path(folder), line.update)
+        given_dims = partial(check_dims, recipe) if recipe else None
+        opened = open_master(source, Path(folder), line.update, given_dims)
         master = master_record(opened, files={})
         line.update("running the largest sizes")
         unnamed = [dim.name for dim in opened.named_dims]

@@ -26,4 +26,4 @@ def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool)
         "add to the file that SMELT_GATEWAY_ACCESS_FILE names:",
         yaml.safe_dump({"tokens": [plain]}, sort_keys=False).rstrip(),
     ]
-    show({"token": secret, "entry": plain}, text, as_json=as_json)
+    show({"token": secret, "entry": plain}, text, as_json=as_json, is_wide=True)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from services.cli.builds.running_builds import running_builds, stage_name
 from services.cli.output.show import print_json, print_line
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -49,14 +50,19 @@ def run_events(
         _check_known(registry, model)
     if not is_followed:
         _print_all((event for _, event in shown), as_json=as_json, is_wide=is_wide)
+        for build in [] if as_json else running_builds(registry, _named(registry, model)):
+            print_line(f"now: {_stage_line(build)}", is_folded=not is_wide)
         return
     # Neither signal cuts an event in two.
     with stop_signals() as is_stopped:
         for _, event in shown:
             _print_one(event, as_json=as_json, is_wide=is_wide)
         position = shown[-1][0] if shown else end
-        for event in _followed(registry, position, model, is_stopped):
-            _print_one(event, as_json=as_json, is_wide=is_wide)
+        for news in _followed(registry, position, model, is_stopped):
+            if not isinstance(news, str):
+                _print_one(news, as_json=as_json, is_wide=is_wide)
+            elif not as_json:
+                print_line(news, is_folded=not is_wide)
 
 
 def _check_known(registry: Registry, model: str) -> None:
@@ -84,13 +90,34 @@ def event_line(event: Event) -> str:
 
 def _followed(
     registry: Registry, position: EventPosition, model: str, is_stopped: Callable[[float], bool]
-) -> Iterator[Event]:
+) -> Iterator[Event | str]:
+    """New events, and of one model a line for each stage that a build of it enters."""
+    stages: set[str] = set()
     while not is_stopped(_FOLLOW_PERIOD_S):
+        # Of all models, each look would read the leases of all their keys.
+        builds = running_builds(registry, _named(registry, model) if model else ())
+        now = {_stage_line(build): build["stage_since"] for build in builds}
+        yield from sorted(now.keys() - stages, key=lambda line: now[line])
+        stages = set(now)
         # The position moves for events that are not shown too: they are not read again.
         for reached, event in registry.events_after(position):
             position = reached
             if not model or event.model in ("", model):
                 yield event
+
+
+def _named(registry: Registry, model: str) -> list[str]:
+    """The model, or all for ""; none that was removed."""
+    return [name for name in registry.model_names() if model in ("", name)]
+
+
+def _stage_line(build: dict[str, Any]) -> str:
+    """The stage that a worker has entered, as a line of an event: it is none, and kept nowhere."""
+    subject = f"{build['model']} v{build['version']} {build['generation']}"
+    return (
+        f"{readable_time(build['stage_since'])} {stage_name(build['stage']):<20} {subject} "
+        f"{build['digest'][:_SHORT]}: {build['kind']} {build['precision']}"
+    )
 
 
 def _print_all(events: Iterable[Event], *, as_json: bool, is_wide: bool) -> None:

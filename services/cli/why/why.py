@@ -5,6 +5,7 @@ from typing import Any
 
 from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.fleet.control_client import fleet_on_store
+from services.cli.fleet.fleet_file import NO_FLEET, START_ONE
 from services.cli.models.version_states import loading_words
 from services.cli.output.show import show, times
 from services.cli.registry import open_registry
@@ -71,6 +72,7 @@ def run_why(
         text.append(last_trouble(registry, name, ""))
     text.append(unplaced and f"{name}: {unplaced}")
     text.append(standby["reason"] if standby else "")
+    text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")
     where = {"model": name, "version": explained.version, "unplaced": unplaced}
     document = where | {"standby": standby, "generations": cases}
     show(document, text, as_json=as_json, is_wide=is_wide)
@@ -166,7 +168,7 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(key["rank"] or "-"),
         _name(key),
-        KeyState(key["standing"]).words,
+        key["stage"]["name"] if key["stage"] else KeyState(key["standing"]).words,
         _span(p50s) if p50s else "-",
         times(key["speed_over_eager"], is_wild=key["is_wild"]),
         times(key["speed_over_fallback"], is_wild=key["is_wild"]),
@@ -207,7 +209,7 @@ def _name(key: dict[str, Any]) -> str:
 
 def _why(key: dict[str, Any], model: str) -> str:
     """Why a key does not serve, and what can be done; "" when it does."""
-    words = str(key["reason"])
+    words = str(key["stage"]["words"] if key["stage"] else key["reason"])
     match key["standing"]:
         case KeyState.PROVEN:
             return words
@@ -216,7 +218,7 @@ def _why(key: dict[str, Any], model: str) -> str:
             words += f"smelt rebuild {model}"
         case KeyState.PROOF_FAILED:
             words += f"; tried again by: smelt rebuild {model}"
-        case KeyState.FAILED if key["next_attempt_at"]:
+        case KeyState.FAILED if key["next_attempt_at"] and not key["stage"]:
             at = readable_time(key["next_attempt_at"])
             words += f"; a controller tries it again from {at} on, smelt build {model} at once"
     return f"{words}; its worst sample again: {key['replay']}" if key["replay"] else words

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from services.cli.builds.running_builds import stage_document
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.hardware.facts import DeviceFacts, generation_named
 from services.contracts.hardware.node_class import NodeClass
@@ -32,6 +33,7 @@ class Case:
         engines: all of the version's master, whatever they are for.
         selection: what a replica there would choose; None when no device is known.
         ranks: place of each engine that fits, by digest, from 1.
+        stages: by digest, what is done now for keys that are not proven.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class Case:
             )
         self.ranks = _ranks(self.selection)
         self.statuses = sorted(self._statuses(registry), key=self._place)
+        open_ones = [each.planned.digest for each in self.statuses if each.state.is_open]
+        self.stages = {each: stage_document(registry, each, build) for each in open_ones}
 
     def timings(self, engine: PublishedEngine | None) -> Sequence[Timing]:
         """What an engine took in the run that counts."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.cli.fleet.fleet_file import NO_FLEET
 from services.cli.models.version_states import loading_words, replica_state
 from services.cli.why.proof_words import proof_words
 from services.cli.why.why_case import Case
@@ -63,6 +64,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
         "kind": key.kind.value,
         "precision": key.precision.value,
         "standing": status.state.value,
+        "stage": case.stages.get(digest),
         "rank": case.ranks.get(digest),
         "reason": status.reason or _passed_over(digest, case),
         "num_failures": status.num_failures,
@@ -105,7 +107,7 @@ def _serves(case: Case) -> str:
         words = sorted({_replica_words(report) for report in case.replicas})
         num = len(case.replicas)
         return f"{'; '.join(words)} ({num} replica{'' if num == 1 else 's'})"
-    asked = "no replica is attached" if case.replicas is not None else "no fleet runs here"
+    asked = "no replica is attached" if case.replicas is not None else NO_FLEET
     if case.selection is None:
         if case.plan is not None:
             return f"{asked}; no such node was seen yet"

@@ -4,6 +4,32 @@ from collections.abc import Iterable
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
+
+_MOST_SHOWN = 60
+# By a part of the library's own words: what was wanted there, and the fix. START is the line on
+# which begins what holds the place.
+_FIXES = {
+    r"'\t'": ("spaces", "indent with spaces, not with tabs"),
+    "mapping values are not allowed": (
+        "one `key: value` on a line, as far in as its neighbours",
+        "correct how far in it begins, or put a text that has ': ' in it into quotes",
+    ),
+    "expected ',' or ']'": ("',' or ']'", "close the list that begins on line START with ]"),
+    "expected ',' or '}'": (
+        "',' or '}'",
+        "put a comma between its keys, or close the mapping that begins on line START with }",
+    ),
+    "could not find expected ':'": ("`key: value`", "put ': ' behind the key on line START"),
+    "unexpected end of stream": ("a quoted text with an end", "close the quote"),
+    "expected <block end>": (
+        "a line as far in as its neighbours",
+        "indent it as the others of what begins on line START",
+    ),
+    "another document": ("one document", "take out the line with ---"),
+}
+_LATE = ("could not find expected ':'", "found unexpected end of stream")
+_OTHER = ("a plain value", "put it into quotes, if it is meant as text")
 
 
 def value_from_yaml(text: str) -> Any:
@@ -16,6 +42,13 @@ def value_from_yaml(text: str) -> Any:
     """
     try:
         return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise yaml.YAMLError(_fault(text, error)) from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise yaml.YAMLError(
+            f"line {line}: found the character {chr(error.character)!r}, wanted text: take it out"
+        ) from error
     except ValueError as error:
         raise yaml.YAMLError(str(error)) from error
     except RecursionError as error:
@@ -32,6 +65,25 @@ def line_of(text: str, path: Iterable[int | str]) -> int:
     for part in path:
         line, node = _entries(node).get(str(part), (line, node))
     return line + 1
+
+
+def _fault(text: str, error: yaml.MarkedYAMLError) -> str:
+    """Where a text is no YAML, what stands there, what was wanted, and the fix."""
+    known = (fix for part, fix in _FIXES.items() if part in (error.problem or ""))
+    wanted, fix = next(known, _OTHER)
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return str(error)
+    begin = error.context_mark or mark
+    # Of a key without a colon, and of a quote, the library tells where it gave up.
+    place = begin if error.problem in _LATE else mark
+    lines = text.splitlines()
+    line = lines[place.line].rstrip()[:_MOST_SHOWN] if place.line < len(lines) else ""
+    found = repr(line) if line else "nothing more"
+    fix = fix.replace("START", str(begin.line + 1))
+    return (
+        f"line {place.line + 1}, column {place.column + 1}: found {found}, wanted {wanted}: {fix}"
+    )
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[int, yaml.Node | None]]:

@@ -23,6 +23,10 @@ NOISE = 0.05
 # same, for an engine that is so much faster at the interval's worst end.
 _WILD = 4.0
 _CLEAR = 1.25
+BUSY = (
+    "not measurable while this machine is busy: calls differed too much to say whether it or the "
+    "fallback is faster"
+)
 # Follows the figures of an engine that could not be measured.
 TIMED_LATER = "; what serves now stays, and the fleet times them again later"
 
@@ -51,6 +55,27 @@ class SpeedBounds:
     def words(self) -> str:
         """`0.80 to 1.31`."""
         return f"{readable_ratio(self.low)} to {readable_ratio(self.high)}"
+
+    def words_of(self, speed: float, baseline: str) -> str:
+        """`1.25 x the fallback (1.20 to 1.30)`; of a wild one the end that is sure, or ""."""
+        if not self.is_wild:
+            return f"{readable_ratio(speed)} x {baseline} ({self.words})"
+        if self.low > 1:
+            return f"at least {readable_ratio(self.low)} x {baseline}"
+        return f"at most {readable_ratio(self.high)} x {baseline}" if self.high < 1 else ""
+
+
+def beside_words(speed: float | None, bounds: SpeedBounds | None, baseline: str) -> str:
+    """How fast an engine is beside a baseline; "" untimed, and where calls differed too much.
+
+    Args:
+        speed: the median; None untimed.
+        bounds: None in older records.
+        baseline: `the fallback`.
+    """
+    if speed is None:
+        return ""
+    return bounds.words_of(speed, baseline) if bounds else f"{readable_ratio(speed)} x {baseline}"
 
 
 def speed_over_fallback(timings: Sequence[Timing]) -> float | None:
@@ -145,14 +170,15 @@ def rejection_reason(
         return ""
     bounds = speed_bounds(timings)
     if found is SpeedVerdict.SLOWER:
-        interval = f" ({bounds.words})" if bounds else ""
         return (
-            f"slower than the fallback: {readable_ratio(speed)} x its speed{interval}, so it is "
+            f"slower than the fallback: {beside_words(speed, bounds, 'its speed')}, so it is "
             "not selected; to serve with it all the same, the recipe says "
             "must_beat_fallback: false"
         )
-    cause = "this machine is too busy to tell" if is_wild(timings) else "too close to tell"
+    if is_wild(timings):
+        # Its ends would be read as speeds.
+        return f"{BUSY}{TIMED_LATER}; at once, when less runs here: smelt build {model}"
     return (
         f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
-        f"{cause}{TIMED_LATER}; at once: smelt build {model}"
+        f"too close to tell{TIMED_LATER}; at once: smelt build {model}"
     )

@@ -18,7 +18,9 @@ from services.contracts.selection.selection import (
     select,
 )
 from services.contracts.selection.speed_gate import (
+    BUSY,
     SpeedVerdict,
+    beside_words,
     is_wild,
     speed_bounds,
     speed_over_fallback,
@@ -65,10 +67,8 @@ def eager_words(timings: Sequence[Timing]) -> str:
 
 def speed_words(timings: Sequence[Timing]) -> str:
     """`1.25 x eager, 2.10 x the fallback`, as far as they were measured."""
-    over_fallback = speed_over_fallback(timings)
-    beside = "" if over_fallback is None else f"{readable_ratio(over_fallback)} x the fallback"
-    if beside and (bounds := speed_bounds(timings)):
-        beside += f" ({bounds.words})"
+    bounds = speed_bounds(timings)
+    beside = beside_words(speed_over_fallback(timings), bounds, "the fallback")
     return ", ".join(filter(None, (eager_words(timings), beside)))
 
 
@@ -103,6 +103,8 @@ def _best_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRu
         subject = f"{name} {fastest[:_SHORT]}"
         speed = speed_words(run.timings(fastest))
         if now.fallback_reason is FallbackReason.NOT_MEASURABLE:
+            if is_wild(run.timings(fastest)):
+                return f"{subject} is {BUSY}; it is timed again"
             return f"not measurable here now: {subject} is {speed}, and is timed again"
         return f"the fallback is best: the fastest engine, {subject}, is {speed}"
     timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()

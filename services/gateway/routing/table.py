@@ -4,15 +4,20 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
+from services.contracts.text.nearest import nearest
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.routing.balancer import choice_of
 from services.gateway.routing.endpoint_weights import weigh
 from services.gateway.routing.fleet_view import DiscoveredFleet, ServedModel
 from services.gateway.routing.pool import Pool, shared_pool
 from services.gateway.upstream.endpoint import Endpoint
 
+# Letters of a name, and names, that an unknown one is compared with.
+_MOST_COMPARED: Final = 200
 # int() would also take signs, spaces, underscores and digits of other scripts.
 _VERSION: Final = re.compile("[1-9][0-9]{0,17}")
 
@@ -64,7 +69,10 @@ class RoutingTable:
         """The version asked for, None for the newest; raises as `pool` for unknown ones."""
         versions = self.view.models.get(model)
         if versions is None:
-            raise self._unknown(f"Request for unknown model: '{model}' is not found")
+            raise self._unknown(
+                f"Request for unknown model: '{model}' is not found{self._nearest(model)}; "
+                "RepositoryIndex and smelt models list show those that are"
+            )
         if version == "":
             return None
         if not _VERSION.fullmatch(version):
@@ -74,7 +82,7 @@ class RoutingTable:
         if int(version) not in versions:
             raise self._unknown(
                 f"Request for unknown model: '{model}' version {version} is not found; "
-                f"known versions: {_listed(versions)}"
+                f"known versions: {_listed(versions)}; leave the version empty for the newest"
             )
         return int(version)
 
@@ -120,6 +128,13 @@ class RoutingTable:
     def _unknown(self, message: str) -> NotFoundError | NotReadyError:
         # Before the controller's first word nothing can be called unknown.
         return NotFoundError(message) if self.view.is_known else _no_snapshot_yet()
+
+    def _nearest(self, model: str) -> str:
+        """The known name nearest to one; "" where a caller with a token may not know of it."""
+        if CALLER_NAME.get() or len(model) > _MOST_COMPARED:
+            return ""
+        # On the event loop, for whoever asks.
+        return nearest(model, islice(self.view.models, _MOST_COMPARED))
 
     def _why_not_ready(self, model: str, number: int | None) -> str:
         versions = self.view.models[model]

@@ -84,6 +84,8 @@ class Signature:
         if 0 < max_rows < rows:
             raise InvalidRequestError(
                 f"inference request batch-size must be <= {max_rows} for '{self.name}', got {rows}"
+                f"; send parts of at most {max_rows} rows, or add the model again with a recipe "
+                f"whose bucket has a larger max of '{self.batch_dim}'"
             )
         if self.buckets and not any(fits(each, sizes, self.growing) for each in self.buckets):
             raise InvalidRequestError(self._size_error(sizes))

@@ -85,6 +85,12 @@ def script(path: Path) -> None:
         ("m.txt", of_bytes(b"tree\nversion=v4\n"), ("LightGBM", "convert_lightgbm")),
         ("m.gguf", of_bytes(b"GGUF\3\0\0\0"), ("llama.cpp",)),
         ("lfs.onnx", of_bytes(b"version https://git-lfs.github.com/spec/v1\n"), ("git lfs pull",)),
+        (
+            "junk.pt",
+            of_bytes(b"no model"),
+            ("nor weights", "begin with b'no model'", "save or copy"),
+        ),
+        ("none.pth", of_bytes(b""), ("nor a pickled module, but an empty file", "onnx.export")),
         ("m.zip", of_members("readme"), ("a zip archive",)),
     ],
 )
@@ -138,5 +144,8 @@ def test_onnx_whose_weights_look_like_the_end_of_an_archive_is_taken(tmp_path: P
 
 def test_a_broken_archive_is_broken(tmp_path: Path) -> None:
     (tmp_path / "m.pt").write_bytes(b"PK\3\4" + bytes(60))
-    with pytest.raises(InvalidModelError, match="broken or truncated"):
+    with pytest.raises(InvalidModelError, match="as it is broken or no file of torch"):
         fingerprint(source_from_text(str(tmp_path / "m.pt")))
+    (tmp_path / "m.zip").write_bytes(b"PK\3\4" + bytes(60))
+    with pytest.raises(InvalidModelError, match="broken or truncated"):
+        fingerprint(source_from_text(str(tmp_path / "m.zip")))

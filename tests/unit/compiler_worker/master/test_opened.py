@@ -1,7 +1,7 @@
 """The entry: files and factories become masters with their recipe and samples."""
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile, TorchFactory
-from services.contracts.errors import InvalidModelError
+from services.contracts.errors import InvalidModelError, InvalidRecipeError
 
 FACTORY = """
     import numpy as np
@@ -68,6 +68,29 @@ def test_a_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.digest == opened.digest
     assert again.samples is not None
     assert again.samples.read_bytes() == opened.samples.read_bytes()
+
+
+def test_dimensions_are_checked_before_what_takes_long(
+    linear: onnx.ModelProto,
+    save: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    factory = write_factory(tmp_path, "checked_factory", "None")
+    seen: list[list[str]] = []
+
+    def refuse(dims: Sequence[str]) -> None:
+        seen.append(list(dims))
+        raise InvalidRecipeError("recipe: bucket b8")
+
+    messages: list[str] = []
+    for source in (factory, OnnxFile(path=save(linear))):
+        with pytest.raises(InvalidRecipeError):
+            open_master(source, tmp_path / "target", messages.append, refuse)
+    assert seen == [["rows"], ["N"]]
+    assert not any("exporting" in message for message in messages)
+    assert not (tmp_path / "target").exists()
 
 
 @pytest.mark.parametrize(

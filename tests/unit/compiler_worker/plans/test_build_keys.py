@@ -256,7 +256,7 @@ class TestBuckets:
     )
     def test_other_dimensions_than_the_masters_are_refused(self, names: tuple[str, ...]) -> None:
         wrong = Bucket(dims={name: DimRange(min=1, opt=1, max=1) for name in names})
-        with pytest.raises(InvalidRecipeError, match=r"\['batch', 'sequence'\], got"):
+        with pytest.raises(InvalidRecipeError, match="for each of batch, sequence, got"):
             buckets_of(master_record(), Recipe(buckets=(wrong,)))
 
     def test_a_request_of_no_rows_is_refused(self) -> None:

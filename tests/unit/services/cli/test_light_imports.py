@@ -82,9 +82,23 @@ def test_a_recipe_is_checked_without_what_computes(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_refused_before_a_model_could_be_opened(tmp_path: Path) -> None:
     command = ("models", "add", "m", str(tmp_path / "m.onnx"))
     modules = imported(*command, wanted=1, SMELT_HOME=str(tmp_path))
-    assert "compiler_worker.master.reading" in modules
-    # Sympy comes with onnx_ir, and takes longer than all that a command may.
-    assert not modules & {"torch", "ray", "onnx_ir", "onnxscript", "onnxruntime", "sympy", "psutil"}
+    assert "compiler_worker.master.source" in modules
+    assert not modules & {*COMPUTING, *TALKING - {"rich"}, "services.cli.models.add"}
+
+
+def test_a_broken_recipe_is_refused_before_what_opens_models_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").touch()
+    (tmp_path / "recipe.yaml").write_text("kinds: [openvin]\n")
+    command = ("models", "add", "m", str(tmp_path / "m.onnx"), "--recipe")
+    modules = imported(*command, str(tmp_path / "recipe.yaml"), wanted=1, SMELT_HOME=str(tmp_path))
+    assert "yaml" in modules
+    assert not modules & {*COMPUTING, "grpc", "services.cli.models.add"}
+
+
+def test_a_bench_without_a_fleet_is_refused_before_what_sends_is_imported(tmp_path: Path) -> None:
+    modules = imported("bench", "m", wanted=1, SMELT_HOME=str(tmp_path))
+    assert "services.cli.fleet.fleet_file" in modules
+    assert not modules & {*COMPUTING, *TALKING - {"rich"}, "uvloop", "obstore"}
 
 
 def test_a_start_is_refused_before_it_imports_what_a_fleet_serves(tmp_path: Path) -> None:

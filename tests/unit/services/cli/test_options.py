@@ -19,7 +19,7 @@ EXPECTED = {
     "engines": ["--json", "--store", "--wide", "MODEL"],
     "events": ["--follow", "--json", "--limit", "--store", "--wide", "MODEL"],
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
-    "logs": ["--files", "--follow", "--json", "--lines", "COMPONENT"],
+    "logs": ["--files", "--follow", "--json", "--lines", "--ray", "COMPONENT"],
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--all-versions", "--json", "--store", "--wide"],
     "models load": ["--json", "--store", "NAME"],
@@ -36,7 +36,7 @@ EXPECTED = {
     "recipe check": ["--json", "--model", "--store", "FILE"],
     "recipe init": ["--json", "--out", "--store", "MODEL"],
     "recipe schema": ["--json"],
-    "status": ["--json", "--wide"],
+    "status": ["--json", "--wide", "MODEL"],
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
         "--demo", "--detach", "--exit-after-demo", "--gateway-workers", "--generation",

@@ -16,6 +16,7 @@ from services.cli.demo.loop import DemoLoop
 from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
 from services.cli.demo.words import end_words
+from services.cli.output import show
 from services.cli.settings import CliSettings
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.recipe import Recipe
@@ -41,7 +42,8 @@ class Answering(DemoTraffic):
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
     console = Console(record=True, width=160, force_terminal=False)
-    monkeypatch.setattr(progress_lines, "error_console", lambda: console)
+    for module in (progress_lines, show):
+        monkeypatch.setattr(module, "error_console", lambda: console)
     return console
 
 
@@ -183,7 +185,8 @@ def test_the_time_for_a_change_begins_anew_after_another_build(
 
 def test_a_terminal_shows_since_when_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(record=True, width=80, force_terminal=True, file=io.StringIO())
-    monkeypatch.setattr(progress_lines, "error_console", lambda: terminal)
+    for module in (progress_lines, show):
+        monkeypatch.setattr(module, "error_console", lambda: terminal)
     with ProgressLines(is_quiet=False) as lines:
         lines.waiting("exporting [the model]")
         time.sleep(0.4)

@@ -143,6 +143,14 @@ def test_that_engines_are_timed_again_is_said_once_and_what_is_not_built_says_wh
     ]
 
 
+def test_a_wild_interval_is_no_speed_of_what_serves() -> None:
+    wild = key(FAST, "bf16", speed_bounds=[1.4, 1854.0], is_wild=True)
+    _, text = lines(case(FAST, wild))
+    assert text[0] == "openvino bf16 serves: proven, at least 1.40 x the fallback's speed."
+    _, text = lines(case(FAST, wild | {"speed_bounds": [0.0069, 1854.0]}))
+    assert text[0].endswith("proven, and how fast is not measurable while this machine is busy.")
+
+
 def test_an_engine_that_was_not_timed_claims_no_speed() -> None:
     untimed = key(FAST, "bf16", speed_over_fallback=None, speed_bounds=None, speed_over_eager=None)
     table, text = lines(case(FAST, untimed))

@@ -1,5 +1,6 @@
 """When a fleet's model serves, and what a fleet leaves behind when it stops."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.fleet import local_fleet
+from services.cli.fleet import local_fleet, up
 from services.cli.fleet.fleet_file import RunningFleet
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
@@ -33,6 +34,37 @@ def test_a_process_that_nobody_reaps_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert said_of_left(tmp_path, "survivor") == str(-signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_over_after_demo", "code"),
+    [
+        (signal.SIGTERM, False, 0),  # `smelt down`
+        (signal.SIGTERM, True, up.INTERRUPTED),  # nobody saw the demo's answers
+        (signal.SIGINT, False, up.INTERRUPTED),
+    ],
+)
+def test_a_fleet_that_was_stopped_on_request_did_not_fail(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+    is_over_after_demo: bool,
+    code: int,
+) -> None:
+    def begin(*_: object, **__: object) -> bool:
+        os.kill(os.getpid(), sent)
+        raise AssertionError("no signal came")
+
+    monkeypatch.setattr(local_fleet, "ray_spec", begin)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        found = up.run_up(
+            CliSettings(home=tmp_path), UpOptions(grpc_port=0, metrics_port=0), is_demo=False,
+            is_over_after_demo=is_over_after_demo, is_detached=False, as_json=True,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert found == code
 
 
 def snapshot(state: str, *replicas: tuple[int, int]) -> fleet.FleetSnapshot:

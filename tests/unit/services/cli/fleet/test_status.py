@@ -1,15 +1,20 @@
 """`smelt status`: where the fleet is and where it can be looked at."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
+from typer.testing import CliRunner
 
 from services.cli.fleet.fleet_file import RunningFleet
 from services.cli.fleet.gateway_workers import gateway_workers
 from services.cli.fleet.status import fallback_lines, status_document, where_lines
+from services.cli.main import app
+from services.contracts.errors import NotFoundError
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
-from tests.unit.services.cli.fleet_stub import replica
+from tests.unit.services.cli.fleet_stub import fleet_saying, replica
 from tests.unit.services.controller import build_world as world
 
 BARE = RunningFleet(
@@ -72,6 +77,32 @@ def test_without_grafana_it_says_how_to_see_the_boards() -> None:
         "Prometheus http://127.0.0.1:9090",
         "Grafana is not installed",
     ]
+
+
+def test_of_one_model_only_that_and_the_command_that_explains_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    models = [fleet.ServedModel(name=name, version=1, state="READY") for name in ("m", "second")]
+    snapshot = fleet.FleetSnapshot(
+        models=models, replicas=[replica(1)], store_url=str(tmp_path / "store")
+    )
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    with fleet_saying(snapshot) as address:
+        monkeypatch.setenv("SMELT_CONTROLLER", address)
+        told = [
+            CliRunner().invoke(app, ["status", *name], catch_exceptions=False).output
+            for name in ([], ["m"], ["second"])
+        ]
+        with pytest.raises(
+            NotFoundError, match="did you mean 'second'.; it has m, second; .*models list"
+        ):
+            CliRunner().invoke(app, ["status", "secnd"], catch_exceptions=False)
+    assert [("second" in text, "m v1" in text) for text in told] == [
+        (True, True), (False, True), (True, False),
+    ]  # fmt: skip
+    ends = ("smelt why MODEL", "smelt why m", "smelt why second")
+    for text, end in zip(told, ends, strict=True):
+        assert text.rstrip().endswith(f"and why nothing better does: {end}")
 
 
 def test_what_serves_while_the_fallback_is_compiled() -> None:

@@ -96,6 +96,39 @@ def test_one_component_is_chosen_by_its_name(
     }
 
 
+NOISE = (
+    'INFO 2026-11-24 19:50:02,179 serve 1 -- Started Serve in namespace "serve".',
+    "2026-11-24 19:50:02,500\tINFO worker.py:1 -- Connecting to an address",
+    "[2026-11-24 19:50:02,600 I 1 1] (raylet) joined",
+    "*** SIGTERM received at time=1795769331 on cpu 1 ***",
+    "PC: @     0x7f1cf5f26f36  (unknown)  epoll_wait",
+    "    @     0x7f1cf5e5a050  (unknown)  (unknown)",
+    "[2026-11-24 19:50:02,700 E 1 1] logging.cc:474:     @     0x7f1cf5a28b80  (unknown)",
+)
+TROUBLE = (
+    "2026-11-24 19:50:02,800\tERROR worker.py:2 -- a worker died",
+    "[2026-11-24 19:50:02,900 E 1 1] the node is out of memory",
+    "WARNING 2026-11-24 19:50:02,950 serve 1 -- a replica did not start",
+    "*** SIGSEGV received at time=1795769331 on cpu 1 ***",
+    "PC: @     0x7f1cf5f26f37  (unknown)  of a crash",
+    "    @     0x7f1cf5e5a051  (unknown)  of a crash",
+)
+
+
+def test_what_ray_says_of_no_trouble_is_shown_where_it_is_asked_for(written: LogPlaces) -> None:
+    (written.run_dir / "ray.log").write_text("\n".join((*NOISE, *TROUBLE)) + "\n")
+
+    def shown(*words: str) -> list[str]:
+        return [line["message"] for line in json.loads(run(*words, "--json"))["lines"]]
+
+    assert shown("ray") == list(TROUBLE)
+    assert not {*NOISE} & {*shown()}
+    assert {*TROUBLE} <= {*shown()}
+    assert shown("ray", "--ray") == [*NOISE, *TROUBLE]
+    assert {*NOISE, *TROUBLE, "noise", "[2026-11-24 19:50:03,500 I 1 1] noise"} <= {*shown("--ray")}
+    assert "raylet" in run("--files", "--ray")
+
+
 def test_times_of_ray_are_of_this_host(written: LogPlaces) -> None:
     (line,) = json.loads(run("raylet", "--json"))["lines"]
     local = datetime(2026, 11, 24, 19, 50, 3, 500_000)  # noqa: DTZ001

@@ -104,7 +104,10 @@ class TestCommands:
 
     def test_without_a_fleet_nothing_is_claimed(self) -> None:
         for words in (["weights", "m"], ["list"], ["list", "--all-versions"]):
-            assert "no fleet runs here: what is served now is not known" in self.run(*words)
+            told = self.run(*words)
+            assert (
+                "no fleet runs here: what is served now is not known; start one: smelt up" in told
+            )
         assert json.loads(self.run("weights", "m", "--json"))["states"] is None
         [model] = json.loads(self.run("list", "--json"))["models"]
         assert model["serving"] is None

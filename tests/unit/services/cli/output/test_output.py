@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from rich.console import Console
 
 from services.cli.output import show as output
 from services.cli.output.progress import Steps
@@ -36,6 +37,38 @@ def test_lines_are_folded_on_a_terminal_alone_and_paths_stay_whole(
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
     output.print_line(f"it is in {path}", is_folded=True)
     assert terminal.getvalue() == f"it is in\n    {path}\n"
+
+
+WORDS = (
+    "no fleet runs here, so that nobody knows what is served at this moment; start one: smelt up "
+    "--detach (it returns once it serves); or else: .venv/bin/python -m compiler_worker plan m"
+)
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_prose_is_folded_and_commands_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch, is_wide: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    output.show(None, [WORDS], as_json=False, is_wide=is_wide)
+    told = terminal.getvalue().splitlines()
+    assert (len(told) == 1) is is_wide
+    assert " ".join(line.strip() for line in told) == WORDS
+    for command in ("smelt up --detach ", ".venv/bin/python -m compiler_worker plan m"):
+        assert any(command in f"{line} " for line in told)
+
+
+def test_errors_and_remarks_are_folded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = io.StringIO()
+    terminal = Console(file=told, force_terminal=True, color_system=None, width=60)
+    monkeypatch.setattr(output, "error_console", lambda: terminal)
+    for print_it in (output.print_error, output.print_remark):
+        told.truncate(0)
+        print_it(WORDS)
+        first, *_ = told.getvalue().strip("\0").splitlines()
+        assert 40 < len(first) <= 60
 
 
 class Clock:

@@ -1,5 +1,6 @@
 """Every table fits a terminal of 80 columns, with names and values as a fleet has them."""
 
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -50,6 +51,11 @@ COMMANDS = {
     f"why --keys {KEYS[0].digest()} {KEYS[1].digest()}": ("Differences",),
     "prune --older-than 1": ("unused",),
 }
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -156,10 +162,24 @@ def test_events_are_a_line_each_in_a_pipe(registry: Registry) -> None:
     for kind in (EventKind.BUILD_FAILED, EventKind.QUARANTINED):
         event = Event(kind=kind, model=NAME, version=1, generation=GENERATION, why=why, at=world.AT)
         position = registry.append_event(event, position) or position
-    assert len(printed("events")) == len(printed("events", "--wide")) == 2
+    # Behind them stands what is being built now.
+    assert len(printed("events")) == len(printed("events", "--wide")) == 2 + 1
 
 
 def test_the_tables_of_a_profile_fit() -> None:
     tables = [part for part in report_parts(small_report()) if isinstance(part, Table)]
     assert len(tables) == 3
     assert max(len(line) for table in tables for line in table.lines(80)) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_prose_fits_a_terminal_too(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    app(command.split(), standalone_mode=False)
+    text = terminal.getvalue()
+    # What cannot be folded are names, titles, and commands that are to be pasted.
+    long = [line for line in text.splitlines() if len(line) > 80 and "\x1b" not in line]
+    assert text
+    assert all(re.fullmatch(r" *(\S+|(\S*/)?(smelt|python[\d.]*) .*)", line) for line in long), long

@@ -130,13 +130,23 @@ def test_every_fault_has_its_line_and_the_nearest_word(tmp_path: Path) -> None:
     assert "did you mean 'openvino'?" in faults[1]
 
 
+def test_what_is_no_yaml_has_its_place_and_the_fix_in_our_words(tmp_path: Path) -> None:
+    path = recipe_file(tmp_path, "kinds: [openvino\nnum_replicas: 2\n")
+    with pytest.raises(InvalidRecipeError) as refused:
+        run("check", path)
+    assert str(refused.value) == (
+        f"{path}: line 2, column 13: found 'num_replicas: 2', wanted ',' or ']': close the list "
+        "that begins on line 1 with ]"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("inputs:\n  mask: {role: mask}\n  idz: {}\n", "3: inputs: 'idz' .*did you mean 'ids'"),
         (
             "\nbuckets: [{dims: {batch: {min: 1, opt: 2, max: 4}}}]\n",
-            "2: bucket batch4: ",
+            "2: bucket batch4: no range for 'sequence'; expected a range for each of batch, seq",
         ),
         ("outputs:\n  pooled:\n    accept_blind: {int8: [2 off]}\n", "3: outputs.pooled.accept"),
         ("precisions: [int8]\ncalibration: {path: none.npz}\n", "2: calibration.path"),
@@ -155,6 +165,35 @@ def test_models_add_says_the_same_of_a_wrong_file(model: str, tmp_path: Path) ->
     path = recipe_file(tmp_path, "precisions: [fp32]\nkinds: [openvin]\n")
     words = ["models", "add", "tiny", model, "--store", str(tmp_path / "store"), "--recipe", path]
     with pytest.raises(InvalidRecipeError, match=rf"{path}:2: kinds\.0: .*'openvino'\?"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+WRONG_DIM = """buckets:
+- dims:
+    batch: {min: 1, opt: 4, max: 8}
+    sequenc: {min: 1, opt: 4, max: 8}
+"""
+
+
+def test_a_wrong_dimension_has_its_line_before_the_model_is_opened(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recipe_file(tmp_path, WRONG_DIM)
+    add = ["models", "add", "tiny", model, "--store", str(tmp_path / "store"), "--recipe", path]
+    monkeypatch.setattr("compiler_worker.master.stored.input_values", None)
+    wanted = (
+        f"^{path}:4: bucket batch8-sequenc8: 'sequenc' is no dynamic dimension of the model, did "
+        "you mean 'sequence'"
+    )
+    for words in (add, ["recipe", "check", path, "--model", model]):
+        with pytest.raises(InvalidRecipeError, match=wanted):
+            CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_what_models_add_refuses_of_names_has_its_line(model: str, tmp_path: Path) -> None:
+    path = recipe_file(tmp_path, "precisions: [fp32]\ninputs:\n  idz: {high: 9}\n")
+    words = ["models", "add", "tiny", model, "--store", str(tmp_path / "store"), "--recipe", path]
+    with pytest.raises(InvalidRecipeError, match=f"^{path}:3: inputs: 'idz'"):
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 

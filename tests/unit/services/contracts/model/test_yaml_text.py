@@ -14,7 +14,17 @@ def test_a_text_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: [", "expected"),
+        ("a: [", "line 1, column 5: found 'a: \\[', wanted a plain value"),
+        ("a: [1, 2\nb: 3", "line 2, column 2: found 'b: 3', wanted ',' or ']': .* line 1 with ]"),
+        ("a: {x: 1 y: 2}", "line 1, column 11: .* wanted ',' or '}': put a comma"),
+        ("a:\n\tb: 1", r"line 2, column 1: found '\\tb: 1', wanted spaces: indent with spaces"),
+        ("a: b: c", "line 1, column 5: found 'a: b: c', wanted one `key: value` on a line"),
+        ("a: 1\nkinds [x]\nb: 2", "line 2, column 1: found 'kinds .x.', wanted `key: value`: put"),
+        ("a: 'x\nb: 2", "line 1, column 4: found .a: 'x., .*: close the quote"),
+        ("a:\n  - 1\n - 2", "line 3, column 2: .* as far in as its neighbours: .* line 1"),
+        ("a: @x", "line 1, column 4: found 'a: @x', wanted a plain value: put it into quotes"),
+        ("a: 1\n---\nb: 2", "line 2, column 1: found '---', wanted one document"),
+        ("a: 1\nb: \x01", r"line 2: found the character '\\x01', wanted text: take it out"),
         ("made_at: 2001-99-99", "month must be in 1..12"),
         (f"number: {'1' * 5000}", "digits"),
         ("[" * 3000, "too deep"),

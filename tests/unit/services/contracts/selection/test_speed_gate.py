@@ -19,7 +19,9 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
 from services.contracts.selection.selection import FallbackReason, select
 from services.contracts.selection.speed_gate import (
+    SpeedBounds,
     SpeedVerdict,
+    beside_words,
     deciding,
     is_settled,
     rejection_reason,
@@ -192,12 +194,35 @@ def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:
         "not measurable here now: 0.60 to 1.90 x the fallback's speed, too close to tell; what "
         "serves now stays, and the fleet times them again later; at once: smelt build MODEL"
     )
-    assert "0.10 to 40.00 x the fallback's speed, this machine is too busy to tell" in (
-        rejection_reason([paired(0.1, 40.0)])
+    # An interval that wide would be read as two speeds.
+    assert rejection_reason([paired(0.0069, 1854.0)], model="m") == (
+        "not measurable while this machine is busy: calls differed too much to say whether it or "
+        "the fallback is faster; what serves now stays, and the fleet times them again later; at "
+        "once, when less runs here: smelt build m"
     )
     assert rejection_reason([SLOWER]).startswith(
         "slower than the fallback: 0.75 x its speed (0.70 to"
     )
+    assert rejection_reason([paired(0.02, 0.8)]).startswith(
+        "slower than the fallback: at most 0.80 x its speed, so"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (SpeedBounds(low=1.2, high=1.3), "1.25 x it (1.20 to 1.30)"),
+        (SpeedBounds(low=1.2, high=4.8), "at least 1.20 x it"),
+        (SpeedBounds(low=0.01, high=0.9), "at most 0.90 x it"),
+        (SpeedBounds(low=0.0069, high=1854.0), ""),
+        (None, "1.25 x it"),
+    ],
+)
+def test_of_an_interval_that_is_wild_only_a_sure_end_is_said(
+    bounds: SpeedBounds | None, words: str
+) -> None:
+    assert beside_words(1.25, bounds, "it") == words
+    assert beside_words(None, bounds, "it") == ""
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,15 @@ def test_one_that_was_best_stays_so_where_nothing_can_be_measured(registry: Even
     assert " stays best, although not measurable here now: " in second.why
 
 
+def test_where_the_machine_is_busy_no_interval_is_told(registry: EventRegistry) -> None:
+    [event] = compared(registry, view(paired(0.0069, 1854.0)))
+    name = "onnxruntime fp32" if min(A, B) == A else "openvino fp32"
+    assert event.why.startswith(
+        f"{name} {min(A, B)[:12]} is not measurable while this machine is busy: "
+    )
+    assert "1854" not in event.why
+
+
 def test_wild_figures_of_others_are_not_recorded(registry: EventRegistry) -> None:
     clear, shape = paired(1.2, 1.3), paired(0.1, 40.0).shapes[0]
     engines = {**clear.shapes[0].engines, B: shape.engines[B]}

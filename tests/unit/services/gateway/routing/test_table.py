@@ -1,6 +1,7 @@
 """Who may answer, who is chosen, and what is said when nobody can."""
 
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -8,6 +9,7 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.contracts.model.manifest import ModelVersion
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.routing.fleet_view import DiscoveredFleet
 from services.gateway.routing.table import RoutingTable, routing_table
 from services.gateway.upstream.endpoint import Endpoint
@@ -46,9 +48,10 @@ def test_pools(table: RoutingTable, version: str, served_by: set[str]) -> None:
 @pytest.mark.parametrize(
     ("model", "version", "error", "text"),
     [
-        ("nope", "", NotFoundError, "^Request for unknown model: 'nope' is not found$"),
+        ("nope", "", NotFoundError, "^Request for unknown model: 'nope' is not found; Rep"),
+        ("minilms", "", NotFoundError, "'minilms' is not found, did you mean 'minilm'.; Reposit"),
         ("gone", "", NotFoundError, "'gone' is not found"),
-        ("minilm", "3", NotFoundError, "version 3 is not found; known versions: 1, 2, 10"),
+        ("minilm", "3", NotFoundError, "version 3 is not found; known versions: 1, 2, 10; leave "),
         ("minilm", "x", InvalidRequestError, "version 'x' is not a number; known: 1, 2, 10"),
         ("minilm", "-1", InvalidRequestError, "not a number"),
         # A replica compares the request's own words, so one spelling of a number must do.
@@ -64,6 +67,17 @@ def test_refusals(
     with pytest.raises(error, match=text):
         table.pool(model, version)
     assert not table.is_ready(model, version)
+
+
+def test_a_caller_with_a_token_is_told_of_no_other_model(table: RoutingTable) -> None:
+    """RepositoryIndex is for those who may see all of them."""
+
+    def ask() -> None:
+        CALLER_NAME.set("somebody")
+        table.pool("minilms", "")
+
+    with pytest.raises(NotFoundError, match="'minilms' is not found; RepositoryIndex"):
+        copy_context().run(ask)
 
 
 def test_nothing_is_unknown_before_the_controller_spoke() -> None:

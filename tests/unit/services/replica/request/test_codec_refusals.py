@@ -70,7 +70,8 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         lambda r: reshape(r, (0, 3)), "dimension 'batch' for model 'm': expected at least 1, got 0"
     ),
     "batch above max": (
-        lambda r: reshape(r, (9, 3)), "batch-size must be <= 8 for 'm', got 9"
+        lambda r: reshape(r, (9, 3)),
+        "batch-size must be <= 8 for 'm', got 9; send parts of at most 8 rows, or .* of 'batch'",
     ),
     "sequence above max": (
         lambda r: reshape(r, (2, 17)), "one of batch 1..8, sequence 1..16, got.*17"

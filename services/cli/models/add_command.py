@@ -1,0 +1,63 @@
+"""`smelt models add`: what can be refused at once is, before what opens models is imported."""
+
+import sys
+from pathlib import Path
+
+from compiler_worker.master.source import OnnxFile, source_from_text
+from services.cli.output.progress import Steps
+from services.cli.output.show import show
+from services.cli.recipes.recipe_file import read_recipe, recipe_place
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
+from services.contracts.registry.model_versions import check_model_name
+
+
+def run_models_add(
+    settings: CliSettings,
+    name: str,
+    source: str,
+    recipe: Path | None,
+    samples: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Add a model version and have a running fleet deploy it.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        source: an ONNX file or a factory `module:function`.
+        recipe: its file; None for the recipe by default.
+        samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
+        as_json: print the version as one document.
+
+    Raises:
+        InvalidModelError: the source cannot become a master, or the samples are not for it.
+        InvalidRecipeError: the recipe has a wrong value, or its calibration set is refused; with
+            file and line where a recipe's file is given.
+    """
+    check_model_name(name)
+    parsed = source_from_text(source)
+    if isinstance(parsed, OnnxFile):
+        parsed.require()
+    # A factory is looked for in the folder that the user is in, as `python -m` would.
+    sys.path.insert(0, str(Path.cwd()))
+    given = read_recipe(recipe) if recipe else None
+    registry = open_registry_to_publish(settings)
+    from services.cli.fleet.control_client import notify_fleet
+    from services.cli.models.add import AddOptions, add_model, added_words
+    from services.cli.models.listing import version_document
+
+    options = AddOptions(
+        recipe=given,
+        samples=samples,
+        folder=recipe.parent if recipe else Path(),
+    )
+    with recipe_place(recipe, given):
+        version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
+    then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
+    if name in registry.unloaded_models():
+        then = "it is unloaded, and serves after: smelt models load"
+    has_sizes = bool(given and given.buckets)
+    text = [*added_words(version, has_sizes=has_sizes), f"{then} {name}"]
+    show(version_document(version), text, as_json=as_json)
