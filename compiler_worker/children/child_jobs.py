@@ -17,6 +17,7 @@ from compiler_worker.children.requests import (
     JointRequest,
     JointResult,
     ProofRequest,
+    ProofResult,
     ReplayRequest,
     ReplayResult,
     Stage,
@@ -25,7 +26,6 @@ from compiler_worker.children.requests import (
 from compiler_worker.profiling.profile_report import ProfileReport
 from compiler_worker.profiling.profile_request import ProfileRequest
 from services.contracts.model.document import Document
-from services.contracts.model.manifest import Proof
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 
 Request = TypeVar("Request", bound=Document)
@@ -70,7 +70,11 @@ BUILD = ChildJob(
     Stage.BUILD,
 )
 PROVE = ChildJob(
-    "prove-one", "compiler_worker.proof.proof_child:prove_one", ProofRequest, Proof, Stage.PROVE
+    "prove-one",
+    "compiler_worker.proof.proof_child:prove_one",
+    ProofRequest,
+    ProofResult,
+    Stage.PROVE,
 )
 TIME = ChildJob(
     "time-one",

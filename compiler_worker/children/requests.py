@@ -15,6 +15,7 @@ from services.contracts.model.manifest import (
     FailedSample,
     MasterRecord,
     OutputCheck,
+    Proof,
 )
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.selection.joint_run import JointTiming
@@ -94,6 +95,24 @@ class BuildResult(Document):
     peak_memory_bytes: int
 
 
+class JointEntrant(Document):
+    """An engine that is timed beside others.
+
+    Attributes:
+        engine_dir: folder with the engine's files.
+        held_bytes: what it takes once loaded, as its proof found when it was alone.
+    """
+
+    manifest: EngineManifest
+    engine_dir: Path
+    held_bytes: int
+
+    @property
+    def digest(self) -> str:
+        """Of the engine."""
+        return self.manifest.key.digest()
+
+
 class ProofRequest(Document):
     """Prove one engine on one device.
 
@@ -104,7 +123,8 @@ class ProofRequest(Document):
         device: where it runs and is timed.
         cache_dir: where reference outputs are kept.
         worst_path: where the arrays of a failed proof's worst sample go.
-        benchmark_s: seconds for two sides at one shape; a third takes of the same sum.
+        beside: the best engine so far, which this one is timed beside; None without one.
+        benchmark_s: seconds for each side at one shape.
         is_fallback_timed: whether the fallback takes part.
     """
 
@@ -118,36 +138,22 @@ class ProofRequest(Document):
     device: DeviceFacts
     cache_dir: Path
     worst_path: Path | None = None
+    beside: JointEntrant | None = None
     num_threads: int
     benchmark_s: float
     benchmark_iterations: int
     is_fallback_timed: bool = True
 
 
-class JointEntrant(Document):
-    """An engine that is timed beside others.
-
-    Attributes:
-        proof: the request that its proof was made with.
-        held_bytes: what it takes once loaded, as its proof found when it was alone.
-    """
-
-    proof: ProofRequest
-    held_bytes: int
-
-    @property
-    def digest(self) -> str:
-        """Of the engine."""
-        return self.proof.manifest.key.digest()
-
-
 class JointRequest(Document):
     """Time engines of one master together; all with the same recipe, buckets and device.
 
     Attributes:
+        proof: the request that one of them was proven with: what all have in common.
         eager_held_bytes: as `JointEntrant.held_bytes`, of eager.
     """
 
+    proof: ProofRequest
     entrants: tuple[JointEntrant, ...]
     eager_held_bytes: int
 
@@ -163,6 +169,17 @@ class JointResult(Document):
     shapes: tuple[JointTiming, ...]
     failed: dict[str, str]
     fallback: str
+
+
+class ProofResult(Document):
+    """The verdict on an engine, and what it took.
+
+    Attributes:
+        timed: the engine, beside the one that was asked for if it runs; None of one that failed.
+    """
+
+    proof: Proof
+    timed: JointResult | None = None
 
 
 class ReplayRequest(Document):
