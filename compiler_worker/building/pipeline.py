@@ -1,7 +1,7 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
 plan keys, keep the plan → for each key, in child processes: build, prove, time beside the best so
-far → sign → publish → record; at last time again what that left open. Announcing is the caller's.
+far → sign → publish → record; at last time what earlier runs left open. Announcing is the caller's.
 A published key is up to date: keys name everything that changes an engine, so building it again
 could give no other one. A key that another worker builds now is left to it, and its result is taken
 (`turns`).
@@ -134,7 +134,7 @@ def build_model(
                 records.append(record)
         if wanted.is_first and _is_any_proven(records, up_to_date):
             break
-    compare_engines(version, worker)
+    compare_engines(version, worker, [record.key.digest() for record in records])
     runs = worker.registry.joint_runs(version.master.digest)
     return BuildReport(
         table=table,

@@ -1,9 +1,8 @@
 """Which engines are timed together.
 
 A newcomer is timed in its proof, beside the engine that was best before: this links its figures to
-those of the earlier runs. A run of its own is for what that leaves open: engines that were proven
-without another one beside them, and those that are not clearly faster or slower than the fallback,
-or than the best.
+those of the earlier runs. A run of its own is for engines that were proven without another one
+beside them, and for those that are not clearly faster or slower than the fallback or the best.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +51,7 @@ def entrants_of(
         version: its engines and its recipe.
         device: on which they are timed.
         worker: its registry has the engines and the earlier runs.
-        done: digests of those that were timed just now.
+        done: digests of those that were timed just now, in their proofs or after them.
     """
     runs = worker.registry.joint_runs(version.master.digest)
     known = _candidates(version, device, worker)
@@ -61,10 +60,12 @@ def entrants_of(
         return []
     again = unsettled(known.values(), version.recipe, device.generation, runs)
     uncovered = joint_order(known, device.generation, runs).uncovered
-    waiting = (uncovered | again).difference(done, {best.digest})
+    # What left doubt a moment ago would leave it again.
+    again = again.difference(done)
+    waiting = (uncovered | again) - {best.digest}
     if waiting:
         return [best, fastest_first(known[digest] for digest in waiting)[0]]
-    return [best] if best.digest in again.difference(done) else []
+    return [best] if best.digest in again else []
 
 
 def entrant_of(engine: PublishedEngine, worker: WorkerContext) -> JointEntrant:

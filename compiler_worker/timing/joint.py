@@ -1,12 +1,13 @@
 """Times proven engines together that their proofs did not compare, or not clearly.
 
-A proof times its engine beside the best one so far. What that leaves open is timed in a process of
-its own at the end of a build; a controller launches that again after a while.
+A proof times its engine beside the best one so far. What two workers proved at the same time is
+timed in a process of its own when a build ends; so is what an earlier run left open, and a
+controller launches builds for that after a while.
 """
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import TIME
@@ -23,16 +24,23 @@ from services.contracts.selection.joint_run import JointRun
 logger = logging.getLogger(__name__)
 
 
-def compare_engines(version: ModelVersion, worker: WorkerContext) -> None:
-    """Time what is proven for this machine's devices and was not compared yet; keep the runs.
+def compare_engines(
+    version: ModelVersion, worker: WorkerContext, proven: Collection[str] = ()
+) -> None:
+    """Time what was not compared yet on this machine's devices, or in doubt; keep the runs.
 
     What fails here fails no build: engines are then compared by their own proofs.
+
+    Args:
+        version: of the model.
+        worker: what all builds of this worker share.
+        proven: digests of engines whose proofs are of this moment: doubt is for a later build.
     """
     if not worker.settings.benchmark_together:
         return
     for device in worker.devices.values():
         try:
-            _time_on(device, version, worker)
+            _time_on(device, version, worker, {*proven})
         except SmeltError as error:
             logger.warning(
                 "engines of %s are compared by their own proofs on %s: %s",
@@ -45,8 +53,9 @@ def compare_engines(version: ModelVersion, worker: WorkerContext) -> None:
             logger.exception("engines of %s are not timed together", version.name)
 
 
-def _time_on(device: DeviceFacts, version: ModelVersion, worker: WorkerContext) -> None:
-    done: set[str] = set()
+def _time_on(
+    device: DeviceFacts, version: ModelVersion, worker: WorkerContext, done: set[str]
+) -> None:
     while engines := entrants_of(version, device, worker, done):
         key = engines[0].manifest.key
         with awaited_lease(_lease_digest(version, device), key, worker) as lease:
