@@ -14,8 +14,6 @@ from compiler_worker.children.requests import (
     BuildResult,
     ImportRequest,
     ImportVerdict,
-    JointRequest,
-    JointResult,
     ProofRequest,
     ProofResult,
     ReplayRequest,
@@ -76,13 +74,6 @@ PROVE = ChildJob(
     ProofResult,
     Stage.PROVE,
 )
-TIME = ChildJob(
-    "time-one",
-    "compiler_worker.timing.joint_child:time_one",
-    JointRequest,
-    JointResult,
-    Stage.BENCHMARK,
-)
 REPLAY = ChildJob(
     "replay-one",
     "compiler_worker.proof.replay_child:replay_one",
@@ -105,5 +96,5 @@ VERDICT = ChildJob(
     Stage.PROVE,
 )
 CHILD_JOBS: dict[str, ChildJob[Any, Any]] = {
-    job.command: job for job in (IMPORT, BUILD, PROVE, TIME, REPLAY, PROFILE, VERDICT)
+    job.command: job for job in (IMPORT, BUILD, PROVE, REPLAY, PROFILE, VERDICT)
 }

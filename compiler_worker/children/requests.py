@@ -123,7 +123,8 @@ class ProofRequest(Document):
         device: where it runs and is timed.
         cache_dir: where reference outputs are kept.
         worst_path: where the arrays of a failed proof's worst sample go.
-        beside: the best engine so far, which this one is timed beside; None without one.
+        beside: engines of the same master, recipe and buckets that this one is timed beside.
+        is_judged: False only times it, as it was proven before.
         benchmark_s: seconds for each side at one shape.
         is_fallback_timed: whether the fallback takes part.
     """
@@ -138,28 +139,16 @@ class ProofRequest(Document):
     device: DeviceFacts
     cache_dir: Path
     worst_path: Path | None = None
-    beside: JointEntrant | None = None
+    beside: tuple[JointEntrant, ...] = ()
+    is_judged: bool = True
     num_threads: int
     benchmark_s: float
     benchmark_iterations: int
     is_fallback_timed: bool = True
 
 
-class JointRequest(Document):
-    """Time engines of one master together; all with the same recipe, buckets and device.
-
-    Attributes:
-        proof: the request that one of them was proven with: what all have in common.
-        eager_held_bytes: as `JointEntrant.held_bytes`, of eager.
-    """
-
-    proof: ProofRequest
-    entrants: tuple[JointEntrant, ...]
-    eager_held_bytes: int
-
-
 class JointResult(Document):
-    """What they took.
+    """What engines took that were timed together.
 
     Attributes:
         failed: why engines were not timed that could not be loaded or run, by digest.
@@ -175,7 +164,7 @@ class ProofResult(Document):
     """The verdict on an engine, and what it took.
 
     Attributes:
-        timed: the engine, beside the one that was asked for if it runs; None of one that failed.
+        timed: the engine, beside those that were asked for and run; None of one that failed.
     """
 
     proof: Proof

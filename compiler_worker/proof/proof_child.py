@@ -27,7 +27,7 @@ from compiler_worker.references.models import FxModel, Model
 from compiler_worker.references.reference import Reference, open_eager, open_reference
 from compiler_worker.timing.benchmark import Contender
 from compiler_worker.timing.host_turns import beside_others
-from compiler_worker.timing.joint_child import time_together
+from compiler_worker.timing.together import time_together
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware.facts import Platform
@@ -84,8 +84,10 @@ class _Proving:
             with memory_growth(self._platform) as eager_growth:
                 eager = self._opened_eager()
             reference = self._opened_reference(eager)
-            self._events.line(f"comparing with {reference.name}")
-            verdict = judge(engine, reference, self._claim(), self._events.line)
+            verdict = ProofVerdict(reason="")
+            if self._request.is_judged:
+                self._events.line(f"comparing with {reference.name}")
+                verdict = judge(engine, reference, self._claim(), self._events.line)
             answers = [] if verdict.reason else self._answers(engine)
         proof = self._proof(verdict).model_copy(
             update={
@@ -148,16 +150,15 @@ class _Proving:
     ) -> ProofResult:
         """The proof with the curve of the engine beside eager, the fallback and the best so far."""
         request = self._request
-        digest = request.manifest.key.digest()
         timed = time_together(
             request,
-            [request.beside] if request.beside else [],
-            {digest: Contender(model=engine, held_bytes=proof.peak_memory_bytes)},
+            Contender(model=engine, held_bytes=proof.peak_memory_bytes),
             Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
             self._events,
         )
         with beside_others(request.cache_dir, self._events), self._events.stage(Stage.PROVE):
             reason = self._changed(self._answers(engine), answers)
+        digest = request.manifest.key.digest()
         found = {
             "outcome": ProofOutcome.FAILED if reason else proof.outcome,
             "reason": reason,
@@ -182,8 +183,9 @@ class _Proving:
         # Only these are padded to the bucket's largest sizes.
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)
+        judged = ProofOutcome.PASSED if self._request.is_judged else ProofOutcome.NOT_RUN
         return Proof(
-            outcome=ProofOutcome.FAILED if verdict.reason else ProofOutcome.PASSED,
+            outcome=ProofOutcome.FAILED if verdict.reason else judged,
             reason=verdict.reason + hint,
             reference=verdict.reference,
             device=self._request.device,

@@ -103,7 +103,7 @@ def _last_child(
             PROVE, request, place, worker.proof_limits, lambda e: worker.on_progress(key, e)
         )
 
-    place, outcome = run("proof", beside=beside and entrant_of(beside, worker))
+    place, outcome = run("proof", beside=(entrant_of(beside, worker),) if beside else ())
     is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
     # A compiler that crashes in the fallback must not cost a right engine its proof.
     if is_cut and (beside or is_fallback_timed(job, worker)) and not worker.stop_reason():

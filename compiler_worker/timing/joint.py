@@ -10,9 +10,8 @@ import logging
 from collections.abc import Collection, Sequence
 
 from compiler_worker.building.turns import awaited_lease, leased
-from compiler_worker.children.child_jobs import TIME
+from compiler_worker.children.child_jobs import PROVE
 from compiler_worker.children.process import run_child
-from compiler_worker.children.requests import JointRequest, JointResult
 from compiler_worker.proof.proof_job import ProofJob, proof_request
 from compiler_worker.timing.entrants import entrant_of, entrants_of
 from compiler_worker.worker_context import WorkerContext
@@ -84,38 +83,27 @@ def joint_run(
     Raises:
         ProofError: there is none: the child was ended, or the best engine does not run in it.
     """
-    incumbent = engines[0].digest
-    result = _result(engines, version, device, worker)
-    if fault := result.failed.get(incumbent):
-        # Without it nothing links this run to the earlier ones.
-        raise ProofError(f"the best engine so far, {incumbent[:12]}: {fault}")
-    return worker.joint_run(result, version.master, device, incumbent)
-
-
-def _result(
-    engines: Sequence[PublishedEngine],
-    version: ModelVersion,
-    device: DeviceFacts,
-    worker: WorkerContext,
-) -> JointResult:
-    entrants = tuple(entrant_of(engine, worker) for engine in engines)
-    manifest = engines[0].manifest
-    engine_dir = entrants[0].engine_dir
-    job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
-    with worker.work_folder(manifest.key) as folder:
-        request = JointRequest(
-            proof=proof_request(job, worker, folder),
-            entrants=entrants,
-            eager_held_bytes=engines[0].proof.eager_peak_memory_bytes,
+    best, *others = engines
+    job = ProofJob(
+        manifest=best.manifest,
+        engine_dir=worker.registry.materialise_engine(best),
+        version=version,
+        device=device,
+    )
+    key = best.manifest.key
+    beside = tuple(entrant_of(engine, worker) for engine in others)
+    with worker.work_folder(key) as folder:
+        request = proof_request(job, worker, folder).model_copy(
+            update={"beside": beside, "is_judged": False}
         )
         outcome = run_child(
-            TIME,
-            request,
-            folder,
-            worker.proof_limits,
-            lambda event: worker.on_progress(manifest.key, event),
+            PROVE, request, folder, worker.proof_limits, lambda e: worker.on_progress(key, e)
         )
-    return outcome.require(ProofError)
+    result = outcome.require(ProofError)
+    if result.timed is None or result.proof.reason:
+        # Without it nothing links this run to the earlier ones.
+        raise ProofError(f"the best engine so far, {best.digest[:12]}: {result.proof.reason}")
+    return worker.joint_run(result.timed, version.master, device, best.digest)
 
 
 def _lease_digest(version: ModelVersion, device: DeviceFacts) -> str:

@@ -50,12 +50,23 @@ def test_a_newcomer_is_timed_beside_the_best_engine_so_far(
         update={"key": KEY.model_copy(update={"builder_options": {"is": "another"}})}
     )
     beside = JointEntrant(manifest=best, engine_dir=tmp_path, held_bytes=7)
-    found = prove_one(request.model_copy(update={"beside": beside}), Events(stream))
+    found = prove_one(request.model_copy(update={"beside": (beside,)}), Events(stream))
     assert found.timed is not None
     (shape,) = found.timed.shapes
     assert set(shape.engines) == {KEY.digest(), beside.digest}
     assert shape.engines[beside.digest].peak_memory_bytes >= 7
     assert found.proof.timings == (shape.timing(KEY.digest()),)
+
+
+def test_what_was_proven_before_is_only_timed(
+    tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_child, "judge", lambda *_: 1 / 0)
+    updates = {"is_fallback_timed": False, "is_judged": False}
+    found = prove_one(proof_request(tmp_path).model_copy(update=updates), Events(stream))
+    assert found.timed is not None
+    assert [set(shape.engines) for shape in found.timed.shapes] == [{KEY.digest()}]
+    assert found.proof.outcome is ProofOutcome.NOT_RUN, "no one may take it for a proof"
 
 
 def test_one_that_does_not_run_beside_it_leaves_the_proof_as_it_is(
@@ -66,7 +77,7 @@ def test_one_that_does_not_run_beside_it_leaves_the_proof_as_it_is(
         update={"key": KEY.model_copy(update={"toolchain": {"onnxruntime": "0.1"}})}
     )
     beside = JointEntrant(manifest=foreign, engine_dir=tmp_path, held_bytes=0)
-    found = prove_one(request.model_copy(update={"beside": beside}), Events(stream))
+    found = prove_one(request.model_copy(update={"beside": (beside,)}), Events(stream))
     assert found.timed is not None
     assert "does not run beside the others" in found.timed.failed[beside.digest]
     assert (found.proof.outcome, len(found.proof.timings)) == (ProofOutcome.PASSED, 1)
