@@ -91,24 +91,23 @@ def prove(
 def _last_child(
     job: ProofJob, beside: PublishedEngine | None, worker: WorkerContext, folder: Path
 ) -> tuple[Path, ChildOutcome[ProofResult]]:
-    """Folder and end of the child; of a second one where others than the engine may be at fault."""
-
-    def run(name: str, **changes: Any) -> tuple[Path, ChildOutcome[ProofResult]]:
+    """Folder and end of the child; of a next one where others than the engine may have ended it."""
+    # A compiler that crashes in the fallback must not cost a right engine its proof.
+    tries: list[dict[str, Any]] = [{"beside": (entrant_of(beside, worker),)}] if beside else []
+    tries += [{}, {"is_fallback_timed": False}] if is_fallback_timed(job, worker) else [{}]
+    key = job.manifest.key
+    for number, changes in enumerate(tries):
         # Folders of their own: what one child left must not be taken for another one's result.
-        place = folder / name
+        place = folder / f"proof-{number}"
         place.mkdir()
         request = proof_request(job, worker, place).model_copy(update=changes)
-        key = job.manifest.key
-        return place, run_child(
+        outcome = run_child(
             PROVE, request, place, worker.proof_limits, lambda e: worker.on_progress(key, e)
         )
-
-    place, outcome = run("proof", beside=(entrant_of(beside, worker),) if beside else ())
-    is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
-    # A compiler that crashes in the fallback must not cost a right engine its proof.
-    if is_cut and (beside or is_fallback_timed(job, worker)) and not worker.stop_reason():
-        logger.warning("timing was cut short (%s); again beside eager alone", outcome.failure)
-        return run("proof-alone", is_fallback_timed=False)
+        is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
+        if not is_cut or worker.stop_reason():
+            break
+        logger.warning("timing was cut short, child %d: %s", number + 1, outcome.failure)
     return place, outcome
 
 

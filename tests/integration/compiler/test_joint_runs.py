@@ -3,17 +3,22 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
+from compiler_worker.children.child_jobs import ChildJob
+from compiler_worker.children.process import ChildOutcome, run_child
+from compiler_worker.children.requests import ProofRequest, Stage
 from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.timing.joint import compare_engines, joint_run
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.document import Document
 from services.contracts.model.manifest import ModelVersion, SideTiming
 from services.contracts.ratio import Ratio
 from services.contracts.security.signing import Signer, TrustRoot
@@ -154,3 +159,24 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     runs = registry.joint_runs(version.master.digest)
     assert set(joint_order(digests, device.generation, runs).order) == digests
     assert_what_does_not_run_is_left_out(version, worker, tmp_path)
+
+
+def test_the_best_engine_does_not_cost_a_newcomer_its_proof(
+    worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proven without it beside, the newcomer is timed with it when the build ends."""
+    worker = with_settings(worker, benchmark_together=True)
+    build_model(version, ORT, worker)
+    asked: list[int] = []
+
+    def cut_short(job: ChildJob[Any, Any], request: Document, *rest: Any) -> ChildOutcome[Any]:
+        if isinstance(request, ProofRequest):
+            asked.append(len(request.beside))
+            if request.beside:
+                return ChildOutcome(stage=Stage.BENCHMARK, failure="killed")
+        return run_child(job, request, *rest)
+
+    monkeypatch.setattr("compiler_worker.proof.proof_job.run_child", cut_short)
+    report = build_model(version, TWO_KINDS, worker)
+    assert (report.is_success, asked) == (True, [1, 0])
+    assert [len(run.digests) for run in report.joint_runs] == [2]
