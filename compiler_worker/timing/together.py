@@ -50,8 +50,8 @@ def time_together(
         seconds_per_side=request.benchmark_s, min_iterations=request.benchmark_iterations
     )
     with alone(request.cache_dir, events), events.stage(Stage.BENCHMARK):
-        words = f"{len(beside)} other engines and " if beside else ""
-        events.line(f"timing beside {words}eager; the fallback: {fallback.words}")
+        words = f"{len(contest.engines)} engines " if beside else ""
+        events.line(f"timing {words}beside eager; the fallback: {fallback.words}")
         shapes = tuple(benchmark(contest, each, request.recipe, limits) for each in samples)
         fallback.close()
         for other in others.values():
