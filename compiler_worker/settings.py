@@ -23,12 +23,12 @@ class CompilerSettings(BaseSettings):
         memory_limit_gib: resident memory of a build or proof with all its children; by default
             most of what others leave of the host's, or of the container's, while it runs.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
-        benchmark_s: seconds for which engine and eager are timed, each, at each shape; the
-            fallback's come out of the same sum.
+        benchmark_s: seconds for which each side is timed at each shape; up to three times as long
+            where that leaves open which engine is fastest, or faster than the fallback.
         benchmark_fallback: whether the fallback is timed too, which has to be compiled once;
             without its figures no engine is passed over for being slower.
-        benchmark_together: whether engines that are proven are timed once more beside each other;
-            without it they are compared by the figures of their proofs.
+        benchmark_together: whether proofs time an engine beside the best one so far; without it
+            engines are compared by the figures of proofs of different hours.
         benchmark_iterations: calls of each side that are timed at least.
         build_lease_s: a worker that does not renew its lease for so long no longer holds the key
             that it builds; others then build it.

@@ -6,15 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compiler_worker.children.process import ChildLimits
-from compiler_worker.children.requests import ChildEvent
+from compiler_worker.children.requests import ChildEvent, JointResult
 from compiler_worker.devices import Devices, local_devices
 from compiler_worker.references.reference_cache import reference_folder, tidy
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.work_folder import work_folder
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import EngineManifest, MasterRecord, Proof
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import Signer
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.text.moments import timestamp, utc_now
 from services.engines.caches.compile_cache import tidy_compile_cache
 from services.telemetry.recorder import NullRecorder, Recorder
 
@@ -72,6 +75,31 @@ class WorkerContext:
         """
         if self.signer is not None:
             self.registry.sign(manifest, proof, master, self.signer)
+
+    def joint_run(
+        self, result: JointResult, master: MasterRecord, device: DeviceFacts, incumbent: str
+    ) -> JointRun:
+        """The record of engines that were timed together, signed if there is a key.
+
+        Args:
+            result: of the child.
+            master: the one that they were built from.
+            device: one of this machine.
+            incumbent: digest of the one that was best before.
+        """
+        run = JointRun(
+            master_digest=master.digest,
+            device=device,
+            incumbent=incumbent,
+            shapes=result.shapes,
+            left_out=result.failed,
+            fallback=result.fallback,
+            created_at=timestamp(utc_now()),
+        )
+        if self.signer is None:
+            return run
+        (signature,) = self.signer.sign(run.payload()).signatures
+        return run.model_copy(update={"signature": signature})
 
     def work_folder(self, key: BuildKey) -> AbstractContextManager[Path]:
         """A folder for one attempt, removed afterwards; its path is absolute.

@@ -1,9 +1,10 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
-plan keys, keep the plan → for each key, in child processes: build, prove, benchmark → sign →
-publish → record; at last time all that is proven together. Announcing is the caller's. A published
-key is up to date: keys name everything that changes an engine, so building it again could give no
-other one. A key that another worker builds now is left to it, and its result is taken (`turns`).
+plan keys, keep the plan → for each key, in child processes: build, prove, time beside the best so
+far → sign → publish → record; at last time what earlier runs left open. Announcing is the caller's.
+A published key is up to date: keys name everything that changes an engine, so building it again
+could give no other one. A key that another worker builds now is left to it, and its result is taken
+(`turns`).
 """
 
 import logging
@@ -22,7 +23,7 @@ from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.plans.build_keys import BuildTable, Wanted, plan_builds
 from compiler_worker.plans.plan_document import chosen, keep_plans
 from compiler_worker.plans.refusals import Refusals
-from compiler_worker.proof.proof_job import ProofJob, prove_in_child, prove_published
+from compiler_worker.proof.proof_job import ProofJob, prove, prove_published
 from compiler_worker.timing.joint import compare_engines
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -54,7 +55,7 @@ class BuildReport:
         table: planned and skipped combinations.
         records: one for each attempt of this run.
         up_to_date: engines that were published before.
-        joint_runs: in which proven ones were timed beside each other, one for each device.
+        joint_runs: in which proven ones were timed beside each other meanwhile.
         tried: precisions that the recipe leaves to `auto`: a proof that refuses them is no failure.
     """
 
@@ -100,6 +101,7 @@ def build_model(
         worker: builds them.
         on_turn: called before each of them, with its place and how many there are.
     """
+    timed_before = worker.registry.joint_runs(version.master.digest)
     # One for both: an importer that hangs on the master has its whole limit once.
     refusals = Refusals(version.master, worker)
     keep_plans(version, wanted, worker, refusals)
@@ -132,11 +134,13 @@ def build_model(
                 records.append(record)
         if wanted.is_first and _is_any_proven(records, up_to_date):
             break
+    compare_engines(version, worker, [record.key.digest() for record in records])
+    runs = worker.registry.joint_runs(version.master.digest)
     return BuildReport(
         table=table,
         records=tuple(records),
         up_to_date=tuple(up_to_date),
-        joint_runs=tuple(compare_engines(version, worker)),
+        joint_runs=tuple(run for run in runs if run not in timed_before),
         tried=_tried(version.recipe, wanted),
     )
 
@@ -192,13 +196,15 @@ def _run_steps(
     # Proven where it lies under its published names: an engine that finds a file by its place in
     # the build folder fails here and not in a replica.
     engine_dir = write_engine_folder(built.files, folder / "engine")
-    proof = _proof(attempt, manifest, engine_dir, version, worker, folder)
+    proof, run = _proof(attempt, manifest, engine_dir, version, worker, folder)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
     # Signed before published: a replica with a trust root must never find it without.
     with attempt.stage(Stage.PUBLISH):
         worker.sign(manifest, proof, version.master)
         is_ours = _publish(manifest, engine_dir, proof, worker)
+        if is_ours and run is not None:
+            worker.registry.add_joint_run(run)
     is_proven = proof.outcome is ProofOutcome.PASSED
     return attempt.record(
         BuildOutcome.PROVEN if is_proven else BuildOutcome.BUILT,
@@ -253,16 +259,15 @@ def _proof(
     version: ModelVersion,
     worker: WorkerContext,
     folder: Path,
-) -> Proof:
+) -> tuple[Proof, JointRun | None]:
     """Prove on the device that runs the engine; without one, say which device is needed."""
     device = device_that_runs(Generation.parse(attempt.key.generation), worker.devices)
     if device is None:
         proof = proof_not_run(attempt.key, main_device(worker.devices))
-    else:
-        job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
-        proof = attempt.result_of(prove_in_child(job, worker, folder, attempt.report))
-    count_proof(worker, attempt.key, proof)
-    return proof
+        count_proof(worker, attempt.key, proof)
+        return proof, None
+    job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
+    return prove(job, worker, folder, attempt.follow)
 
 
 def _publish(

@@ -14,9 +14,8 @@ from compiler_worker.children.requests import (
     BuildResult,
     ImportRequest,
     ImportVerdict,
-    JointRequest,
-    JointResult,
     ProofRequest,
+    ProofResult,
     ReplayRequest,
     ReplayResult,
     Stage,
@@ -25,7 +24,6 @@ from compiler_worker.children.requests import (
 from compiler_worker.profiling.profile_report import ProfileReport
 from compiler_worker.profiling.profile_request import ProfileRequest
 from services.contracts.model.document import Document
-from services.contracts.model.manifest import Proof
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 
 Request = TypeVar("Request", bound=Document)
@@ -70,14 +68,11 @@ BUILD = ChildJob(
     Stage.BUILD,
 )
 PROVE = ChildJob(
-    "prove-one", "compiler_worker.proof.proof_child:prove_one", ProofRequest, Proof, Stage.PROVE
-)
-TIME = ChildJob(
-    "time-one",
-    "compiler_worker.timing.joint_child:time_one",
-    JointRequest,
-    JointResult,
-    Stage.BENCHMARK,
+    "prove-one",
+    "compiler_worker.proof.proof_child:prove_one",
+    ProofRequest,
+    ProofResult,
+    Stage.PROVE,
 )
 REPLAY = ChildJob(
     "replay-one",
@@ -101,5 +96,5 @@ VERDICT = ChildJob(
     Stage.PROVE,
 )
 CHILD_JOBS: dict[str, ChildJob[Any, Any]] = {
-    job.command: job for job in (IMPORT, BUILD, PROVE, TIME, REPLAY, PROFILE, VERDICT)
+    job.command: job for job in (IMPORT, BUILD, PROVE, REPLAY, PROFILE, VERDICT)
 }

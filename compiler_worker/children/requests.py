@@ -15,6 +15,7 @@ from services.contracts.model.manifest import (
     FailedSample,
     MasterRecord,
     OutputCheck,
+    Proof,
 )
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.selection.joint_run import JointTiming
@@ -94,6 +95,24 @@ class BuildResult(Document):
     peak_memory_bytes: int
 
 
+class JointEntrant(Document):
+    """An engine that is timed beside others.
+
+    Attributes:
+        engine_dir: folder with the engine's files.
+        held_bytes: what it takes once loaded, as its proof found when it was alone.
+    """
+
+    manifest: EngineManifest
+    engine_dir: Path
+    held_bytes: int
+
+    @property
+    def digest(self) -> str:
+        """Of the engine."""
+        return self.manifest.key.digest()
+
+
 class ProofRequest(Document):
     """Prove one engine on one device.
 
@@ -104,7 +123,9 @@ class ProofRequest(Document):
         device: where it runs and is timed.
         cache_dir: where reference outputs are kept.
         worst_path: where the arrays of a failed proof's worst sample go.
-        benchmark_s: seconds for two sides at one shape; a third takes of the same sum.
+        beside: engines of the same master, recipe and buckets that this one is timed beside.
+        is_judged: False only times it, as it was proven before.
+        benchmark_s: seconds for each side at one shape.
         is_fallback_timed: whether the fallback takes part.
     """
 
@@ -118,42 +139,16 @@ class ProofRequest(Document):
     device: DeviceFacts
     cache_dir: Path
     worst_path: Path | None = None
+    beside: tuple[JointEntrant, ...] = ()
+    is_judged: bool = True
     num_threads: int
     benchmark_s: float
     benchmark_iterations: int
     is_fallback_timed: bool = True
 
 
-class JointEntrant(Document):
-    """An engine that is timed beside others.
-
-    Attributes:
-        proof: the request that its proof was made with.
-        held_bytes: what it takes once loaded, as its proof found when it was alone.
-    """
-
-    proof: ProofRequest
-    held_bytes: int
-
-    @property
-    def digest(self) -> str:
-        """Of the engine."""
-        return self.proof.manifest.key.digest()
-
-
-class JointRequest(Document):
-    """Time engines of one master together; all with the same recipe, buckets and device.
-
-    Attributes:
-        eager_held_bytes: as `JointEntrant.held_bytes`, of eager.
-    """
-
-    entrants: tuple[JointEntrant, ...]
-    eager_held_bytes: int
-
-
 class JointResult(Document):
-    """What they took.
+    """What engines took that were timed together.
 
     Attributes:
         failed: why engines were not timed that could not be loaded or run, by digest.
@@ -163,6 +158,17 @@ class JointResult(Document):
     shapes: tuple[JointTiming, ...]
     failed: dict[str, str]
     fallback: str
+
+
+class ProofResult(Document):
+    """The verdict on an engine, and what it took.
+
+    Attributes:
+        timed: the engine, beside those that were asked for and run; None of one that failed.
+    """
+
+    proof: Proof
+    timed: JointResult | None = None
 
 
 class ReplayRequest(Document):

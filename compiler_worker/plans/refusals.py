@@ -5,8 +5,6 @@ the ops of ai.onnx alone. For Inductor the importer itself runs, once per master
 process: an untrusted graph that crashes it ends that process alone.
 """
 
-import os
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import MasterRecord
+from services.contracts.store.kept_files import keep, read_kept
 
 
 class Refusals:
@@ -81,19 +80,15 @@ class Refusals:
         cache_dir = self._worker.settings.cache_dir.absolute()
         # A verdict is of one importer: other code runs again.
         kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
-        # What a full disk or a crash left half written is made again.
-        with suppress(OSError, ValueError):
-            return ImportVerdict.from_json(kept.read_bytes()).refusal
-        verdict = self._asked(cache_dir)
+        verdict = read_kept(kept, lambda path: ImportVerdict.from_json(path.read_bytes()))
+        if verdict is not None:
+            return verdict.refusal
+        asked = self._asked(cache_dir)
         # Not kept: the machine may have been short of memory or time, and the build reports it.
-        if verdict is None:
+        if asked is None:
             return ""
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when complete: another worker may read it.
-        part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
-        part.write_bytes(verdict.canonical_json())
-        part.replace(kept)
-        return verdict.refusal
+        keep(kept, lambda part: part.write_bytes(asked.canonical_json()))
+        return asked.refusal
 
     def _asked(self, cache_dir: Path) -> ImportVerdict | None:
         """Import in a child process; None where it crashed, hung or passed its limits."""

@@ -1,28 +1,33 @@
 """The inside of a proof: load the engine as a replica would, judge it, then time it."""
 
-import logging
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from compiler_worker.building.publish import now
 from compiler_worker.children.child import Events
-from compiler_worker.children.requests import ProofRequest, Stage
+from compiler_worker.children.requests import (
+    ProofRequest,
+    ProofResult,
+    Stage,
+)
 from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
 from compiler_worker.inputs.sampling import Sample, timed_samples
 from compiler_worker.memory import memory_growth
 from compiler_worker.proof.claim import Claim, ProofVerdict, padding_hint
+from compiler_worker.proof.engine_loading import (
+    load_engine,
+    prepare_torch,
+)
 from compiler_worker.proof.judge import judge
 from compiler_worker.proof.repeatability import change
 from compiler_worker.references.models import FxModel, Model
 from compiler_worker.references.reference import Reference, open_eager, open_reference
-from compiler_worker.timing.benchmark import BenchmarkLimits, Contender, Contest, benchmark
-from compiler_worker.timing.fallback import open_fallback
-from compiler_worker.timing.host_turns import alone, beside_others
+from compiler_worker.timing.benchmark import Contender
+from compiler_worker.timing.host_turns import beside_others
+from compiler_worker.timing.together import time_together
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware.facts import Platform
@@ -31,12 +36,9 @@ from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
-from services.engines.base import Engine, LoadSpec
-from services.engines.caches.compile_cache import use_compile_cache
-from services.engines.loader import engine_class
 
 
-def prove_one(request: ProofRequest, events: Events) -> Proof:
+def prove_one(request: ProofRequest, events: Events) -> ProofResult:
     """Prove one engine.
 
     Raises:
@@ -44,9 +46,10 @@ def prove_one(request: ProofRequest, events: Events) -> Proof:
         EngineIncompatibleError: it is for another device or library; no verdict either.
     """
     started = time.monotonic()
-    proof = _Proving(request, events).run()
+    result = _Proving(request, events).run()
     duration_s = time.monotonic() - started - events.waited_s
-    return proof.model_copy(update={"duration_s": duration_s})
+    proof = result.proof.model_copy(update={"duration_s": duration_s})
+    return result.model_copy(update={"proof": proof})
 
 
 class _Proving:
@@ -60,7 +63,7 @@ class _Proving:
         # What its builder warned of first, then what its loader does.
         self._findings = list(request.manifest.findings)
 
-    def run(self) -> Proof:
+    def run(self) -> ProofResult:
         """Load, judge, and time what passed."""
         prepare_torch(self._request)
         events = self._events
@@ -76,12 +79,16 @@ class _Proving:
                 # What this machine lacks must not stand against an engine that others run.
                 raise
             except (EngineError, InvalidRequestError) as error:
-                return self._proof(ProofVerdict(reason=f"the engine failed: {error}"))
+                verdict = ProofVerdict(reason=f"the engine failed: {error}")
+                return ProofResult(proof=self._proof(verdict))
             with memory_growth(self._platform) as eager_growth:
                 eager = self._opened_eager()
             reference = self._opened_reference(eager)
-            self._events.line(f"comparing with {reference.name}")
-            verdict = judge(engine, reference, self._claim(), self._events.line)
+            verdict = ProofVerdict(reason="")
+            if self._request.is_judged:
+                self._events.line(f"comparing with {reference.name}")
+                verdict = judge(engine, reference, self._claim(), self._events.line)
+            answers = [] if verdict.reason else self._answers(engine)
         proof = self._proof(verdict).model_copy(
             update={
                 "peak_memory_bytes": engine_growth.num_bytes,
@@ -89,11 +96,12 @@ class _Proving:
             }
         )
         if verdict.reason:
-            proof = proof.model_copy(update={"worst": self._worst(verdict)})
+            failed = proof.model_copy(update={"worst": self._worst(verdict)})
+            result = ProofResult(proof=failed)
         else:
-            proof = self._timed_proof(proof, engine, reference.baseline)
+            result = self._timed_proof(proof, engine, reference.baseline, answers)
         engine.close()
-        return proof
+        return result
 
     def _worst(self, verdict: ProofVerdict) -> FailedSample | None:
         path = self._request.worst_path
@@ -134,44 +142,38 @@ class _Proving:
         request = self._request
         return timed_samples(request.master, request.recipe, request.manifest.buckets)
 
-    def _timed_proof(self, proof: Proof, engine: Model, eager: Model) -> Proof:
-        """The proof with the curve of engine, eager and fallback."""
+    def _answers(self, engine: Model) -> list[dict[str, Array]]:
+        return [engine.run(sample.inputs) for sample in self._timed()]
+
+    def _timed_proof(
+        self, proof: Proof, engine: Model, eager: Model, answers: Sequence[Mapping[str, Array]]
+    ) -> ProofResult:
+        """The proof with the curve of the engine beside eager, the fallback and the best so far."""
         request = self._request
-        events = self._events
-        timed = self._timed()
-        with beside_others(request.cache_dir, events), events.stage(Stage.BENCHMARK):
-            events.line("opening the fallback")
-            fallback = open_fallback(request, timed)
-            answers = [engine.run(sample.inputs) for sample in timed]
-        contest = Contest(
-            engine=Contender(model=engine, held_bytes=proof.peak_memory_bytes),
-            eager=Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
-            fallback=fallback.contender,
-            platform=self._platform,
+        timed = time_together(
+            request,
+            Contender(model=engine, held_bytes=proof.peak_memory_bytes),
+            Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
+            self._events,
         )
-        limits = BenchmarkLimits(
-            seconds_per_side=2 * request.benchmark_s / len(contest.contenders),
-            # What this leaves in doubt is timed again, beside all other candidates.
-            patience=1.0,
-            min_iterations=request.benchmark_iterations,
-        )
-        with alone(request.cache_dir, events), events.stage(Stage.BENCHMARK):
-            events.line(f"timing beside eager; the fallback: {fallback.words}")
-            timings = benchmark(contest, timed, request.recipe, limits)
-            fallback.close()
-            reason = self._changed(engine, timed, answers)
-        outcome = ProofOutcome.FAILED if reason else proof.outcome
-        found = {"timings": timings, "fallback": fallback.words}
-        return proof.model_copy(update={"outcome": outcome, "reason": reason, **found})
+        with beside_others(request.cache_dir, self._events), self._events.stage(Stage.PROVE):
+            reason = self._changed(self._answers(engine), answers)
+        digest = request.manifest.key.digest()
+        found = {
+            "outcome": ProofOutcome.FAILED if reason else proof.outcome,
+            "reason": reason,
+            "timings": tuple(shape.timing(digest) for shape in timed.shapes),
+            "fallback": timed.fallback,
+        }
+        return ProofResult(proof=proof.model_copy(update=found), timed=timed)
 
     def _changed(
-        self, engine: Model, timed: Sequence[Sample], answers: Sequence[Mapping[str, Array]]
+        self, found: Sequence[Mapping[str, Array]], before: Sequence[Mapping[str, Array]]
     ) -> str:
         """Whether the many runs that were timed changed an answer, in words."""
         request = self._request
-        for sample, before in zip(timed, answers, strict=True):
-            again = engine.run(sample.inputs)
-            if words := change(request.master, request.recipe, sample, again, before):
+        for sample, *answers in zip(self._timed(), found, before, strict=True):
+            if words := change(request.master, request.recipe, sample, *answers):
                 return f"after many runs, {words}"
         return ""
 
@@ -181,8 +183,9 @@ class _Proving:
         # Only these are padded to the bucket's largest sizes.
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)
+        judged = ProofOutcome.PASSED if self._request.is_judged else ProofOutcome.NOT_RUN
         return Proof(
-            outcome=ProofOutcome.FAILED if verdict.reason else ProofOutcome.PASSED,
+            outcome=ProofOutcome.FAILED if verdict.reason else judged,
             reason=verdict.reason + hint,
             reference=verdict.reference,
             device=self._request.device,
@@ -199,37 +202,6 @@ class _Proving:
         )
 
 
-def load_engine(request: ProofRequest, findings: list[str]) -> Engine:
-    """Load the engine as a replica would; what its loader warns of is added to `findings`.
-
-    Raises:
-        EngineError: it does not load; of class EngineIncompatibleError where others may load it.
-    """
-    spec = LoadSpec(
-        manifest=request.manifest,
-        master=request.master,
-        directory=request.engine_dir,
-        master_path=request.master_path,
-        device=request.device,
-        num_threads=request.num_threads,
-    )
-    with _warnings_into(findings):
-        return engine_class(request.manifest.key.kind).load(spec)
-
-
-def prepare_torch(request: ProofRequest) -> None:
-    """Compile cache, threads and full precision, before torch computes anything."""
-    import torch
-
-    from services.engines.torch_runtime.full_precision import use_full_fp32
-
-    use_compile_cache(request.cache_dir)
-    if request.num_threads:
-        torch.set_num_threads(request.num_threads)
-    # Eager's own error sets the bound for fp32 engines: it must be fp32 throughout.
-    use_full_fp32()
-
-
 def drawn_recipe(request: ProofRequest) -> Recipe:
     """The recipe that a proof's inputs are drawn by."""
     calibration = _read_samples(request.calibration_path)
@@ -243,29 +215,3 @@ def _read_samples(path: Path | None) -> dict[str, Array] | None:
         return None
     with np.load(path) as archive:
         return {name: strings_from_array(archive[name]) for name in archive.files}
-
-
-class _Collector(logging.Handler):
-    """Collects warnings that libraries log."""
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the message."""
-        self._lines.append(record.getMessage())
-
-
-@contextmanager
-def _warnings_into(lines: list[str]) -> Iterator[None]:
-    """Collect Python warnings and logged warnings of the block, word for word."""
-    collector = _Collector(lines)
-    logging.getLogger().addHandler(collector)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
-            yield
-        lines.extend(str(warning.message) for warning in caught)
-    finally:
-        logging.getLogger().removeHandler(collector)

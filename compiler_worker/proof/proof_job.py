@@ -2,15 +2,17 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compiler_worker.building.attempt import count_proof
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import PROVE
-from compiler_worker.children.process import ChildOutcome, OnEvent, run_child
-from compiler_worker.children.requests import ProofRequest, Stage
+from compiler_worker.children.process import ChildOutcome, run_child
+from compiler_worker.children.requests import ProofRequest, ProofResult, Stage
 from compiler_worker.devices import device_that_runs, main_device
+from compiler_worker.timing.entrants import best_beside, entrant_of
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
@@ -22,6 +24,7 @@ from services.contracts.model.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
+from services.contracts.selection.joint_run import JointRun
 from services.contracts.terms import calibration_digest, proof_terms
 from services.engines.caches.passed_checks import CHECKED, PassedChecks
 from services.engines.fallback.fallback_program import importer_code
@@ -41,48 +44,78 @@ class ProofJob:
     device: DeviceFacts
 
 
-def prove_in_child(
-    job: ProofJob, worker: WorkerContext, folder: Path, on_event: OnEvent
-) -> ChildOutcome[Proof]:
-    """Prove and time an engine in a child process, once more where the fallback may have ended it.
+def prove(
+    job: ProofJob,
+    worker: WorkerContext,
+    folder: Path,
+    follow: Callable[[ChildOutcome[Any]], None],
+) -> tuple[Proof, JointRun | None]:
+    """Prove and time an engine in a child process.
 
     Args:
         job: the engine and the model version.
         worker: what all builds of this worker share.
-        folder: of this attempt; `proof` is made in it.
-        on_event: called with each event of the child.
+        folder: of this attempt; folders of children are made in it.
+        follow: called with how the last child ended, whatever it found.
 
     Returns:
-        How the last child ended; its result is the proof, with the worst sample in the store.
+        The proof, its worst sample in the store, and the run in which the engine was timed beside
+        the best one so far, if it was. Neither is kept yet.
+
+    Raises:
+        EngineIncompatibleError: the engine is for another device or library.
+        ProofError: there is no verdict, as the reference is not to be trusted or the child ended.
     """
-    place = folder / "proof"
-    place.mkdir()
-    request = proof_request(job, worker, place)
-    outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    beside = best_beside(job.manifest, job.version, job.device, worker)
+    place, outcome = _last_child(job, beside, worker, folder)
+    follow(outcome)
+    # A child that refused, was killed or hung gives no verdict: an engine keeps its proof.
+    result = outcome.require(ProofError, EngineIncompatibleError)
+    proof = result.proof
+    if proof.outcome is ProofOutcome.PASSED:
+        settings = worker.settings
+        passed = PassedChecks(settings.cache_dir.absolute() / CHECKED)
+        passed.add(job.manifest, job.device, settings.num_threads)
+    if proof.worst is not None and (place / _WORST).is_file():
+        arrays = worker.registry.keep_sample(place / _WORST)
+        worst = proof.worst.model_copy(update={"arrays": arrays})
+        proof = proof.model_copy(update={"worst": worst})
+    count_proof(worker, job.manifest.key, proof)
+    timed = result.timed
+    if not beside or not timed or beside.digest not in timed.shapes[0].engines:
+        return proof, None
+    run = worker.joint_run(timed, job.version.master, job.device, beside.digest)
+    return proof, run if proof.outcome is ProofOutcome.PASSED else None
+
+
+def _last_child(
+    job: ProofJob, beside: PublishedEngine | None, worker: WorkerContext, folder: Path
+) -> tuple[Path, ChildOutcome[ProofResult]]:
+    """Folder and end of the child; of a next one where others than the engine may have ended it."""
     # A compiler that crashes in the fallback must not cost a right engine its proof.
-    if _is_perhaps_the_fallbacks(outcome, request) and not worker.stop_reason():
-        logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
-        # A folder of its own: what the first child left must not be taken for this one's result.
-        place = folder / "proof-alone"
+    tries: list[dict[str, Any]] = [{"beside": (entrant_of(beside, worker),)}] if beside else []
+    tries += [{}, {"is_fallback_timed": False}] if is_fallback_timed(job, worker) else [{}]
+    key = job.manifest.key
+    for number, changes in enumerate(tries):
+        # Folders of their own: what one child left must not be taken for another one's result.
+        place = folder / f"proof-{number}"
         place.mkdir()
-        request = proof_request(job, worker, place).model_copy(update={"is_fallback_timed": False})
-        outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
-    if outcome.result and outcome.result.outcome is ProofOutcome.PASSED:
-        passed = PassedChecks(request.cache_dir / CHECKED)
-        passed.add(job.manifest, job.device, request.num_threads)
-    if outcome.result is None or not (place / _WORST).is_file():
-        return outcome
-    proof = outcome.result
-    assert proof.worst is not None
-    arrays = worker.registry.keep_sample(place / _WORST)
-    worst = proof.worst.model_copy(update={"arrays": arrays})
-    return replace(outcome, result=proof.model_copy(update={"worst": worst}))
+        request = proof_request(job, worker, place).model_copy(update=changes)
+        outcome = run_child(
+            PROVE, request, place, worker.proof_limits, lambda e: worker.on_progress(key, e)
+        )
+        is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
+        if not is_cut or worker.stop_reason():
+            break
+        logger.warning("timing was cut short, child %d: %s", number + 1, outcome.failure)
+    return place, outcome
 
 
-def _is_perhaps_the_fallbacks(outcome: ChildOutcome[Proof], request: ProofRequest) -> bool:
-    """Whether a child ended when the engine was equal already, and the fallback was beside it."""
-    is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
-    return is_cut and request.is_fallback_timed
+def is_fallback_timed(job: ProofJob, worker: WorkerContext) -> bool:
+    """Whether an engine has to be faster than its fallback: no replica serves with a wrong one."""
+    verdict = job.version.fallback_verdict
+    is_wrong = verdict is not None and verdict.refutes(importer_code())
+    return worker.settings.benchmark_fallback and not is_wrong
 
 
 def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofRequest:
@@ -97,9 +130,6 @@ def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofReq
     settings = worker.settings
     version = job.version
     samples = version.samples
-    verdict = version.fallback_verdict
-    # No replica serves with a wrong one, so no engine has to be faster than that.
-    is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())
     calibration = version.calibration if job.manifest.key.calibration_digest else None
     return ProofRequest(
         manifest=job.manifest,
@@ -114,7 +144,7 @@ def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofReq
         num_threads=settings.num_threads,
         benchmark_s=settings.benchmark_s,
         benchmark_iterations=settings.benchmark_iterations,
-        is_fallback_timed=settings.benchmark_fallback and not is_fallback_wrong,
+        is_fallback_timed=is_fallback_timed(job, worker),
         worst_path=place / _WORST,
     )
 
@@ -123,7 +153,7 @@ def prove_published(
     digest: str,
     worker: WorkerContext,
     version: ModelVersion | None = None,
-    on_outcome: Callable[[ChildOutcome[Proof]], None] = lambda _: None,
+    follow: Callable[[ChildOutcome[Any]], None] = lambda _: None,
 ) -> PublishedEngine:
     """Prove a published engine on this machine's device and add the proof as a revision.
 
@@ -133,7 +163,7 @@ def prove_published(
         digest: of the engine, or a prefix of it that names only one.
         worker: what all builds of this worker share.
         version: whose recipe defines what is equal; by default the newest of the same master.
-        on_outcome: called with how the child ended, whatever it found.
+        follow: called with how the child ended, whatever it found.
 
     Raises:
         NotFoundError: no such engine, or no model version has its master and its terms.
@@ -162,11 +192,18 @@ def prove_published(
             if _is_proven_anew(newest, engine, device):
                 return newest
             try:
-                return _prove(engine, job, leased(worker, lease), on_outcome)
+                with worker.work_folder(key) as folder:
+                    proof, run = prove(job, leased(worker, lease), folder, follow)
             except ProofError:
                 # A lost lease ended the child. Who holds it now proves the same, and is waited for.
                 if not lease.lost_to():
                     raise
+                continue
+            worker.sign(engine.manifest, proof, job.version.master)
+            found = worker.registry.add_proof(engine.digest, proof)
+            if run is not None:
+                worker.registry.add_joint_run(run)
+            return found
 
 
 def _is_proven_anew(newest: PublishedEngine, seen: PublishedEngine, device: DeviceFacts) -> bool:
@@ -174,23 +211,6 @@ def _is_proven_anew(newest: PublishedEngine, seen: PublishedEngine, device: Devi
     on = newest.proof.device
     is_here = on is not None and on.generation == device.generation
     return newest.proof != seen.proof and is_here
-
-
-def _prove(
-    engine: PublishedEngine,
-    job: ProofJob,
-    worker: WorkerContext,
-    on_outcome: Callable[[ChildOutcome[Proof]], None],
-) -> PublishedEngine:
-    key = engine.manifest.key
-    with worker.work_folder(key) as folder:
-        outcome = prove_in_child(job, worker, folder, lambda e: worker.on_progress(key, e))
-    on_outcome(outcome)
-    # A child that refused, was killed or hung gives no verdict: the engine keeps its proof.
-    proof = outcome.require(ProofError, EngineIncompatibleError)
-    count_proof(worker, key, proof)
-    worker.sign(engine.manifest, proof, job.version.master)
-    return worker.registry.add_proof(engine.digest, proof)
 
 
 def version_of(key: BuildKey, worker: WorkerContext) -> ModelVersion:

@@ -7,7 +7,8 @@ from compiler_worker.children.requests import ReplayRequest, ReplayResult, Stage
 from compiler_worker.inputs.sampling import DEFAULT_SEED, SampleVariant, draw_sample
 from compiler_worker.measures.comparison import compare_output
 from compiler_worker.measures.distance import INFINITELY_FAR
-from compiler_worker.proof.proof_child import drawn_recipe, load_engine, prepare_torch
+from compiler_worker.proof.engine_loading import load_engine, prepare_torch
+from compiler_worker.proof.proof_child import drawn_recipe
 from compiler_worker.proof.worst_sample import read_sample_arrays
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import open_eager, open_reference

@@ -1,4 +1,4 @@
-"""Latency of an engine beside eager PyTorch and the fallback, call by call, in one process.
+"""Latency of engines beside eager PyTorch and the fallback, call by call, in one process.
 
 All sides take turns, one measured call each, so that a change of clock or load meets all alike;
 every round has another order, so that none always runs after the same one. Before it a short
@@ -12,7 +12,7 @@ the fallback is the baseline, eager decides nothing and takes part in one round 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from statistics import median
@@ -25,9 +25,10 @@ from compiler_worker.references.models import Model
 from compiler_worker.timing.cpu_waits import waited_for_cpu_s
 from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, is_decided, ratio_of
 from services.contracts.hardware.facts import Platform
-from services.contracts.model.manifest import SideTiming, Timing
+from services.contracts.model.manifest import SideTiming
 from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
+from services.contracts.selection.joint_run import JointTiming
 
 # A verdict on 5 % is of use; narrower intervals take more time than they change.
 _CLOSE = 1.05
@@ -74,24 +75,18 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """An engine and what it is timed beside.
+    """Engines of one master and what they are timed beside.
 
     Attributes:
+        engines: by digest.
         fallback: None when this machine has none of the model.
         platform: whose memory is measured.
     """
 
-    engine: Contender
+    engines: Mapping[str, Contender]
     eager: Contender
     fallback: Contender | None = None
     platform: Platform = Platform.CPU
-
-    @property
-    def contenders(self) -> tuple[Contender, ...]:
-        """All that take part, the engine first."""
-        if self.fallback is None:
-            return (self.engine, self.eager)
-        return (self.engine, replace(self.eager, is_context=True), self.fallback)
 
 
 @dataclass
@@ -134,17 +129,27 @@ class _Side:
 
 
 def benchmark(
-    contest: Contest, samples: Sequence[Sample], recipe: Recipe, limits: BenchmarkLimits
-) -> tuple[Timing, ...]:
-    """Time an engine beside eager and the fallback, at each sample's shape.
+    contest: Contest, sample: Sample, recipe: Recipe, limits: BenchmarkLimits
+) -> JointTiming:
+    """Time engines beside eager and the fallback at one sample's shape.
 
     Args:
-        contest: the engine, eager and perhaps a fallback, loaded.
-        samples: one for each shape.
+        contest: the engines, eager and perhaps a fallback, loaded.
+        sample: the shape and its inputs.
         recipe: names the batch dimension.
         limits: how long to measure.
     """
-    return tuple(_time_at(sample, contest, recipe, limits) for sample in samples)
+    fallback = [contest.fallback] if contest.fallback else []
+    eager = replace(contest.eager, is_context=bool(fallback))
+    sides = [*contest.engines.values(), eager, *fallback]
+    times = race(sides, contest.platform, sample, recipe, limits)
+    return JointTiming(
+        bucket=sample.bucket,
+        sizes=sample.sizes,
+        engines=dict(zip(contest.engines, times, strict=False)),
+        eager=times[len(contest.engines)],
+        fallback=times[-1] if fallback else None,
+    )
 
 
 def race(
@@ -224,19 +229,3 @@ def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
 def _are_close(sides: Sequence[_Side]) -> bool:
     """Whether the bounds of each ratio are close enough to tell."""
     return all(ratio.high < _CLOSE * ratio.low for ratio in _ratios(sides) if ratio)
-
-
-def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:
-    engine, eager, *others = race(contest.contenders, contest.platform, sample, recipe, limits)
-    return Timing(
-        bucket=sample.bucket,
-        sizes=sample.sizes,
-        p50_s=engine.p50_s,
-        p95_s=engine.p95_s,
-        throughput=engine.throughput,
-        peak_memory_bytes=engine.peak_memory_bytes,
-        eager_p50_s=eager.p50_s,
-        eager=eager,
-        fallback=others[0] if others else None,
-        ratio=engine.ratio,
-    )

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.joint_runs FOLDER [--model MODEL] [--runs N] [--spinning K]
 
 The model is built and proven once into a store below FOLDER. Then its engines are timed
-together N times as after a build, each time in a process of its own, every second time beside K
+together N times, each time in a process of its own, every second time beside K
 processes that only spin. Each run names a winner, or none where its intervals leave doubt. The
 exit code is 0 when all runs that name one name the same, and no engine's ratio moves by more than
 a tenth between them.
@@ -25,7 +25,7 @@ from compiler_worker.building.pipeline import build_model
 from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.timing.joint import Entrants, joint_run
+from compiler_worker.timing.joint import joint_run
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
@@ -144,8 +144,7 @@ def _spread(name: str, runs: Sequence[tuple[int, dict[str, Found]]]) -> float:
 def _run(
     engines: Sequence[PublishedEngine], version: ModelVersion, worker: WorkerContext
 ) -> JointRun:
-    entrants = Entrants(engines=tuple(engines), incumbent="", left_out={})
-    return joint_run(entrants, version, main_device(worker.devices), worker)
+    return joint_run(engines, version, main_device(worker.devices), worker)
 
 
 def _found(run: JointRun, digest: str) -> Found:

@@ -28,7 +28,6 @@ MODULES = (
     "onnxruntime",
     "compiler_worker.children.child",
     "compiler_worker.plans.import_child",
-    "compiler_worker.timing.joint_child",
     "compiler_worker.proof.proof_child",
     "compiler_worker.proof.replay_child",
     "compiler_worker.model_checks.verdict_child",

@@ -2,8 +2,8 @@
 
 joint_runs/<master digest>/<generation>/<n>.json    JointRun; later ones add to earlier ones
 
-A proof times one engine beside eager and the fallback, and two proofs meet two states of a
-machine. Here all meet the same one, so that their figures can be compared.
+Two runs meet two states of a machine. All engines of one run meet the same one, so that their
+figures can be compared. The proof of a newcomer times it beside the best engine so far.
 """
 
 from statistics import geometric_mean
@@ -37,6 +37,17 @@ class JointTiming(Document):
         side = self.engines[digest]
         baseline = self.fallback or self.eager
         return baseline.p50_s / side.ratio.median if side.ratio else side.p50_s
+
+    def timing(self, digest: str) -> Timing:
+        """One engine beside eager and the fallback, as its proof has it."""
+        return Timing(
+            bucket=self.bucket,
+            sizes=self.sizes,
+            **dict(self.engines[digest]),
+            eager_p50_s=self.eager.p50_s,
+            eager=self.eager,
+            fallback=self.fallback,
+        )
 
 
 class JointRun(Document):
@@ -92,14 +103,4 @@ class JointRun(Document):
 
     def timings(self, digest: str) -> tuple[Timing, ...]:
         """The curve of one engine beside eager and the fallback, as a proof has it."""
-        return tuple(
-            Timing(
-                bucket=shape.bucket,
-                sizes=shape.sizes,
-                **dict(shape.engines[digest]),
-                eager_p50_s=shape.eager.p50_s,
-                eager=shape.eager,
-                fallback=shape.fallback,
-            )
-            for shape in self.shapes
-        )
+        return tuple(shape.timing(digest) for shape in self.shapes)

@@ -1,6 +1,6 @@
 """The benchmark's gate: an engine that is slower than the fallback does not serve.
 
-Both are timed in one run, call by call: of the proof, and then of all candidates together. An
+Both are timed in one run, call by call: of the proof, and of later ones where that leaves doubt. An
 engine is faster or slower only where the interval of that ratio, and what the fallback seems to
 gain on itself, leave no doubt. Otherwise what served before goes on serving, and both are timed
 again later. The engine stays published, with its figures, so that everybody can see why the

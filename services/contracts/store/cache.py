@@ -10,25 +10,21 @@ that a process holds open stays readable for it.
 
 import hashlib
 import logging
+import math
 import os
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from services.contracts.model.document import canonical_json
 from services.contracts.model.manifest import BlobRef
 from services.contracts.store.artifact_store import ArtifactStore, check_file_names
+from services.contracts.store.kept_files import STAGING, entries, remove_oldest
 from services.contracts.store.scratch import scratch_folder
 
 _logger = logging.getLogger(__name__)
 
-_STAGING = ".staging-"
 # Of the file system that the cache is on.
 _SHARE_OF_DISK = 0.25
-# Between being handed out and being opened lies a build or a load.
-_IN_USE_S = 3600.0
 
 
 class FileCache:
@@ -67,7 +63,7 @@ class FileCache:
         """One blob as a file; raises as `folder` does."""
         target = self._root / "files" / f"{ref.sha256}{suffix}"
         if not _is_intact(target, ref):
-            with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
+            with scratch_folder(target.parent, STAGING, abandoned=f"{STAGING}*") as staging:
                 # Not straight to its place: what a killed fetcher leaves there is never removed.
                 self._store.fetch_blob(ref, staging / target.name)
                 (staging / target.name).replace(target)
@@ -80,45 +76,18 @@ class FileCache:
         max_bytes = self._max_bytes
         if max_bytes is None:
             max_bytes = int(shutil.disk_usage(self._root).total * _SHARE_OF_DISK)
-        entries = sorted(_entries(self._root))
-        num_bytes = sum(each for _, each, _ in entries)
-        for used_s, entry_bytes, path in entries:
-            if num_bytes <= max_bytes or time.time() - used_s < _IN_USE_S:
-                return
-            _logger.info(
-                "cached %s goes: %d bytes, the cache may have %d", path, num_bytes, max_bytes
-            )
-            _remove(path)
-            num_bytes -= entry_bytes
+        paths = (self._root / place for place in ("folders", "files"))
+        found = entries(each for place in paths for each in place.glob("[!.]*"))
+        for path in remove_oldest(found, max_bytes=max_bytes, max_age_s=math.inf):
+            _logger.info("cached %s goes: the cache may have %d bytes", path, max_bytes)
 
     def _fill(self, target: Path, files: dict[str, BlobRef]) -> None:
-        with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
+        with scratch_folder(target.parent, STAGING, abandoned=f"{STAGING}*") as staging:
             new = staging / "new"
             new.mkdir()
             for name, ref in files.items():
                 self._store.fetch_blob(ref, new / name)
             _put_in_place(new, target, staging / "damaged", files)
-
-
-def _entries(root: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each folder and file was used last, its bytes and its path."""
-    for place in ("folders", "files"):
-        for path in (root / place).glob("[!.]*"):
-            # Another process may evict too.
-            with suppress(FileNotFoundError):
-                files = [path, *path.rglob("*")] if path.is_dir() else [path]
-                yield path.stat().st_mtime, sum(each.stat().st_size for each in files), path
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        # Under another name first: no reader may find a part of it.
-        gone = path.with_name(f"{_STAGING}evicted-{path.name}")
-        with suppress(OSError):
-            path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _put_in_place(new: Path, target: Path, aside: Path, files: dict[str, BlobRef]) -> None:

@@ -7,11 +7,10 @@ each precompiled header alone, and new ones with each version of torch or of the
 import logging
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from services.engines.caches.disk_bounds import YOUNG_S, remove_oldest
+from services.contracts.store.kept_files import YOUNG_S, entries, remove_oldest
 from services.engines.caches.unfinished import remove_unfinished
 
 logger = logging.getLogger(__name__)
@@ -73,16 +72,9 @@ def tidy_compile_cache(
     # First: what was cut short is useless at any age, and the bounds below spare young files.
     for path in remove_unfinished(root):
         logger.warning("%s was cut short by the end of its compiler; it is compiled again", path)
-    remove_oldest(_files(root), max_bytes=max_bytes, max_age_s=max_age_s)
+    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    remove_oldest(entries(files), max_bytes=max_bytes, max_age_s=max_age_s)
     _remove_empty(root, time.time())
-
-
-def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = Path(folder, name)
-            with suppress(FileNotFoundError):  # another process tidies or compiles too
-                yield path, path.lstat()
 
 
 def _remove_empty(root: Path, now_s: float) -> None:

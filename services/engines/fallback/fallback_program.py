@@ -7,7 +7,7 @@ much, and are exported again when they are wanted.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,13 +15,12 @@ from services.contracts.builds.code_digest import code_digest
 from services.contracts.model.document import canonical_json
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket
+from services.contracts.store.kept_files import STAGING, entries, remove_oldest
 from services.contracts.store.scratch import scratch_folder
-from services.engines.caches.disk_bounds import remove_oldest
 from services.engines.device.toolchain import installed_version
 
 _logger = logging.getLogger(__name__)
 
-_STAGING = ".staging-"
 # Some eighty models of a hundred megabytes, or a few large ones.
 MAX_PROGRAMS_BYTES = 8 * 2**30
 MAX_AGE_S = 30 * 24 * 3600.0
@@ -60,12 +59,13 @@ def kept_program(
             os.utime(target)
         return target
     _forget_former(target.parent, made_by)
-    with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
+    with scratch_folder(target.parent, STAGING, abandoned=f"{STAGING}*") as staging:
         draft = staging / "program.pt2"
         export(draft)
         # Another process of this machine may do the same: one rename, equal content.
         draft.replace(target)
-    removed = remove_oldest(_programs(target.parent), max_bytes=max_bytes, max_age_s=MAX_AGE_S)
+    found = entries(target.parent.glob("*.pt2"))
+    removed = remove_oldest(found, max_bytes=max_bytes, max_age_s=MAX_AGE_S)
     if removed:
         words = ", ".join(path.name[:12] for path in removed)
         _logger.info("programs of fallbacks that were not used for long are removed: %s", words)
@@ -75,12 +75,6 @@ def kept_program(
 def importer_code() -> str:
     """Digest of the code that makes the graphs of fallbacks from masters."""
     return code_digest("compiler_worker.builders.exported_program")
-
-
-def _programs(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for path in folder.glob("*.pt2"):
-        with suppress(FileNotFoundError):  # another process removes some too
-            yield path, path.stat()
 
 
 def _forget_former(folder: Path, made_by: str) -> None:

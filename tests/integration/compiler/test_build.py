@@ -279,7 +279,7 @@ def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
     def faulty(*_: object) -> None:
         raise TypeError("not as meant")
 
-    monkeypatch.setattr("compiler_worker.building.pipeline.prove_in_child", faulty)
+    monkeypatch.setattr("compiler_worker.building.pipeline.prove", faulty)
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
     records = build_model(version, wanted, worker).records
     assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 2

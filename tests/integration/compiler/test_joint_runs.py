@@ -3,17 +3,22 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
+from compiler_worker.children.child_jobs import ChildJob
+from compiler_worker.children.process import ChildOutcome, run_child
+from compiler_worker.children.requests import ProofRequest, Stage
 from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
-from compiler_worker.timing.joint import Entrants, compare_engines, joint_run
+from compiler_worker.timing.joint import compare_engines, joint_run
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.document import Document
 from services.contracts.model.manifest import ModelVersion, SideTiming
 from services.contracts.ratio import Ratio
 from services.contracts.security.signing import Signer, TrustRoot
@@ -34,11 +39,11 @@ def assert_faults_are_told_alone(
 ) -> None:
     """A run that is cut short, and one that meets a fault of the worker itself."""
     with caplog.at_level(logging.WARNING), hurried(worker, proof_time_limit_s=1e-3) as hasty:
-        assert list(compare_engines(version, hasty)) == []
+        compare_engines(version, hasty)
     assert "are compared by their own proofs" in caplog.text
     with pytest.MonkeyPatch.context() as faulty:
         faulty.setattr("compiler_worker.timing.joint.run_child", lambda *_: 1 / 0)
-        assert list(compare_engines(version, worker)) == []
+        compare_engines(version, worker)
     assert "are not timed together" in caplog.text
 
 
@@ -56,12 +61,11 @@ def assert_what_does_not_run_is_left_out(
             "manifest": best.manifest.model_copy(update={"key": key}),
         }
     )
-    entrants = Entrants(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
-    with pytest.raises(ProofError, match="does not run beside the others"):
-        joint_run(entrants, version, device, worker)
+    with pytest.raises(ProofError, match=r"0\.1"):
+        joint_run([foreign, *others], version, device, worker)
     keys = new_keys(tmp_path)
     signing = replace(worker, signer=Signer(keys.private))
-    found = joint_run(replace(entrants, incumbent=""), version, device, signing)
+    found = joint_run([*others, foreign], version, device, signing)
     assert found.digests == {engine.digest for engine in others}
     assert set(found.left_out) == {foreign.digest}
     registry.add_joint_run(found)
@@ -110,10 +114,15 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     alone = build(ORT, Precision.FP32)
     assert alone.joint_runs == (), "one engine was timed in its proof"
 
+    (first,) = registry.engines()
     second = build(TWO_KINDS, Precision.FP32)
-    (first_run,) = second.joint_runs
+    # Of the proof; another one follows where a machine's load leaves doubt.
+    first_run, *_ = second.joint_runs
     assert first_run.digests == {engine.digest for engine in registry.engines()}
-    assert (first_run.incumbent, first_run.left_out) == ("", {})
+    assert (first_run.incumbent, first_run.left_out) == (first.digest, {})
+    (proof,) = (e.proof for e in registry.engines() if e.digest != first.digest)
+    (newcomer,) = first_run.digests - {first.digest}
+    assert proof.timings == first_run.timings(newcomer), "timed once"
     assert [shape.sizes["batch"] for shape in first_run.shapes] == [2, 4]
     for shape in first_run.shapes:
         for side in (*shape.engines.values(), shape.eager):
@@ -121,8 +130,8 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
             assert side.throughput == pytest.approx(shape.sizes["batch"] / side.p50_s)
             assert side.peak_memory_bytes > 0
     assert any("timed together" in line for line in report_lines(second, "store"))
-    (kept,) = registry.joint_runs(version.master.digest)
-    assert kept == first_run
+    kept = registry.joint_runs(version.master.digest)[-1]
+    assert kept == second.joint_runs[-1]
     # Else it is for this machine's load to say whether they are timed again.
     fastest = min(kept.digests, key=kept.mean_s)
     registry.add_joint_run(without_doubt(kept, fastest))
@@ -150,3 +159,24 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     runs = registry.joint_runs(version.master.digest)
     assert set(joint_order(digests, device.generation, runs).order) == digests
     assert_what_does_not_run_is_left_out(version, worker, tmp_path)
+
+
+def test_the_best_engine_does_not_cost_a_newcomer_its_proof(
+    worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proven without it beside, the newcomer is timed with it when the build ends."""
+    worker = with_settings(worker, benchmark_together=True)
+    build_model(version, ORT, worker)
+    asked: list[int] = []
+
+    def cut_short(job: ChildJob[Any, Any], request: Document, *rest: Any) -> ChildOutcome[Any]:
+        if isinstance(request, ProofRequest):
+            asked.append(len(request.beside))
+            if request.beside:
+                return ChildOutcome(stage=Stage.BENCHMARK, failure="killed")
+        return run_child(job, request, *rest)
+
+    monkeypatch.setattr("compiler_worker.proof.proof_job.run_child", cut_short)
+    report = build_model(version, TWO_KINDS, worker)
+    assert (report.is_success, asked) == (True, [1, 0])
+    assert [len(run.digests) for run in report.joint_runs] == [2]

@@ -10,7 +10,7 @@ import sys
 
 # The compiler's throw-away children, which import torch and work for a moment.
 SERVED = (
-    "build-one", "export-graph", "import-one", "prove-one", "replay-one", "time-one", "verdict-one"
+    "build-one", "export-graph", "import-one", "prove-one", "replay-one", "verdict-one"
 )  # fmt: skip
 
 

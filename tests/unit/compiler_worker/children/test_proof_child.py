@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from compiler_worker.children.child import Events
-from compiler_worker.proof import proof_child
+from compiler_worker.children.requests import JointEntrant, JointResult
+from compiler_worker.proof import engine_loading, proof_child
 from compiler_worker.proof.claim import ProofVerdict
 from compiler_worker.proof.proof_child import prove_one
 from compiler_worker.references.models import Model
@@ -19,7 +20,7 @@ from services.contracts.errors import (
     EngineIncompatibleError,
 )
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import ProofOutcome, Timing
+from services.contracts.model.manifest import ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
@@ -27,7 +28,7 @@ from tests.unit.compiler_worker.children.child_requests import KEY, RECIPE, even
 
 
 def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO) -> None:
-    proof = prove_one(proof_request(tmp_path), Events(stream))
+    proof = prove_one(proof_request(tmp_path), Events(stream)).proof
     assert (proof.outcome, proof.reason) == (ProofOutcome.PASSED, "")
     assert proof.device == probe_device()
     assert {check.output for check in proof.checks} == {"hidden", "pooled"}
@@ -38,7 +39,48 @@ def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO
     assert proof.duration_s > 0
     stages = [event["ended_stage"] for event in events_of(stream) if event["ended_stage"]]
     # The fallback is opened beside other builds, and all are timed alone.
-    assert stages == ["prove", "benchmark", "benchmark"]
+    assert stages == ["prove", "benchmark", "benchmark", "prove"]
+
+
+def test_a_newcomer_is_timed_beside_the_best_engine_so_far(
+    tmp_path: Path, stream: io.StringIO
+) -> None:
+    request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
+    best = request.manifest.model_copy(
+        update={"key": KEY.model_copy(update={"builder_options": {"is": "another"}})}
+    )
+    beside = JointEntrant(manifest=best, engine_dir=tmp_path, held_bytes=7)
+    found = prove_one(request.model_copy(update={"beside": (beside,)}), Events(stream))
+    assert found.timed is not None
+    (shape,) = found.timed.shapes
+    assert set(shape.engines) == {KEY.digest(), beside.digest}
+    assert shape.engines[beside.digest].peak_memory_bytes >= 7
+    assert found.proof.timings == (shape.timing(KEY.digest()),)
+
+
+def test_what_was_proven_before_is_only_timed(
+    tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_child, "judge", lambda *_: 1 / 0)
+    updates = {"is_fallback_timed": False, "is_judged": False}
+    found = prove_one(proof_request(tmp_path).model_copy(update=updates), Events(stream))
+    assert found.timed is not None
+    assert [set(shape.engines) for shape in found.timed.shapes] == [{KEY.digest()}]
+    assert found.proof.outcome is ProofOutcome.NOT_RUN, "no one may take it for a proof"
+
+
+def test_one_that_does_not_run_beside_it_leaves_the_proof_as_it_is(
+    tmp_path: Path, stream: io.StringIO
+) -> None:
+    request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
+    foreign = request.manifest.model_copy(
+        update={"key": KEY.model_copy(update={"toolchain": {"onnxruntime": "0.1"}})}
+    )
+    beside = JointEntrant(manifest=foreign, engine_dir=tmp_path, held_bytes=0)
+    found = prove_one(request.model_copy(update={"beside": (beside,)}), Events(stream))
+    assert found.timed is not None
+    assert "does not run beside the others" in found.timed.failed[beside.digest]
+    assert (found.proof.outcome, len(found.proof.timings)) == (ProofOutcome.PASSED, 1)
 
 
 class Tiring:
@@ -51,9 +93,9 @@ class Tiring:
         answer = self._engine.run(inputs)
         return {n: a * 0 for n, a in answer.items()} if self._is_tired else answer
 
-    def benchmark(self, *_: object) -> tuple[Timing, ...]:
+    def time_together(self, *_: object) -> JointResult:
         self._is_tired = True
-        return ()
+        return JointResult(shapes=(), failed={}, fallback="")
 
     def close(self) -> None:
         """Nothing is held."""
@@ -64,10 +106,10 @@ def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
 ) -> None:
     """All that is compared comes before what is timed, and that runs far more often."""
     request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
-    engine = Tiring(proof_child.load_engine(request, []))
+    engine = Tiring(engine_loading.load_engine(request, []))
     monkeypatch.setattr(proof_child, "load_engine", lambda *_: engine)
-    monkeypatch.setattr(proof_child, "benchmark", engine.benchmark)
-    proof = prove_one(request, Events(stream))
+    monkeypatch.setattr(proof_child, "time_together", engine.time_together)
+    proof = prove_one(request, Events(stream)).proof
     assert proof.outcome is ProofOutcome.FAILED
     assert "after many runs, output 'hidden'" in proof.reason
 
@@ -86,7 +128,7 @@ def test_each_engine_has_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 def test_an_engine_that_does_not_load_fails_its_proof(tmp_path: Path, stream: io.StringIO) -> None:
     request = proof_request(tmp_path)
     request.master_path.write_bytes(b"no onnx")
-    proof = prove_one(request, Events(stream))
+    proof = prove_one(request, Events(stream)).proof
     assert proof.outcome is ProofOutcome.FAILED
     assert "the engine failed: ONNX Runtime failed to load" in proof.reason
     assert proof.timings == ()
@@ -106,7 +148,7 @@ def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: i
         {**RECIPE.model_dump(), "ranking": {"output": "pooled", "top_k": 3}}
     )
     request = proof_request(tmp_path).model_copy(update={"recipe": recipe})
-    proof = prove_one(request, Events(stream))
+    proof = prove_one(request, Events(stream)).proof
     assert proof.outcome is ProofOutcome.FAILED
     assert "add the model with --samples FILE.npz, or remove 'ranking'" in proof.reason
 
@@ -127,7 +169,7 @@ class WarningLoader:
 
 @pytest.fixture
 def warning_loader(monkeypatch: pytest.MonkeyPatch) -> type[WarningLoader]:
-    monkeypatch.setattr(proof_child, "engine_class", lambda kind: WarningLoader)
+    monkeypatch.setattr(engine_loading, "engine_class", lambda kind: WarningLoader)
     monkeypatch.setattr(WarningLoader, "fault", None)
     return WarningLoader
 
@@ -136,7 +178,7 @@ def test_what_libraries_warn_of_while_loading_becomes_a_finding(
     tmp_path: Path, warning_loader: type[WarningLoader]
 ) -> None:
     findings: list[str] = []
-    proof_child.load_engine(proof_request(tmp_path), findings)
+    engine_loading.load_engine(proof_request(tmp_path), findings)
     logging.getLogger("some.library").warning("afterwards")
     assert findings == ["profile 3 is slow", "deprecated plan"]
 
@@ -148,6 +190,6 @@ def test_a_proof_tells_what_builder_and_loader_warned_of(
     request = proof_request(tmp_path)
     warned = {"findings": ("the parser casts INT64 down",)}
     request = request.model_copy(update={"manifest": request.manifest.model_copy(update=warned)})
-    proof = prove_one(request, Events(stream))
+    proof = prove_one(request, Events(stream)).proof
     assert proof.reason == "the engine failed: damaged"
     assert proof.findings == ("the parser casts INT64 down", "profile 3 is slow")

@@ -46,13 +46,6 @@ def test_the_oldest_go_while_there_is_too_much(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == paths[:3]
 
 
-def test_a_file_whose_writer_died_goes_and_one_being_written_stays(tmp_path: Path) -> None:
-    kept(tmp_path, ".new-1.npz", age_s=2 * 3600)
-    written = kept(tmp_path, ".new-2.npz", age_s=60)
-    tidy(tmp_path)
-    assert list(tmp_path.iterdir()) == [written]
-
-
 def test_an_entry_that_is_read_counts_as_new(tmp_path: Path) -> None:
     inputs = {"x": np.ones(3)}
     CachedModel("m", Echo, tmp_path).run(inputs)

@@ -55,8 +55,11 @@ def timed(
         Contender(model=Noting(name, calls), held_bytes=held_mib * MIB)
         for name, held_mib in (("engine", 1), ("eager", 2), ("fallback", 3))
     )
-    contest = Contest(engine=engine, eager=eager, fallback=fallback if has_fallback else None)
-    timings = benchmark(contest, samples, recipe or Recipe(), limits)
+    contest = Contest(
+        engines={"e": engine}, eager=eager, fallback=fallback if has_fallback else None
+    )
+    shapes = [benchmark(contest, sample, recipe or Recipe(), limits) for sample in samples]
+    timings = [shape.timing("e") for shape in shapes]
     assert [timing.sizes for timing in timings] == [sample.sizes for sample in samples]
     for timing, given in zip(timings, samples, strict=True):
         batch = given.sizes.get("batch", 1) if recipe is None else 1

@@ -1,12 +1,14 @@
 """Who takes part in a joint run: what is proven and new, the best so far, within bounds."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.timing.joint import MAX_ENTRANTS, Entrants, entrants_of
+from compiler_worker.timing.entrants import best_beside, entrants_of
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import (
@@ -17,7 +19,7 @@ from services.contracts.model.manifest import (
     SideTiming,
     Timing,
 )
-from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.ratio import Ratio
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun, JointTiming
@@ -32,7 +34,11 @@ VERSION = ModelVersion(
     name="m", version=1, master=MASTER, recipe=RECIPE, source="m.onnx", source_fingerprint="f",
     created_at=AT,
 )  # fmt: skip
-GIB = 2**30
+
+
+def key_of(name: str, buckets: tuple[Bucket, ...] = RECIPE.buckets) -> BuildKey:
+    terms = proof_terms(RECIPE, Precision.FP32, None)
+    return small_key(buckets=buckets, builder_options={"name": name}, proof_terms=terms)
 
 
 class Shop:
@@ -41,7 +47,7 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.worker = WorkerContext(
             registry=Registry(open_store("memory:"), folder),
-            settings=CompilerSettings(cache_dir=folder, memory_limit_gib=8),
+            settings=CompilerSettings(cache_dir=folder, benchmark_together=True),
             devices={},
         )
 
@@ -51,23 +57,17 @@ class Shop:
         p50_s: float = 1.0,
         *,
         fallback_s: float = 100.0,
-        held_gib: float = 0.0,
         wide: float = 1.0,
         outcome: ProofOutcome = ProofOutcome.PASSED,
     ) -> str:
         """An engine that took so long in its proof; its digest."""
-        key = small_key(
-            buckets=RECIPE.buckets,
-            builder_options={"name": name},
-            proof_terms=proof_terms(RECIPE, Precision.FP32, None),
-        )
+        key = key_of(name)
         timing = Timing(
             bucket="b", sizes={}, eager_p50_s=100.0, fallback=side(fallback_s),
             p50_s=p50_s, p95_s=p50_s, throughput=1.0, ratio=ratio(fallback_s / p50_s, wide),
         )  # fmt: skip
         proof = Proof(
             outcome=outcome, device=DEVICE, timings=(timing,), created_at=AT,
-            peak_memory_bytes=int(held_gib * GIB),
         )  # fmt: skip
         self.worker.registry.publish_engine(small_manifest(key), {}, proof)
         return key.digest()
@@ -95,13 +95,14 @@ class Shop:
             )
         )
 
-    def field(self) -> Entrants | None:
-        return entrants_of(VERSION, DEVICE, self.worker)
+    def entrants(self, *done: str) -> list[str]:
+        return [e.digest for e in entrants_of(VERSION, DEVICE, self.worker, done)]
 
-    def entrants(self) -> list[str]:
-        found = self.field()
-        assert found is not None
-        return [engine.digest for engine in found.engines]
+    def beside(self, name: str, buckets: tuple[Bucket, ...] = RECIPE.buckets) -> str:
+        """What an engine would be timed beside in its proof, "" for none."""
+        manifest = small_manifest(key_of(name, buckets))
+        found = best_beside(manifest, VERSION, DEVICE, self.worker)
+        return found.digest if found else ""
 
 
 def ratio(median: float, wide: float) -> Ratio:
@@ -119,22 +120,24 @@ def shop(tmp_path: Path) -> Shop:
 
 def test_one_engine_alone_was_timed_in_its_proof(shop: Shop) -> None:
     shop.publish("a")
-    assert shop.field() is None
+    assert shop.entrants() == []
 
 
-def test_all_take_part_the_first_time_but_what_could_not_serve(shop: Shop) -> None:
+def test_what_no_run_has_is_timed_beside_the_fastest_but_what_could_not_serve(shop: Shop) -> None:
+    """One after another, the fastest first."""
     slow, fast = shop.publish("a", 2.0), shop.publish("b", 1.0)
     slower_than_fallback = shop.publish("c", 3.0, fallback_s=1.0)
     shop.publish("failed", outcome=ProofOutcome.FAILED)
-    entrants = shop.field()
-    assert entrants is not None
-    assert (entrants.incumbent, entrants.left_out) == ("", {})
-    assert shop.entrants() == [fast, slow, slower_than_fallback]
+    assert shop.entrants() == [fast, slow]
+    shop.time({fast: 1.0, slow: 2.0}, fast)
+    assert shop.entrants() == [fast, slower_than_fallback]
+    shop.time({fast: 1.0, slower_than_fallback: 2.0}, fast)
+    assert shop.entrants() == []
 
 
 def test_what_was_timed_is_not_timed_again(shop: Shop) -> None:
     shop.time({shop.publish("a"): 1.0, shop.publish("b"): 2.0})
-    assert shop.field() is None
+    assert shop.entrants() == []
 
 
 def test_what_could_not_be_told_from_the_fallback_is_timed_again(shop: Shop) -> None:
@@ -144,33 +147,28 @@ def test_what_could_not_be_told_from_the_fallback_is_timed_again(shop: Shop) -> 
     best, other = shop.publish("b", 2.0), shop.publish("c", 3.0)
     shop.time({best: 1.0, other: 2.0, unclear: 3.0})
     assert shop.entrants() == [best, unclear]
+    assert shop.entrants(unclear) == [], "once a build"
     shop.time({best: 1.0, unclear: 3.0}, best, fallback_s=9.0)
-    assert shop.field() is None
+    assert shop.entrants() == []
 
 
 def test_a_newcomer_meets_the_best_so_far_alone(shop: Shop) -> None:
     first, second = shop.publish("a", 1.0), shop.publish("b", 2.0)
     shop.time({first: 2.0, second: 1.0})
+    assert shop.beside("c") == second, "by the joint run, not by its proof"
     newcomer = shop.publish("c")
-    entrants = shop.field()
-    assert entrants is not None
-    assert entrants.incumbent == second, "by the joint run, not by its proof"
     assert shop.entrants() == [second, newcomer]
 
 
-def test_the_slowest_are_left_out_when_there_are_too_many(shop: Shop) -> None:
-    digests = [shop.publish(f"n{n}", 1.0 + n) for n in range(MAX_ENTRANTS + 2)]
-    entrants = shop.field()
-    assert entrants is not None
-    assert shop.entrants() == digests[:MAX_ENTRANTS]
-    assert set(entrants.left_out) == set(digests[MAX_ENTRANTS:])
-    assert "not among the 8 fastest" in entrants.left_out[digests[-1]]
-
-
-def test_memory_bounds_all_but_the_two_fastest(shop: Shop) -> None:
-    sizes_gib = (5.0, 5.0, 0.5)
-    digests = [shop.publish(f"n{n}", 1.0 + n, held_gib=gib) for n, gib in enumerate(sizes_gib)]
-    entrants = shop.field()
-    assert entrants is not None
-    assert shop.entrants() == digests[:2]
-    assert "memory" in entrants.left_out[digests[2]]
+def test_a_proof_times_a_newcomer_beside_the_best_so_far(shop: Shop) -> None:
+    assert shop.beside("a") == "", "the first one"
+    first = shop.publish("a", 2.0)
+    assert shop.beside("a") == "", "itself"
+    assert shop.beside("b") == first
+    assert shop.beside("b", (Bucket(dims={"n": DimRange(min=1, opt=1, max=1)}),)) == ""
+    second = shop.publish("b", 1.0)
+    shop.time({first: 2.0, second: 1.0}, first)
+    assert shop.beside("a") == "", "one that was timed beside others before"
+    settings = shop.worker.settings.model_copy(update={"benchmark_together": False})
+    shop.worker = replace(shop.worker, settings=settings)
+    assert shop.beside("c") == ""
