@@ -13,6 +13,7 @@ import grpc
 from services.gateway.api.status_codes import RETRY_AFTER_KEY
 from services.grpc_server.headers.request_headers import Metadatum
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 JSON: Final = b"application/json"
 BINARY: Final = b"application/octet-stream"
 # As Triton, KServe and gRPC's own gateways have them.
@@ -56,7 +57,7 @@ class Answer(NamedTuple):
 
 def json_bytes(document: Any) -> bytes:
     """JSON without spaces; raises ValueError for numbers that JSON has not."""
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(document).encode()
 
 
 def error_body(why: str) -> bytes:

@@ -20,17 +20,17 @@ from services.gateway.http.answers import (
 )
 from services.gateway.http.bodies import Bodies, BodyTooLargeError
 from services.gateway.http.call import HttpCall
+from services.gateway.http.connection import CONNECTION
 from services.gateway.http.embeddings import embed
 from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json
 from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
-from services.gateway.http.requests import request_from_body
+from services.gateway.http.requests import JSON_LENGTH, request_from_body
 from services.gateway.http.responses import answer_from_response
 from services.grpc_server.calls.context import AbortError
 from services.grpc_server.request.messages import StatusError
 from services.grpc_server.server_options import ServerOptions, UnhandledCall
 
 _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
-_JSON_LENGTH: Final = "inference-header-content-length"
 _LONGEST_NUMBER: Final = 18
 # OpenAI's paths that are inference: from a document, through `ask`, to an answer.
 Ask = Callable[[str, Any], Awaitable[Any]]
@@ -58,7 +58,10 @@ class HttpApp:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
+        connection = scope["extensions"][CONNECTION]
+        connection.answering = asyncio.current_task()
         answer = await self._answered(scope, receive)
+        connection.answering = None
         length = (b"content-length", b"%d" % len(answer.body))
         headers = [(b"content-type", answer.content_type), length, *answer.headers]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -68,9 +71,14 @@ class HttpApp:
         call: HttpCall | None = None
         try:
             call = HttpCall(scope, receive)
-            async with asyncio.timeout(call.time_remaining()):
+            remaining_s = call.time_remaining()
+            if remaining_s is None:
                 answer = await self._routed(call)
-                return await compressed(answer, call.headers.get("accept-encoding", ""))
+            else:
+                async with asyncio.timeout(remaining_s):
+                    answer = await self._routed(call)
+            accepted = call.headers.get("accept-encoding")
+            return await compressed(answer, accepted) if accepted else answer
         except (Exception, asyncio.CancelledError) as error:
             refused = self._refused(error)
             return openai_error(refused) if scope["path"].startswith("/v1/") else refused
@@ -104,7 +112,9 @@ class HttpApp:
             return Answer(error_body("the server stops"), status=503)
         document: Document = {}
         if question.method == "POST":
-            document = document_from_json(await self._bodies.read(call, MAX_JSON_BYTES) or b"{}")
+            document = document_from_json(
+                b"".join(await self._bodies.read(call, MAX_JSON_BYTES)) or b"{}"
+            )
         request = question.request(name, version, document)
         return question.answer(await self._ask(call, question.rpc, request))
 
@@ -121,7 +131,7 @@ class HttpApp:
 
     async def _openai(self, call: HttpCall) -> Answer:
         try:
-            document = document_from_json(await self._body(call, MAX_JSON_BYTES))
+            document = document_from_json(b"".join(await self._body(call, MAX_JSON_BYTES)))
         except BaseException as error:
             self._note(call, error)
             raise
@@ -133,8 +143,7 @@ class HttpApp:
         return await self._bodies.read(call, max_bytes)
 
     async def _ask(self, call: HttpCall, rpc: str, request: Any) -> Any:
-        """The answer of an RPC's handler, which is cancelled when the client leaves."""
-        call.watch()
+        """The answer of an RPC's handler."""
         return await self._handlers[rpc].unary_unary(request, call.context)
 
     def _refused(self, error: BaseException) -> Answer:
@@ -168,11 +177,11 @@ class HttpApp:
 
 
 def _json_length(call: HttpCall) -> int | None:
-    value = call.headers.get(_JSON_LENGTH)
+    value = call.headers.get(JSON_LENGTH)
     if value is None:
         return None
     if not (value.isascii() and value.isdigit() and len(value) <= _LONGEST_NUMBER):
-        raise InvalidRequestError(f"{_JSON_LENGTH}: expected a number, got '{value[:64]}'")
+        raise InvalidRequestError(f"{JSON_LENGTH}: expected a number, got '{value[:64]}'")
     return int(value)
 
 

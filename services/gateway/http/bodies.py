@@ -8,26 +8,20 @@ from typing import Final
 import grpc
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
-from services.contracts.transport.frames import Payload
 from services.gateway.http.call import HttpCall
 from services.grpc_server.limits import SMALL_BYTES
 from services.grpc_server.request.decompression import decompressed
-from services.grpc_server.request.messages import CompressedMessage, StatusError
+from services.grpc_server.request.messages import CompressedMessage, Message, StatusError
 from services.grpc_server.server_options import ServerOptions
 
+# Of a body, as they came.
+Pieces = list[Message]
 _ENCODINGS: Final = ("gzip", "deflate")
 _FULL: Final = "too many requests that are not complete hold memory; send it again later"
 
 
 class BodyTooLargeError(StatusError):
     """A body beyond its bound; the same again cannot be taken."""
-
-
-class ClientGoneError(StatusError):
-    """The client closed its connection before its request was complete."""
-
-    def __init__(self) -> None:
-        super().__init__(grpc.StatusCode.CANCELLED, "the request was not completed")
 
 
 class Bodies:
@@ -39,11 +33,11 @@ class Bodies:
         self._memory = options.memory
         self._overload = options.overload
 
-    async def read(self, call: HttpCall, max_bytes: int) -> Payload:
+    async def read(self, call: HttpCall, max_bytes: int) -> Pieces:
         """The body, decompressed; what is reserved for it is released when the call ends.
 
         Raises:
-            StatusError: it is too large, there is no memory for it, or its client left.
+            StatusError: it is too large, or there is no memory for it.
             InvalidRequestError, UnsupportedFeatureError: it is not what its headers say.
         """
         encoding = call.headers.get("content-encoding", "identity").strip().lower()
@@ -59,23 +53,23 @@ class Bodies:
         if length > most:
             raise _too_large(length, most)
         reserve = partial(self._reserve, call)
-        event = await self._next(call)
-        body: Payload = event[0]
-        if event[1]:
+        piece, is_more = await self._next(call)
+        pieces: Pieces = [piece]
+        if is_more:
             size = length if is_exact else most
-            body = await self._rest(call, bytearray(body), most, partial(reserve, size))
+            await self._read_rest(call, pieces, most, partial(reserve, size))
         if encoding == "identity":
-            return body
-        is_reserved = len(body) > SMALL_BYTES
-        return await _unpacked(
-            CompressedMessage(memoryview(body), encoding, room), None if is_reserved else reserve
-        )
+            return pieces
+        packed = CompressedMessage(b"".join(pieces), encoding, room)
+        is_reserved = len(packed.body) > SMALL_BYTES
+        return [await _unpacked(packed, None if is_reserved else reserve)]
 
-    async def _rest(
-        self, call: HttpCall, body: bytearray, most: int, reserve: Callable[[], Awaitable[None]]
-    ) -> bytearray:
+    async def _read_rest(
+        self, call: HttpCall, pieces: Pieces, most: int, reserve: Callable[[], Awaitable[None]]
+    ) -> None:
         """All of the body: counted while it is small, and reserved from then on."""
-        num_counted = len(body)
+        size = len(pieces[0])
+        num_counted = size
         self._memory.count(num_counted)
         is_reserved = False
         is_more = True
@@ -85,26 +79,24 @@ class Bodies:
                     status = self._overload
                     raise StatusError(status.code, _FULL, status.trailing, is_overload=True)
                 piece, is_more = await self._next(call)
-                body += piece
-                if len(body) > most:
-                    raise _too_large(len(body), most)
-                if is_reserved:
-                    continue
-                if len(body) > SMALL_BYTES:
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    raise _too_large(size, most)
+                if size > SMALL_BYTES and not is_reserved:
                     await reserve()
                     is_reserved = True
-                num_more = (0 if is_reserved else len(body)) - num_counted
+                num_more = (0 if is_reserved else size) - num_counted
                 self._memory.count(num_more)
                 num_counted += num_more
         finally:
             self._memory.count(-num_counted)
-        return body
 
     async def _next(self, call: HttpCall) -> tuple[bytes, bool]:
         """The next piece, and whether more follows."""
         event = await call.receive()
         if event["type"] == "http.disconnect":
-            raise ClientGoneError
+            raise asyncio.CancelledError
         return event["body"], event["more_body"]
 
     async def _reserve(self, call: HttpCall, num_bytes: int) -> None:
@@ -126,7 +118,7 @@ def _too_large(num_bytes: int, most: int) -> BodyTooLargeError:
 
 async def _unpacked(
     packed: CompressedMessage, reserve: Callable[[int], Awaitable[None]] | None
-) -> Payload:
+) -> Message:
     try:
         return await decompressed(packed, reserve)
     except StatusError as error:

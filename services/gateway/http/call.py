@@ -1,6 +1,5 @@
 """One HTTP request, and what handlers are given of it: the part of gRPC's context they use."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn, cast
@@ -15,8 +14,6 @@ from services.grpc_server.http2.connection import peer_name
 Receive = Callable[[], Awaitable[Any]]
 # Of gRPC; its gateways to HTTP take it too.
 _TIMEOUT: Final = "grpc-timeout"
-# Nearly all requests are answered before: a client that left is looked for later.
-_WATCH_AFTER_S: Final = 0.05
 
 
 class HttpCall:
@@ -37,7 +34,6 @@ class HttpCall:
         self.receive = receive
         self.began_s = time.monotonic()
         self.on_end: list[Callable[[], object]] = []
-        self._is_watched = False
         self._client = scope["client"]
         self._metadata = tuple(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
@@ -69,25 +65,6 @@ class HttpCall:
     ) -> NoReturn:
         """End the request with a status; raises AbortError, always."""
         raise AbortError(code, details, trailing)
-
-    def watch(self) -> None:
-        """Cancel the task that answers, once the client has gone; its request is complete."""
-        if self._is_watched:
-            return
-        self._is_watched = True
-        loop = asyncio.get_running_loop()
-        answering = asyncio.current_task()
-
-        async def cancel() -> None:
-            while (await self.receive())["type"] != "http.disconnect":
-                pass
-            if answering is not None:
-                answering.cancel()
-
-        def begin() -> None:
-            self.on_end.append(loop.create_task(cancel()).cancel)
-
-        self.on_end.append(loop.call_later(_WATCH_AFTER_S, begin).cancel)
 
     def end(self) -> None:
         """It is answered: whatever it holds is released."""

@@ -16,6 +16,10 @@ from services.grpc_server.limits import Limits
 _FIELD_BYTES: Final = 32
 
 
+# Among the extensions of a request's scope.
+CONNECTION: Final = "smelt.connection"
+
+
 class _HeadTooLargeError(Exception):
     """Ends the parser; uvicorn answers by `send_400_response`."""
 
@@ -24,7 +28,12 @@ class Connection(HttpToolsProtocol):
     """Ends what sends too large a head, sends or reads too slowly, or is one too many."""
 
     def __init__(self, limits: Limits, *of_uvicorn: Any, **named: Any) -> None:
-        """As uvicorn makes it, within limits."""
+        """As uvicorn makes it, within limits.
+
+        Attributes:
+            answering: the task of the request that is being answered, cancelled when the client
+                leaves; None where it shall not be.
+        """
         super().__init__(*of_uvicorn, **named)
         self._limits = limits
         now_s = self.loop.time()
@@ -37,12 +46,19 @@ class Connection(HttpToolsProtocol):
         self._num_head_bytes = 0
         self._num_unread_bytes = 0
         self._unsent: tuple[int, float] = (0, now_s)
+        self.answering: asyncio.Task[Any] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """One more; closed where there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.max_connections:
             transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        super().connection_lost(exc)
+        if self.answering is not None:
+            self.answering.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Parse, unless the connection was given up."""
@@ -60,6 +76,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
         self._began_s = self.loop.time()
         self._is_coming = True
         self._is_head = True

@@ -30,7 +30,6 @@ _BESIDE: Final = {"attention_mask": 1, "token_type_ids": 0}
 # As OpenAI's, and of one request to the model, which ids of one row can make large for all.
 _MAX_ROWS: Final = 2048
 _MAX_IDS: Final = 1 << 20
-_WHERE: Final = "the request"
 
 
 async def embed(document: Document, ask: Ask) -> Answer:
@@ -43,15 +42,15 @@ async def embed(document: Document, ask: Ask) -> Answer:
     Raises:
         InvalidRequestError: the request is malformed, or the model gives no embeddings for it.
     """
-    model = field(document, "model", str, _WHERE)
-    encoding = optional(document, "encoding_format", "float", _WHERE)
+    model = field(document, "model", str)
+    encoding = optional(document, "encoding_format", "float")
     if encoding not in ("float", "base64"):
         raise InvalidRequestError(f"encoding_format '{encoding}': expected float or base64")
     config = (await ask("ModelConfig", pb.ModelConfigRequest(name=model))).config
     rows = _rows(document.get("input"))
     if len(rows) > _MAX_ROWS:
         raise InvalidRequestError(f"'input': {len(rows)} of them, expected at most {_MAX_ROWS}")
-    output = _output_of(config, optional(document, "dimensions", 0, _WHERE))
+    output = _output_of(config, optional(document, "dimensions", 0))
     most = config.max_batch_size or len(rows)
     parts = [rows[at : at + most] for at in range(0, len(rows), most)]
     tasks = [ask("ModelInfer", _request(config, part, output)) for part in parts]

@@ -9,17 +9,23 @@ from services.contracts.errors import InvalidRequestError
 MAX_JSON_BYTES: Final = 8 << 20
 Document = dict[str, Any]
 T = TypeVar("T")
-_NAMES: Final = {dict: "an object", list: "an array", str: "a string", int: "an integer"}
+_NAMES: Final = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    int: "an integer",
+    bool: "a boolean",
+}
 
 
-def document_from_json(raw: bytes | bytearray | memoryview) -> Document:
+def document_from_json(raw: bytes) -> Document:
     """A JSON object; raises InvalidRequestError for anything else."""
     if len(raw) > MAX_JSON_BYTES:
         raise InvalidRequestError(
             f"JSON of {len(raw)} bytes: at most {MAX_JSON_BYTES} are read; send tensors in binary"
         )
     try:
-        document = json.loads(bytes(raw))
+        document = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the request is not JSON: {error}") from error
     return checked(document, dict, "the request")
@@ -33,12 +39,12 @@ def checked(value: object, kind: type[T], what: str) -> T:
     return value
 
 
-def field(document: Document, key: str, kind: type[T], where: str) -> T:
+def field(document: Document, key: str, kind: type[T]) -> T:
     """A field that has to be there; raises as `checked`."""
-    return checked(document.get(key), kind, f"{where}, '{key}'")
+    return checked(document.get(key), kind, key)
 
 
-def optional(document: Document, key: str, default: T, where: str) -> T:
+def optional(document: Document, key: str, default: T) -> T:
     """A field of the default's type, or the default; raises as `checked`."""
     value = document.get(key)
-    return default if value is None else checked(value, type(default), f"{where}, '{key}'")
+    return default if value is None else checked(value, type(default), key)

@@ -20,7 +20,7 @@ _TYPES: Final[dict[str, set[type]]] = {"b": {bool}, "u": {int}, "i": {int}, "O":
 _NUMBERS: Final[set[type]] = {int, float}
 
 
-def bytes_from_values(values: list[Any], datatype: str, shape: list[int], where: str) -> bytes:
+def bytes_from_values(values: list[Any], datatype: str, shape: list[int]) -> bytes:
     """The bytes of a tensor whose values came as JSON, in nested arrays or a flat one.
 
     Raises:
@@ -30,30 +30,30 @@ def bytes_from_values(values: list[Any], datatype: str, shape: list[int], where:
     dtype = NUMPY_FROM_DATATYPE.get(datatype)
     if dtype is None:
         known = ", ".join(NUMPY_FROM_DATATYPE)
-        raise InvalidRequestError(f"{where}: expected a datatype of {known}, got '{datatype}'")
+        raise InvalidRequestError(f"datatype: expected one of {known}, got '{datatype}'")
     while values and type(values[0]) is list:
         if set(map(type, values)) != {list}:
-            raise InvalidRequestError(f"{where}: 'data' mixes arrays and values")
+            raise InvalidRequestError("data mixes arrays and values")
         values = list(chain.from_iterable(values))
     if len(values) != prod(shape):
         raise InvalidRequestError(
-            f"{where}: expected {prod(shape)} values for shape {shape}, got {len(values)}"
+            f"data: expected {prod(shape)} values for shape {shape}, got {len(values)}"
         )
     if datatype == BYTES:
-        check_num_strings(where, shape)
+        check_num_strings("data", shape)
     # Before numpy sees them: it would make numbers of strings, and integers of fractions.
     wrong = set(map(type, values)) - _TYPES.get(dtype.kind, _NUMBERS)
     if wrong:
         names = ", ".join(sorted(each.__name__ for each in wrong))
-        raise InvalidRequestError(f"{where}: 'data' for {datatype} has values of type {names}")
+        raise InvalidRequestError(f"data for {datatype} has values of type {names}")
     try:
         with np.errstate(over="ignore"):
             return bytes_from_array(np.array(values, dtype=dtype))
     except OverflowError as error:
-        raise InvalidRequestError(f"{where}: 'data' for {datatype}: {error}") from error
+        raise InvalidRequestError(f"data for {datatype}: {error}") from error
 
 
-def values_from_bytes(raw: memoryview, datatype: str, shape: list[int], where: str) -> list[Any]:
+def values_from_bytes(raw: memoryview, datatype: str, shape: list[int]) -> list[Any]:
     """The values of an output, flat and row-major, as JSON has them.
 
     Raises:
@@ -61,7 +61,7 @@ def values_from_bytes(raw: memoryview, datatype: str, shape: list[int], where: s
     """
     if raw.nbytes > MAX_VALUES_BYTES:
         raise InvalidRequestError(
-            f"{where} has {raw.nbytes} bytes, at most {MAX_VALUES_BYTES} are sent as JSON; ask "
+            f"an output has {raw.nbytes} bytes, at most {MAX_VALUES_BYTES} are sent as JSON; ask "
             "for binary data"
         )
     array = array_from_bytes(raw, datatype, shape).ravel()

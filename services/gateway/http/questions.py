@@ -55,7 +55,7 @@ def _index(message: Any) -> Answer:
 
 
 def _index_request(_: str, __: str, document: Document) -> Message:
-    return pb.RepositoryIndexRequest(ready=optional(document, "ready", False, "the request"))
+    return pb.RepositoryIndexRequest(ready=optional(document, "ready", False))
 
 
 QUESTIONS: Final = {

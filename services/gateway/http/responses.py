@@ -1,6 +1,7 @@
 """Answers of handlers, messages of the protocol, to HTTP's bodies."""
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -9,10 +10,10 @@ from services.contracts.kserve.request_wire import split_response
 from services.contracts.transport.frames import Payload
 from services.gateway.http.answers import BINARY, JSON, Answer, json_bytes
 from services.gateway.http.json_values import values_from_bytes
-from services.gateway.http.requests import Wanted
+from services.gateway.http.requests import JSON_LENGTH, MAX_REMEMBERED_BYTES, NUM_REMEMBERED, Wanted
 from services.pb import open_inference_v2_pb2 as pb
 
-_LENGTH = b"inference-header-content-length"
+_REGION: Final = "shared_memory_region"
 
 
 def answer_from_response(payload: Payload, wanted: Wanted) -> Answer:
@@ -22,49 +23,71 @@ def answer_from_response(payload: Payload, wanted: Wanted) -> Answer:
         InvalidRequestError: an output cannot be sent as JSON.
     """
     head, request_id, raw = split_response(payload)
-    response = pb.ModelInferResponse.FromString(head)
-    document: dict[str, Any] = {
-        "model_name": response.model_name,
-        "model_version": response.model_version,
-    }
+    sizes = tuple(map(len, raw))
+    if len(head) <= MAX_REMEMBERED_BYTES:
+        document = _remembered(head, sizes, wanted)
+    else:
+        document = _all_binary(head, sizes, wanted)
+    if document is None:
+        document, raw = _mixed(head, raw, wanted)
     if request_id:
-        document["id"] = request_id.decode()
-    if response.parameters:
-        document["parameters"] = _plain_parameters(response.parameters)
-    pieces: list[bytes | memoryview] = [b""]
-    document["outputs"] = [
-        _output(tensor, content, pieces if wanted.is_binary(tensor.name) else None)
-        for tensor, content in zip(response.outputs, raw, strict=True)
+        document = b'{"id":%b,%b' % (json_bytes(request_id.decode()), document[1:])
+    if not raw:
+        return Answer(document, JSON)
+    return Answer(
+        b"".join((document, *raw)), BINARY, headers=((JSON_LENGTH.encode(), b"%d" % len(document)),)
+    )
+
+
+def _all_binary(head: bytes, sizes: tuple[int, ...], wanted: Wanted) -> bytes | None:
+    """The JSON before outputs that are all sent in binary; None where one is not."""
+    response = pb.ModelInferResponse.FromString(head)
+    if not sizes or not all(wanted.is_binary(tensor.name) for tensor in response.outputs):
+        return None
+    outputs = [
+        _described(tensor, binary_data_size=size)
+        for tensor, size in zip(response.outputs, sizes, strict=True)
     ]
+    return json_bytes(_document(response, outputs))
+
+
+_remembered = lru_cache(NUM_REMEMBERED)(_all_binary)
+
+
+def _mixed(head: bytes, raw: list[memoryview], wanted: Wanted) -> tuple[bytes, list[memoryview]]:
+    """The JSON, and the outputs that are sent behind it."""
+    response = pb.ModelInferResponse.FromString(head)
+    binary = []
+    outputs = []
+    for tensor, content in zip(response.outputs, raw, strict=True):
+        if wanted.is_binary(tensor.name):
+            binary.append(content)
+            outputs.append(_described(tensor, binary_data_size=len(content)))
+        elif _REGION in tensor.parameters:
+            outputs.append(_described(tensor))
+        else:
+            data = values_from_bytes(content, tensor.datatype, list(tensor.shape))
+            outputs.append(_described(tensor) | {"data": data})
     try:
-        pieces[0] = json_bytes(document)
+        return json_bytes(_document(response, outputs)), binary
     except ValueError as error:
         raise InvalidRequestError(
             "an output has NaN or infinity, which JSON has not; ask for binary data"
         ) from error
-    if len(pieces) == 1:
-        return Answer(bytes(pieces[0]), JSON)
-    length = (_LENGTH, b"%d" % len(pieces[0]))
-    return Answer(b"".join(pieces), BINARY, headers=(length,))
 
 
-def _output(
-    tensor: "pb.ModelInferResponse.InferOutputTensor",
-    raw: memoryview,
-    pieces: list[bytes | memoryview] | None,
-) -> dict[str, Any]:
-    """An output's part of the document; in binary its bytes are one more of the pieces."""
-    shape = list(tensor.shape)
+def _document(response: pb.ModelInferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    document = {"model_name": response.model_name, "model_version": response.model_version}
+    parameters = _plain_parameters(response.parameters)
+    return document | ({"parameters": parameters} if parameters else {}) | {"outputs": outputs}
+
+
+def _described(tensor: "pb.ModelInferResponse.InferOutputTensor", **more: int) -> dict[str, Any]:
+    """An output without its values."""
     parameters = _plain_parameters(tensor.parameters)
-    output = {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}
-    if "shared_memory_region" in parameters:
-        pass
-    elif pieces is not None:
-        parameters["binary_data_size"] = len(raw)
-        pieces.append(raw)
-    else:
-        where = f"output '{tensor.name}'"
-        output["data"] = values_from_bytes(raw, tensor.datatype, shape, where)
+    if _REGION not in parameters:
+        parameters |= more
+    output = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
     return output | ({"parameters": parameters} if parameters else {})
 
 
