@@ -54,6 +54,8 @@ class Bodies:
             raise _too_large(length, most)
         reserve = partial(self._reserve, call)
         piece, is_more = await self._next(call)
+        if len(piece) > most:
+            raise _too_large(len(piece), most)
         pieces: Pieces = [piece]
         if is_more:
             size = length if is_exact else most

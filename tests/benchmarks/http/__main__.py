@@ -25,8 +25,8 @@ from typing import Any, Final
 import psutil
 import uvloop
 
-from services.pb.open_inference_v2_pb2 import ModelInferRequest
 from services.contracts.kserve.tensors import array_from_bytes
+from services.pb.open_inference_v2_pb2 import ModelInferRequest
 from services.telemetry.ready import wait_ready
 from tests.benchmarks.dataplane.backend import HOST_ID, MODEL
 from tests.benchmarks.dataplane.launch import ended, line_of, start_module, until_answers

@@ -55,7 +55,8 @@ async def _uvicorn(port: int) -> None:
     import uvicorn
 
     config = uvicorn.Config(
-        _asgi, port=port, http="httptools", lifespan="off", access_log=False, log_config=None, ws="none"
+        _asgi, port=port, http="httptools", ws="none", lifespan="off", access_log=False,
+        log_config=None,
     )  # fmt: skip
     await uvicorn.Server(config).serve()
 
@@ -114,7 +115,8 @@ async def _serve(name: str) -> None:
 
 def _request(num_bytes: int) -> bytes:
     head = (
-        "POST /v2/models/tok/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
+        "POST /v2/models/tok/infer HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/octet-stream\r\n"
         f"Inference-Header-Content-Length: 180\r\nContent-Length: {num_bytes}\r\n\r\n"
     )
     return head.encode() + bytes(num_bytes)
