@@ -77,6 +77,10 @@ def up(
     grpc_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port for KServe v2 clients; 0: any.")
     ] = 8001,
+    http_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port for clients of HTTP, as 8000; none by default."),
+    ] = None,
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of /metrics; 0: any.")
     ] = 8002,
@@ -105,6 +109,7 @@ def up(
 
     options = UpOptions(
         grpc_port=grpc_port,
+        http_port=http_port,
         metrics_port=metrics_port,
         generation=generation,
         ray_address=ray_address,
