@@ -54,7 +54,7 @@ from services.telemetry.recorder import Recorder
 from services.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
-    from services.gateway.http.server import HttpServer
+    from services.gateway.http.http_server import HttpServer
 
 # How long one of several gateways on a port waits for the controller before it serves.
 SETTLE_TIMEOUT_S: Final = 5.0
@@ -148,9 +148,11 @@ class GatewayServer:
     def _new_http(self, handlers: Mapping[str, Any], statuses: StatusTable) -> "HttpServer | None":
         if self._settings.http_port is None:
             return None
-        from services.gateway.http.server import HttpServer
+        from services.gateway.http.app import HttpApp
+        from services.gateway.http.http_server import HttpServer
 
-        return HttpServer(handlers, statuses, self._options, lambda: self._health.is_leaving)
+        app = HttpApp(handlers, statuses, self._options, lambda: self._health.is_leaving)
+        return HttpServer(app, self._options.limits)
 
     def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
         # What waits must leave room for the models that serve.

@@ -56,9 +56,12 @@ class RotatingTls:
     """
 
     def __init__(self, files: TlsFiles, period_s: float = 1.0, *, protocol: str = HTTP2) -> None:
-        """Read the files, and again at most once in `period_s`.
+        """Read the files.
 
-        `protocol` is what is agreed on by ALPN; clients have to offer HTTP2, and no other.
+        Args:
+            files: of the certificate.
+            period_s: they are read again at most once in so many seconds.
+            protocol: what is agreed on by ALPN; clients have to offer HTTP2, but not HTTP1.
 
         Raises:
             InvalidRequestError: one cannot be read, is no PEM, or the key is another

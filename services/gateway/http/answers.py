@@ -42,7 +42,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _ACCEPTED: Final = re.compile(r"(gzip|deflate)\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$)).*?)?\s*(?:,|$)")
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What a client gets.
 
     Attributes:
@@ -65,9 +65,9 @@ def error_body(why: str) -> bytes:
     return json_bytes({"error": why})
 
 
-def refusal(
+def refused_answer(
     code: grpc.StatusCode, why: str, trailing: Iterable[Metadatum] = (), *, status: int = 0
-) -> Answer:
+) -> HttpAnswer:
     """The answer for a status of gRPC.
 
     Args:
@@ -83,10 +83,10 @@ def refusal(
             headers.append((b"retry-after", b"%d" % ceil(int(value) / 1000)))
     if code is grpc.StatusCode.UNAUTHENTICATED:
         headers.append((b"www-authenticate", b"Bearer"))
-    return Answer(error_body(why), JSON, status or HTTP_STATUS.get(code, 500), tuple(headers))
+    return HttpAnswer(error_body(why), JSON, status or HTTP_STATUS.get(code, 500), tuple(headers))
 
 
-def openai_error(answer: Answer) -> Answer:
+def openai_error(answer: HttpAnswer) -> HttpAnswer:
     """The same refusal as OpenAI's clients read it."""
     kind = "invalid_request_error" if answer.status < 500 else "server_error"
     why = json.loads(answer.body)["error"]
@@ -94,7 +94,7 @@ def openai_error(answer: Answer) -> Answer:
     return answer._replace(body=json_bytes({"error": error}))
 
 
-async def compressed(answer: Answer, accept_encoding: str) -> Answer:
+async def compressed(answer: HttpAnswer, accept_encoding: str) -> HttpAnswer:
     """The answer in an encoding that its client accepts; large ones on a thread."""
     match = _ACCEPTED.search(accept_encoding)
     if match is None or len(answer.body) < _LEAST_COMPRESSED:

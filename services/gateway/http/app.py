@@ -12,17 +12,17 @@ from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.http.answers import (
     TOO_LARGE,
-    Answer,
+    HttpAnswer,
     compressed,
     error_body,
     openai_error,
-    refusal,
+    refused_answer,
 )
 from services.gateway.http.bodies import Bodies, BodyTooLargeError
 from services.gateway.http.call import HttpCall
-from services.gateway.http.connection import CONNECTION
 from services.gateway.http.embeddings import embed
 from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json
+from services.gateway.http.http_connection import CONNECTION
 from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
 from services.gateway.http.requests import JSON_LENGTH, request_from_body
 from services.gateway.http.responses import answer_from_response
@@ -34,7 +34,7 @@ _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
 _LONGEST_NUMBER: Final = 18
 # OpenAI's paths that are inference: from a document, through `ask`, to an answer.
 Ask = Callable[[str, Any], Awaitable[Any]]
-_OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[Answer]]]] = {
+_OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[HttpAnswer]]]] = {
     "/v1/embeddings": embed,
 }
 
@@ -49,7 +49,14 @@ class HttpApp:
         options: ServerOptions,
         is_leaving: Callable[[], bool],
     ) -> None:
-        """Serve what the handlers do; for the arguments see `HttpServer`."""
+        """Serve what the handlers do.
+
+        Args:
+            handlers: of RPCs by their names, behind the check of access.
+            statuses: of errors.
+            options: of gRPC's port; both are in one account of memory.
+            is_leaving: whether the gateway drains.
+        """
         self._handlers = handlers
         self._statuses = statuses
         self._options = options
@@ -57,7 +64,7 @@ class HttpApp:
         self._is_leaving = is_leaving
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """HttpAnswer one request."""
         connection = scope["extensions"][CONNECTION]
         connection.answering = asyncio.current_task()
         answer = await self._answered(scope, receive)
@@ -67,7 +74,7 @@ class HttpApp:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answered(self, scope: Any, receive: Any) -> Answer:
+    async def _answered(self, scope: Any, receive: Any) -> HttpAnswer:
         call: HttpCall | None = None
         try:
             call = HttpCall(scope, receive)
@@ -86,7 +93,7 @@ class HttpApp:
             if call is not None:
                 call.end()
 
-    async def _routed(self, call: HttpCall) -> Answer:
+    async def _routed(self, call: HttpCall) -> HttpAnswer:
         path = call.path
         question = QUESTIONS.get(path)
         if question is not None:
@@ -105,11 +112,13 @@ class HttpApp:
             raise NotFoundError(f"no such path: '{path[:256]}'")
         return await self._answer(call, OF_MODELS[asked], name, version or "")
 
-    async def _answer(self, call: HttpCall, question: Question, name: str, version: str) -> Answer:
+    async def _answer(
+        self, call: HttpCall, question: Question, name: str, version: str
+    ) -> HttpAnswer:
         if call.method != question.method:
             return _wrong_method(question.method)
         if question.rpc == "ServerReady" and self._is_leaving():
-            return Answer(error_body("the server stops"), status=503)
+            return HttpAnswer(error_body("the server stops"), status=503)
         document: Document = {}
         if question.method == "POST":
             document = document_from_json(
@@ -118,7 +127,7 @@ class HttpApp:
         request = question.request(name, version, document)
         return question.answer(await self._ask(call, question.rpc, request))
 
-    async def _infer(self, call: HttpCall, model: tuple[str, str]) -> Answer:
+    async def _infer(self, call: HttpCall, model: tuple[str, str]) -> HttpAnswer:
         try:
             length = _json_length(call)
             body = await self._body(call, self._options.limits.max_message_bytes)
@@ -129,7 +138,7 @@ class HttpApp:
             raise
         return answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
 
-    async def _openai(self, call: HttpCall) -> Answer:
+    async def _openai(self, call: HttpCall) -> HttpAnswer:
         try:
             document = document_from_json(b"".join(await self._body(call, MAX_JSON_BYTES)))
         except BaseException as error:
@@ -146,21 +155,21 @@ class HttpApp:
         """The answer of an RPC's handler."""
         return await self._handlers[rpc].unary_unary(request, call.context)
 
-    def _refused(self, error: BaseException) -> Answer:
+    def _refused(self, error: BaseException) -> HttpAnswer:
         if isinstance(error, BodyTooLargeError):
-            return refusal(error.code, str(error), status=TOO_LARGE)
+            return refused_answer(error.code, str(error), status=TOO_LARGE)
         if isinstance(error, AbortError):
-            return refusal(error.code, error.details, error.trailing)
+            return refused_answer(error.code, error.details, error.trailing)
         if isinstance(error, StatusError):
-            return refusal(error.code, str(error), error.trailing)
+            return refused_answer(error.code, str(error), error.trailing)
         if isinstance(error, TimeoutError):
-            return refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
+            return refused_answer(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
         if isinstance(error, Exception):
             refused = self._statuses.refusal_of(error)
-            return refusal(refused.code, refused.details, refused.trailing)
+            return refused_answer(refused.code, refused.details, refused.trailing)
         # Of a client that left, who does not see it, or of a server that stops.
         why = "the server stopped before this request was answered"
-        return refusal(grpc.StatusCode.UNAVAILABLE, why)
+        return refused_answer(grpc.StatusCode.UNAVAILABLE, why)
 
     def _note(self, call: HttpCall, error: BaseException) -> None:
         """Count an inference request that did not come to its handler."""
@@ -185,6 +194,6 @@ def _json_length(call: HttpCall) -> int | None:
     return int(value)
 
 
-def _wrong_method(method: str) -> Answer:
+def _wrong_method(method: str) -> HttpAnswer:
     body = error_body(f"this path takes {method} alone")
-    return Answer(body, status=405, headers=((b"allow", method.encode()),))
+    return HttpAnswer(body, status=405, headers=((b"allow", method.encode()),))

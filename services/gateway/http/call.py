@@ -63,7 +63,7 @@ class HttpCall:
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing: Sequence[Metadatum] = ()
     ) -> NoReturn:
-        """End the request with a status; raises AbortError, always."""
+        """End the request with a status, always; see `ServicerContext.abort`."""
         raise AbortError(code, details, trailing)
 
     def end(self) -> None:

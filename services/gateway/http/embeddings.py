@@ -16,7 +16,7 @@ from services.contracts.kserve.tensors import (
     array_from_bytes,
     bytes_from_array,
 )
-from services.gateway.http.answers import Answer, json_bytes
+from services.gateway.http.answers import HttpAnswer, json_bytes
 from services.gateway.http.fields import Document, field, optional
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -32,7 +32,7 @@ _MAX_ROWS: Final = 2048
 _MAX_IDS: Final = 1 << 20
 
 
-async def embed(document: Document, ask: Ask) -> Answer:
+async def embed(document: Document, ask: Ask) -> HttpAnswer:
     """One embedding for each text or list of token ids, in batches that the model takes.
 
     Args:
@@ -61,7 +61,7 @@ async def embed(document: Document, ask: Ask) -> Answer:
     ]
     num_tokens = sum(num for _, num in answers) or sum(len(r) for r in rows if type(r) is list)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    return Answer(json_bytes({"object": "list", "data": data, "model": model, "usage": usage}))
+    return HttpAnswer(json_bytes({"object": "list", "data": data, "model": model, "usage": usage}))
 
 
 def _rows(given: object) -> list[Any]:

@@ -32,7 +32,16 @@ def document_from_json(raw: bytes) -> Document:
 
 
 def checked(value: object, kind: type[T], what: str) -> T:
-    """A value of that type; raises InvalidRequestError for another one."""
+    """A value that has to be of a type.
+
+    Args:
+        value: of JSON.
+        kind: of Python's.
+        what: it is, for the error.
+
+    Raises:
+        InvalidRequestError: it is of another type.
+    """
     if type(value) is not kind:
         found = "nothing" if value is None else type(value).__name__
         raise InvalidRequestError(f"{what}: expected {_NAMES[kind]}, got {found}")
@@ -40,11 +49,11 @@ def checked(value: object, kind: type[T], what: str) -> T:
 
 
 def field(document: Document, key: str, kind: type[T]) -> T:
-    """A field that has to be there; raises as `checked`."""
+    """A field that has to be there and of that type; see `checked`."""
     return checked(document.get(key), kind, key)
 
 
 def optional(document: Document, key: str, default: T) -> T:
-    """A field of the default's type, or the default; raises as `checked`."""
+    """A field of the default's type, or the default; see `checked`."""
     value = document.get(key)
     return default if value is None else checked(value, type(default), key)

@@ -21,7 +21,12 @@ _NUMBERS: Final[set[type]] = {int, float}
 
 
 def bytes_from_values(values: list[Any], datatype: str, shape: list[int]) -> bytes:
-    """The bytes of a tensor whose values came as JSON, in nested arrays or a flat one.
+    """The bytes of a tensor whose values came as JSON.
+
+    Args:
+        values: in nested arrays or a flat one.
+        datatype: KServe's name.
+        shape: of the tensor.
 
     Raises:
         InvalidRequestError: another number of values than the shape has, or one that the datatype
@@ -55,6 +60,11 @@ def bytes_from_values(values: list[Any], datatype: str, shape: list[int]) -> byt
 
 def values_from_bytes(raw: memoryview, datatype: str, shape: list[int]) -> list[Any]:
     """The values of an output, flat and row-major, as JSON has them.
+
+    Args:
+        raw: its bytes.
+        datatype: KServe's name.
+        shape: of the tensor.
 
     Raises:
         InvalidRequestError: they are too many for JSON.

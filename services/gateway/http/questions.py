@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
-from services.gateway.http.answers import Answer, error_body, json_bytes
+from services.gateway.http.answers import HttpAnswer, error_body, json_bytes
 from services.gateway.http.fields import Document, optional
 from services.gateway.http.responses import plain
 from services.pb import open_inference_v2_pb2 as pb
@@ -27,31 +27,31 @@ class Question(NamedTuple):
 
     rpc: str
     request: Callable[[str, str, Document], Message]
-    answer: Callable[[Any], Answer]
+    answer: Callable[[Any], HttpAnswer]
     method: str = "GET"
 
 
-def _json(message: Message) -> Answer:
-    return Answer(json_bytes(plain(message)))
+def _json(message: Message) -> HttpAnswer:
+    return HttpAnswer(json_bytes(plain(message)))
 
 
-def _whether(what: str) -> Callable[[Any], Answer]:
-    def answer(message: Any) -> Answer:
+def _whether(what: str) -> Callable[[Any], HttpAnswer]:
+    def answer(message: Any) -> HttpAnswer:
         is_so = message.live if isinstance(message, pb.ServerLiveResponse) else message.ready
-        return Answer() if is_so else Answer(error_body(f"{what} is not ready"), status=503)
+        return HttpAnswer() if is_so else HttpAnswer(error_body(f"{what} is not ready"), status=503)
 
     return answer
 
 
-def _models(message: Any) -> Answer:
+def _models(message: Any) -> HttpAnswer:
     """As OpenAI lists models: those of which a version is ready."""
     names = sorted({each.name for each in message.models})
     data = [{"id": name, "object": "model", "created": 0, "owned_by": "smelt"} for name in names]
-    return Answer(json_bytes({"object": "list", "data": data}))
+    return HttpAnswer(json_bytes({"object": "list", "data": data}))
 
 
-def _index(message: Any) -> Answer:
-    return Answer(json_bytes(plain(message)["models"]))
+def _index(message: Any) -> HttpAnswer:
+    return HttpAnswer(json_bytes(plain(message)["models"]))
 
 
 def _index_request(_: str, __: str, document: Document) -> Message:

@@ -23,7 +23,7 @@ _REGION: Final = "shared_memory_region"
 _INT64: Final = range(-(2**63), 2**63)
 
 
-class Wanted(NamedTuple):
+class OutputForms(NamedTuple):
     """How outputs are to be sent: in binary or as JSON.
 
     Attributes:
@@ -49,12 +49,12 @@ class _Plan(NamedTuple):
 
     head: bytes
     contents: tuple[bytes | int, ...]
-    wanted: Wanted
+    wanted: OutputForms
 
 
 def request_from_body(
     body: Sequence[Message], json_length: int | None, model: tuple[str, str], take: Take | None
-) -> tuple[Payload, Wanted]:
+) -> tuple[Payload, OutputForms]:
     """A serialised ModelInferRequest, and how its answer is wanted.
 
     Args:
@@ -120,7 +120,7 @@ def _planned(raw: bytes, model: tuple[str, str]) -> _Plan:
         contents = _add_inputs(request, field(document, "inputs", list))
         asked: list[Any] = optional(document, "outputs", [])
         others = _add_outputs(request, asked, is_binary=is_binary)
-        return _Plan(request.SerializeToString(), contents, Wanted(is_binary, others))
+        return _Plan(request.SerializeToString(), contents, OutputForms(is_binary, others))
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"a string has no form in UTF-8: {error}") from error
 

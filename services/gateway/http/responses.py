@@ -8,15 +8,20 @@ from google.protobuf.message import Message
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.request_wire import split_response
 from services.contracts.transport.frames import Payload
-from services.gateway.http.answers import BINARY, JSON, Answer, json_bytes
+from services.gateway.http.answers import BINARY, JSON, HttpAnswer, json_bytes
 from services.gateway.http.json_values import values_from_bytes
-from services.gateway.http.requests import JSON_LENGTH, MAX_REMEMBERED_BYTES, NUM_REMEMBERED, Wanted
+from services.gateway.http.requests import (
+    JSON_LENGTH,
+    MAX_REMEMBERED_BYTES,
+    NUM_REMEMBERED,
+    OutputForms,
+)
 from services.pb import open_inference_v2_pb2 as pb
 
 _REGION: Final = "shared_memory_region"
 
 
-def answer_from_response(payload: Payload, wanted: Wanted) -> Answer:
+def answer_from_response(payload: Payload, wanted: OutputForms) -> HttpAnswer:
     """The answer to an inference request.
 
     Raises:
@@ -33,13 +38,13 @@ def answer_from_response(payload: Payload, wanted: Wanted) -> Answer:
     if request_id:
         document = b'{"id":%b,%b' % (json_bytes(request_id.decode()), document[1:])
     if not raw:
-        return Answer(document, JSON)
-    return Answer(
+        return HttpAnswer(document, JSON)
+    return HttpAnswer(
         b"".join((document, *raw)), BINARY, headers=((JSON_LENGTH.encode(), b"%d" % len(document)),)
     )
 
 
-def _all_binary(head: bytes, sizes: tuple[int, ...], wanted: Wanted) -> bytes | None:
+def _all_binary(head: bytes, sizes: tuple[int, ...], wanted: OutputForms) -> bytes | None:
     """The JSON before outputs that are all sent in binary; None where one is not."""
     response = pb.ModelInferResponse.FromString(head)
     if not sizes or not all(wanted.is_binary(tensor.name) for tensor in response.outputs):
@@ -54,7 +59,9 @@ def _all_binary(head: bytes, sizes: tuple[int, ...], wanted: Wanted) -> bytes | 
 _remembered = lru_cache(NUM_REMEMBERED)(_all_binary)
 
 
-def _mixed(head: bytes, raw: list[memoryview], wanted: Wanted) -> tuple[bytes, list[memoryview]]:
+def _mixed(
+    head: bytes, raw: list[memoryview], wanted: OutputForms
+) -> tuple[bytes, list[memoryview]]:
     """The JSON, and the outputs that are sent behind it."""
     response = pb.ModelInferResponse.FromString(head)
     binary = []

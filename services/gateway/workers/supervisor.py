@@ -249,7 +249,12 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def reserved_port(host: str, port: int, protocol: str = "grpc") -> socket.socket:
-    """A socket bound to an address where gateways may listen; port 0 takes a free one.
+    """A socket bound to an address where gateways may listen.
+
+    Args:
+        host: an address or a name.
+        port: 0 takes a free one.
+        protocol: that is served there, which the port's option is called by.
 
     Raises:
         InvalidRequestError: another process listens there, or it is no address of this host.

@@ -3,17 +3,15 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import uvicorn
 
-from services.gateway.api.status_codes import StatusTable
 from services.gateway.http.app import HttpApp
-from services.gateway.http.connection import Connection
+from services.gateway.http.http_connection import HttpConnection
+from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets
-from services.grpc_server.server_options import ServerOptions
 
 _BACKLOG: Final = 1024
 _NEVER_S: Final = 1 << 30
@@ -22,25 +20,12 @@ _TICKS_PER_CHECK: Final = 10
 
 
 class HttpServer:
-    """Serves the handlers of gRPC's port on one of HTTP."""
+    """Serves an application on one port."""
 
-    def __init__(
-        self,
-        handlers: Mapping[str, Any],
-        statuses: StatusTable,
-        options: ServerOptions,
-        is_leaving: Callable[[], bool],
-    ) -> None:
-        """Nothing listens yet.
-
-        Args:
-            handlers: of RPCs by their names, behind the check of access.
-            statuses: of errors.
-            options: of gRPC's port; both are in one account of memory.
-            is_leaving: whether the gateway drains.
-        """
-        self._app = HttpApp(handlers, statuses, options, is_leaving)
-        self._limits = options.limits
+    def __init__(self, app: HttpApp, limits: Limits) -> None:
+        """Nothing listens yet."""
+        self._app = app
+        self._limits = limits
         self._server: _Server | None = None
         self._ticking: asyncio.Task[None] | None = None
 
@@ -74,7 +59,7 @@ class HttpServer:
         config = uvicorn.Config(
             self._app,
             # uvicorn calls it as the class that it is declared to be.
-            http=partial(Connection, self._limits),  # type: ignore[arg-type]
+            http=partial(HttpConnection, self._limits),  # type: ignore[arg-type]
             interface="asgi3",
             lifespan="off",
             ws="none",
@@ -106,6 +91,6 @@ class _Server(uvicorn.Server):
         if counter % _TICKS_PER_CHECK == 0:
             now_s = asyncio.get_running_loop().time()
             for connection in tuple(self.server_state.connections):
-                assert isinstance(connection, Connection)
+                assert isinstance(connection, HttpConnection)
                 connection.check(now_s)
         return await super().on_tick(counter)

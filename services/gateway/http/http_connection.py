@@ -24,11 +24,16 @@ class _HeadTooLargeError(Exception):
     """Ends the parser; uvicorn answers by `send_400_response`."""
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """Ends what sends too large a head, sends or reads too slowly, or is one too many."""
 
     def __init__(self, limits: Limits, *of_uvicorn: Any, **named: Any) -> None:
-        """As uvicorn makes it, within limits.
+        """As uvicorn makes it.
+
+        Args:
+            limits: of clients.
+            *of_uvicorn: what uvicorn gives its own.
+            **named: the same.
 
         Attributes:
             answering: the task of the request that is being answered, cancelled when the client
