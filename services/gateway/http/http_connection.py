@@ -1,6 +1,7 @@
 """A client's connection: uvicorn's, with bounds of memory and time that uvicorn has not."""
 
 import asyncio
+import re
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -18,6 +19,9 @@ _FIELD_BYTES: Final = 32
 
 # Among the extensions of a request's scope.
 CONNECTION: Final = "smelt.connection"
+
+
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 
 class _HeadTooLargeError(Exception):
@@ -70,6 +74,8 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._came_s = self.loop.time()
+        if b"pgrade" in data and (self._is_head or not self._is_coming):
+            data = _without_upgrade(data)
         super().data_received(data)
         if self._is_head:
             # The parser keeps a field until it is whole.
@@ -149,3 +155,12 @@ class HttpConnection(HttpToolsProtocol):
             head = STATUS_LINE[status] + fields + b"connection: close\r\n\r\n"
             self.transport.write(head + body)
         self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """The head of a request as if it offered no other protocol, which it need not be answered in.
+
+    Java's client offers HTTP/2 so; httptools would take what follows for that, and drop the body.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest

@@ -269,6 +269,19 @@ async def test_wrong_methods_and_paths(http_fleet: "Fleet") -> None:
     assert (await send(http_fleet, get.replace(b"GET", b"POST") % b"/v2"))[0] == 405
 
 
+async def test_an_offer_of_another_protocol_is_not_taken(http_fleet: "Fleet") -> None:
+    """As Java's client makes it: with the body of a request behind it, on a connection it keeps."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", http_fleet.gateway.http_port)
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
+    for _ in range(3):
+        writer.write(post(document(), *offer))
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        assert head.startswith("HTTP/1.1 200")
+        length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
+        assert json.loads(await reader.readexactly(length))["outputs"]
+    writer.close()
+
+
 async def test_pipelined_requests_are_answered_in_order(http_fleet: "Fleet") -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", http_fleet.gateway.http_port)
     writer.write(post(document()) * 3 + b"GET /v2/none HTTP/1.1\r\nHost: a\r\n\r\n")
