@@ -64,7 +64,7 @@ class HttpApp:
         self._is_leaving = is_leaving
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """HttpAnswer one request."""
+        """Answer one request."""
         connection = scope["extensions"][CONNECTION]
         connection.answering = asyncio.current_task()
         answer = await self._answered(scope, receive)
