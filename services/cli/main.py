@@ -18,6 +18,7 @@ from services.cli.main_models import models_app
 from services.cli.main_options import (
     AsJson,
     GatewayWorkers,
+    HttpPort,
     Store,
     Wide,
     model_argument,
@@ -77,6 +78,7 @@ def up(
     grpc_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port for KServe v2 clients; 0: any.")
     ] = 8001,
+    http_port: HttpPort = None,
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of /metrics; 0: any.")
     ] = 8002,
@@ -105,6 +107,7 @@ def up(
 
     options = UpOptions(
         grpc_port=grpc_port,
+        http_port=http_port,
         metrics_port=metrics_port,
         generation=generation,
         ray_address=ray_address,

@@ -32,6 +32,15 @@ def model_argument(help_text: str) -> Any:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        show_default="SMELT_GATEWAY_HTTP_PORT, or none",
+        help="Port for clients that speak HTTP, 8000 with Triton; 0: any.",
+    ),
+]
 GatewayWorkers = Annotated[
     int | None,
     typer.Option(

@@ -81,6 +81,7 @@ async def _run_workers(settings: GatewaySettings) -> None:
     metrics = _serve_metrics(settings, registry)
     facts = {
         "grpc_port": workers.port,
+        **({} if settings.http_port is None else {"http_port": workers.http_port}),
         "metrics_port": metrics.port,
         "pid": os.getpid(),
         "num_workers": settings.workers,
@@ -110,6 +111,7 @@ async def _run(settings: GatewaySettings) -> None:
         await server.start()
         facts = {
             "grpc_port": server.port,
+            **({} if settings.http_port is None else {"http_port": server.http_port}),
             "metrics_port": metrics.port,
             "pid": os.getpid(),
             "num_workers": 1,

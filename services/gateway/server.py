@@ -1,9 +1,10 @@
 """The gateway's parts, put together, started and stopped in order."""
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from grpc_health.v1 import health_pb2_grpc
 
@@ -11,7 +12,7 @@ from services.contracts.errors import InvalidRequestError, OverloadedError
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
-from services.gateway.access.tls import RotatingTls, server_credentials
+from services.gateway.access.tls import HTTP1, RotatingTls, server_credentials
 from services.gateway.api.handlers import offered_handlers, refuse, service_handler
 from services.gateway.api.health import HealthServicer
 from services.gateway.api.metadata import MetadataServicer
@@ -52,6 +53,9 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.recorder import Recorder
 from services.telemetry.tracing import Tracing
 
+if TYPE_CHECKING:
+    from services.gateway.http.http_server import HttpServer
+
 # How long one of several gateways on a port waits for the controller before it serves.
 SETTLE_TIMEOUT_S: Final = 5.0
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
@@ -62,6 +66,7 @@ class GatewayServer:
 
     Attributes:
         port: where clients connect, once started.
+        http_port: where those of HTTP connect; 0 without.
         arena: what large requests are read into; None where there is no memory for it.
         endpoints: the replicas that can be asked.
         triton_metrics: to be registered with whatever is scraped; None when switched off.
@@ -86,6 +91,7 @@ class GatewayServer:
             InvalidRequestError: the access file, a TLS file or the access log cannot be used.
         """
         self.port = 0
+        self.http_port = 0
         self._settings = settings
         dialer = FleetDialer.of(settings)
         self.arena = request_arena(settings.request_memory_bytes)
@@ -114,7 +120,7 @@ class GatewayServer:
         self._epochs = ControllerEpochs(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
-        self._tls = _tls_of(settings)
+        self._tls = {protocol: _tls_of(settings, protocol) for protocol in ("grpc", "http")}
         self._optional_rpcs = OptionalRpcs(settings, self.endpoints, dialer, tracing, keeper)
         self._keeper = keeper
         room_bytes = settings.response_cache_bytes
@@ -124,12 +130,11 @@ class GatewayServer:
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
         self._server = self._new_server(statuses, gate)
-        self._add_services(statuses, gate)
+        handlers = self._add_services(statuses, gate)
+        self._http = self._new_http(handlers, statuses)
 
     def _new_server(self, statuses: StatusTable, gate: Gate | None) -> GrpcServer | AioServer:
-        if self._settings.server == "grpc":
-            return AioServer(_limits_of(self._settings))
-        return GrpcServer(
+        server = GrpcServer(
             _limits_of(self._settings),
             take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
@@ -137,6 +142,17 @@ class GatewayServer:
             on_connections=self._observer.note_connections,
             overload=_overload_of(statuses),
         )
+        self._options = server.options
+        return AioServer(server.options.limits) if self._settings.server == "grpc" else server
+
+    def _new_http(self, handlers: Mapping[str, Any], statuses: StatusTable) -> "HttpServer | None":
+        if self._settings.http_port is None:
+            return None
+        from services.gateway.http.app import HttpApp
+        from services.gateway.http.http_server import HttpServer
+
+        app = HttpApp(handlers, statuses, self._options, lambda: self._health.is_leaving)
+        return HttpServer(app, self._options.limits)
 
     def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
         # What waits must leave room for the models that serve.
@@ -148,7 +164,7 @@ class GatewayServer:
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
 
-    def _add_services(self, statuses: StatusTable, gate: Gate | None) -> None:
+    def _add_services(self, statuses: StatusTable, gate: Gate | None) -> Mapping[str, Any]:
         # The chain of interceptors, innermost first. Refusals are observed, so observers are
         # outside admission; admission is outside forwarding, so that a flood
         # is refused before its bytes are read. Errors become statuses in the handler, last.
@@ -194,6 +210,7 @@ class GatewayServer:
             services,
             lambda context, error: refuse(context, statuses, error),
         )
+        return handlers
 
     async def start(self) -> None:
         """Listen, and begin to follow the controller.
@@ -210,7 +227,9 @@ class GatewayServer:
             self._begin()
             await self.endpoints.settle(SETTLE_TIMEOUT_S)
         try:
-            self.port = await self._listen()
+            self.port = await self._listen(self._server, self._settings.grpc_port, "grpc")
+            if self._http:
+                self.http_port = await self._listen(self._http, self._settings.http_port, "http")
         except InvalidRequestError:
             self._end()
             raise
@@ -232,17 +251,20 @@ class GatewayServer:
         for task in self._tasks:
             task.cancel()
 
-    async def _listen(self) -> int:
+    async def _listen(
+        self, server: "GrpcServer | AioServer | HttpServer", port: int | None, protocol: str
+    ) -> int:
         host = self._settings.grpc_host
-        port = self._settings.grpc_port
         is_shared = self._settings.is_port_shared
+        tls = self._tls[protocol]
         try:
             # Shared only when asked for: two gateways on one port by mistake would share clients.
-            return await self._server.start(host, port, tls=self._tls, is_shared=is_shared)
+            return await server.start(host, port or 0, tls=tls, is_shared=is_shared)
         except OSError as error:
             raise InvalidRequestError(
                 f"gateway cannot listen on {host}:{port}: {error}; choose another port with "
-                "`smelt up --grpc-port` or SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
+                f"`smelt up --{protocol}-port` or SMELT_GATEWAY_{protocol.upper()}_PORT, 0 takes a "
+                "free one"
             ) from error
 
     async def serve_until(self, stop: asyncio.Event) -> None:
@@ -257,7 +279,8 @@ class GatewayServer:
         """Answer NOT_SERVING, take no more requests, wait for those in flight, and close."""
         self._health.leave()
         await asyncio.sleep(self._settings.drain_notice_s)
-        await self._server.stop(self._settings.drain_grace_s)
+        servers = [self._server, *([self._http] if self._http else [])]
+        await asyncio.gather(*(each.stop(self._settings.drain_grace_s) for each in servers))
         self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._grace:
@@ -285,10 +308,12 @@ class GatewayServer:
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
 
 
-def _tls_of(settings: GatewaySettings) -> Any:
-    """Of the port, as its server takes it; None without."""
+def _tls_of(settings: GatewaySettings, protocol: str) -> Any:
+    """Of a port, as its server takes it; None without."""
     if settings.tls is None:
         return None
+    if protocol == "http":
+        return RotatingTls(settings.tls, protocol=HTTP1).context
     context = RotatingTls(settings.tls).context
     return server_credentials(settings.tls) if settings.server == "grpc" else context
 

@@ -27,6 +27,9 @@ class GatewaySettings(FleetSecuritySettings):
 
     Attributes:
         grpc_host, grpc_port: where clients connect; port 0 takes a free one.
+        http_port: where clients of HTTP connect on the same host, with the same TLS and tokens:
+            KServe v2 and OpenAI paths (`http/README.md`). Triton has 8000 there; 0 takes a free
+            one, and None is no HTTP.
         server: "smelt" is the HTTP/2 server of `services/grpc_server`; "grpc" is grpc.aio, for
             incidents: see README.md for what it lacks.
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
@@ -102,6 +105,7 @@ class GatewaySettings(FleetSecuritySettings):
 
     grpc_host: str = "127.0.0.1"
     grpc_port: int = Field(default=8001, ge=0, le=65535)
+    http_port: int | None = Field(default=None, ge=0, le=65535)
     server: Literal["smelt", "grpc"] = "smelt"
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(default=8002, ge=0, le=65535)

@@ -36,6 +36,7 @@ class RunningFleet(Document):
         supervisor_pid: process that owns controller and gateway.
         controller: `host:port` of FleetControl.
         grpc_address: `host:port` for KServe v2 clients.
+        http_address: the same for clients of HTTP; "" without that port.
         metrics_address: `host:port` of the gateway's /metrics.
         controller_metrics_address: `host:port` of the controller's /metrics.
         prometheus_url, grafana_url: where to look, "" without `--observe`.
@@ -50,6 +51,7 @@ class RunningFleet(Document):
     grpc_address: str
     metrics_address: str
     store_url: str
+    http_address: str = ""
     controller_metrics_address: str = ""
     num_gateway_workers: int = 1
     prometheus_url: str = ""

@@ -124,10 +124,12 @@ class LocalFleet:
         signal.signal(signal.SIGTERM, _stop)
         self._on_part = on_part
         controller, gateway = self._start_processes()
+        http_port = gateway.get("http_port")
         self._running = RunningFleet(
             supervisor_pid=os.getpid(),
             controller=controller["address"],
             grpc_address=f"{self._options.host}:{gateway['grpc_port']}",
+            http_address=f"{self._options.host}:{http_port}" if http_port else "",
             metrics_address=f"{self._options.host}:{gateway['metrics_port']}",
             controller_metrics_address=f"{self._options.host}:{controller['metrics_port']}",
             store_url=self._settings.store_url,
@@ -201,6 +203,8 @@ class LocalFleet:
 
     def _require_free_ports(self) -> None:
         require_free(self._options.grpc_port, "--grpc-port", self._options.host)
+        if self._options.http_port is not None:
+            require_free(self._options.http_port, "--http-port", self._options.host)
         require_free(self._options.metrics_port, "--metrics-port", self._options.host)
         if self._options.is_observed:
             require_free(self._options.observe_port, "--observe-port")
@@ -228,7 +232,8 @@ class LocalFleet:
         gateway = self._add("gateway", gateway_spec(settings, options, bound["address"]))
         ports = gateway.start()
         # A gateway that is started again must listen where its clients connect, too.
-        gateway.update_settings(grpc_port=ports["grpc_port"], metrics_port=ports["metrics_port"])
+        kept = {key: value for key, value in ports.items() if key.endswith("_port")}
+        gateway.update_settings(**kept)
         return bound, ports
 
     def _withdraw(self) -> None:

@@ -64,6 +64,7 @@ def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> 
         controller: `host:port` that the gateway watches.
     """
     workers = options.num_gateway_workers
+    http_port = options.http_port
     return ProcessSpec(
         module="services.gateway",
         env_prefix="SMELT_GATEWAY_",
@@ -74,6 +75,7 @@ def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> 
             "metrics_host": options.host,
             "metrics_port": options.metrics_port,
             **({} if workers is None else {"workers": workers}),
+            **({} if http_port is None else {"http_port": http_port}),
             **settings.fleet_security,
         },
         defaults={"SMELT_GATEWAY_WORKERS": str(default_workers())},

@@ -160,7 +160,8 @@ def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) ->
     """Where the fleet listens, and where it can be looked at; `workers` as `gateway_workers`."""
     words = workers_words(running, workers)
     grpc = f"gRPC {running.grpc_address}" + (f" ({words})" if words else "")
-    addresses = f"{grpc}   metrics {running.metrics_address}"
+    http = f"   HTTP {running.http_address}" if running.http_address else ""
+    addresses = f"{grpc}{http}   metrics {running.metrics_address}"
     lines = [f"{addresses}   store {running.store_url}"]
     if running.prometheus_url:
         boards = f"   Grafana {running.grafana_url}" if running.grafana_url else ""

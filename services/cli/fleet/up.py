@@ -99,7 +99,8 @@ def _print_next_steps() -> None:
 
 def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:
     metrics = f"http://{running.metrics_address}/metrics"
-    where = f"Serving KServe v2 on {running.grpc_address}, metrics on {metrics}."
+    http = f", over HTTP on {running.http_address}" if running.http_address else ""
+    where = f"Serving KServe v2 on {running.grpc_address}{http}, metrics on {metrics}."
     text = [f"{where} {how_to_stop} stops."]
     if running.prometheus_url:
         text.append(f"Prometheus on {running.prometheus_url}, with rules and alerts.")

@@ -13,6 +13,8 @@ class UpOptions(Document):
 
     Attributes:
         grpc_port, metrics_port: 0 takes free ones.
+        http_port: of clients that speak HTTP; None leaves it to the gateway's own settings, which
+            have none by default.
         generation: serve as this generation (a simulation); "" detects the device.
         ray_address: a Ray cluster to serve on; "" starts one on this host.
         host: where controller and gateway listen; other than loopback, for replicas and clients
@@ -24,6 +26,7 @@ class UpOptions(Document):
     """
 
     grpc_port: int = 8001
+    http_port: int | None = None
     metrics_port: int = 8002
     generation: str = ""
     ray_address: str = ""

@@ -26,7 +26,8 @@ from services.contracts.security.watched_file import WatchedFile, WatchedFiles
 logger = logging.getLogger(__name__)
 
 _SPKI = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-_HTTP2 = "h2"
+HTTP2 = "h2"
+HTTP1 = "http/1.1"
 # What HTTP/2 allows of TLS 1.2 (RFC 9113, appendix A); TLS 1.3 has no others.
 _TLS12_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
@@ -54,13 +55,19 @@ class RotatingTls:
         context: for an event loop's `create_server`.
     """
 
-    def __init__(self, files: TlsFiles, period_s: float = 1.0) -> None:
-        """Read the files, and again at most once in `period_s`.
+    def __init__(self, files: TlsFiles, period_s: float = 1.0, *, protocol: str = HTTP2) -> None:
+        """Read the files.
+
+        Args:
+            files: of the certificate.
+            period_s: they are read again at most once in so many seconds.
+            protocol: what is agreed on by ALPN; clients have to offer HTTP2, but not HTTP1.
 
         Raises:
             InvalidRequestError: one cannot be read, is no PEM, or the key is another
                 certificate's.
         """
+        self._protocol = protocol
         paths = [path for path in (files.cert, files.key, files.client_ca) if path]
         self._files = WatchedFiles(paths, period_s, "the TLS certificate", logger)
         self._take()
@@ -82,7 +89,7 @@ class RotatingTls:
             for authority in _certificates(pem, file.path)
         ]
         try:
-            self._served = _context_of(chain, private, authorities)
+            self._served = _context_of(chain, private, authorities, self._protocol)
         except OSError as error:
             raise InvalidRequestError(
                 f"TLS certificate {files[0].path} cannot be used: {error}"
@@ -129,19 +136,23 @@ class _Http2Object(ssl.SSLObject):
     def do_handshake(self) -> None:
         """As any, and then look at what was agreed on: OpenSSL goes on without."""
         super().do_handshake()
-        if self.selected_alpn_protocol() != _HTTP2:
-            raise ssl.SSLError(f"the client does not offer HTTP/2 (ALPN {_HTTP2})")
+        if self.selected_alpn_protocol() != HTTP2:
+            raise ssl.SSLError(f"the client does not offer HTTP/2 (ALPN {HTTP2})")
 
 
 def _context_of(
-    chain: list[x509.Certificate], key: PrivateKeyTypes, authorities: list[x509.Certificate]
+    chain: list[x509.Certificate],
+    key: PrivateKeyTypes,
+    authorities: list[x509.Certificate],
+    protocol: str,
 ) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_TLS12_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols([_HTTP2])
-    context.sslobject_class = _Http2Object
+    context.set_alpn_protocols([protocol])
+    if protocol == HTTP2:
+        context.sslobject_class = _Http2Object
     # Once more as PEM: what was looked at is what is used, whatever the files are by now.
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with _private_file(pem + b"".join(c.public_bytes(Encoding.PEM) for c in chain)) as path:

@@ -27,6 +27,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         self._is_leaving = False
         self._changed = asyncio.Event()
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether `leave` was called."""
+        return self._is_leaving
+
     def show(self, table: RoutingTable) -> None:
         """Answer from this table now."""
         self._table = table

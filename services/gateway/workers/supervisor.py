@@ -156,6 +156,7 @@ class Workers:
 
     Attributes:
         port: where clients connect.
+        http_port: where those of HTTP connect; 0 without.
         each: the workers.
     """
 
@@ -170,6 +171,11 @@ class Workers:
         # Held, without listening, so that it stays ours while workers come and go.
         self._held = reserved_port(settings.grpc_host, settings.grpc_port)
         self.port = int(self._held.getsockname()[1])
+        self.http_port = 0
+        self._held_http: socket.socket | None = None
+        if settings.http_port is not None:
+            self._held_http = reserved_port(settings.grpc_host, settings.http_port, "http")
+            self.http_port = int(self._held_http.getsockname()[1])
         self._keeper = StateKeeper(CommonState(trace_share))
         stop_timeout_s = settings.drain_notice_s + settings.drain_grace_s + _STOP_MARGIN_S
         self.each = tuple(
@@ -182,6 +188,7 @@ class Workers:
             "workers": 1,
             "is_port_shared": True,
             "grpc_port": self.port,
+            **({} if self._held_http is None else {"http_port": self.http_port}),
             # The process above them shows what they count, on one port.
             "metrics_host": "127.0.0.1",
             "metrics_port": 0,
@@ -204,6 +211,8 @@ class Workers:
             await asyncio.gather(*(worker.stop() for worker in self.each))
             self._keeper.close()
             self._held.close()
+            if self._held_http is not None:
+                self._held_http.close()
 
     async def _all_start_before(self, stop: asyncio.Event) -> bool:
         starting = asyncio.gather(*(worker.start() for worker in self.each))
@@ -239,8 +248,13 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-def reserved_port(host: str, port: int) -> socket.socket:
-    """A socket bound to an address where gateways may listen; port 0 takes a free one.
+def reserved_port(host: str, port: int, protocol: str = "grpc") -> socket.socket:
+    """A socket bound to an address where gateways may listen.
+
+    Args:
+        host: an address or a name.
+        port: 0 takes a free one.
+        protocol: that is served there, which the port's option is called by.
 
     Raises:
         InvalidRequestError: another process listens there, or it is no address of this host.
@@ -260,6 +274,7 @@ def reserved_port(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InvalidRequestError(
             f"gateway workers cannot share {host}:{port}: {error}; choose another port with "
-            "`smelt up --grpc-port` or SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
+            f"`smelt up --{protocol}-port` or SMELT_GATEWAY_{protocol.upper()}_PORT, 0 takes a "
+            "free one"
         ) from error
     return held

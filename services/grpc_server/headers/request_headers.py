@@ -139,7 +139,8 @@ def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> Req
         accepted = (("grpc-accept-encoding", known),)
         return _refused(grpc.StatusCode.UNIMPLEMENTED, why, accepted)
     try:
-        timeout_s = _timeout_s(of_transport.get(b"grpc-timeout"))
+        given = of_transport.get(b"grpc-timeout")
+        timeout_s = None if given is None else timeout_from_header(given)
         metadata = tuple(_metadata(each for each in others if each[0] not in _OF_TRANSPORT))
     except ValueError as error:
         return _refused(grpc.StatusCode.INTERNAL, str(error))
@@ -157,9 +158,8 @@ def _is_grpc(content_type: bytes) -> bool:
     return content_type.startswith(b"application/grpc") and content_type[16:17] in b"+;"
 
 
-def _timeout_s(value: bytes | None) -> float | None:
-    if value is None:
-        return None
+def timeout_from_header(value: bytes) -> float:
+    """Seconds of a `grpc-timeout`; raises ValueError for another form."""
     match = _TIMEOUT.fullmatch(value)
     if not match:
         raise ValueError(f"grpc-timeout '{value[:32].decode('latin-1')}': expected as in '100m'")

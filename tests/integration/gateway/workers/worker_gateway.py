@@ -26,7 +26,7 @@ class RunningGateway:
 
     def __init__(self, process: asyncio.subprocess.Process, facts: dict[str, int]) -> None:
         self.process, self.url = process, f"127.0.0.1:{facts['grpc_port']}"
-        self._metrics_port = facts["metrics_port"]
+        self.facts = facts
 
     def workers(self) -> list[psutil.Process]:
         """Its workers that live."""
@@ -37,7 +37,7 @@ class RunningGateway:
         return await asyncio.to_thread(self._scrape)
 
     def _scrape(self) -> str:
-        url = f"http://127.0.0.1:{self._metrics_port}/metrics"
+        url = f"http://127.0.0.1:{self.facts['metrics_port']}/metrics"
         with urllib.request.urlopen(url, timeout=30) as answer:
             return str(answer.read().decode())
 

@@ -40,8 +40,8 @@ EXPECTED = {
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
         "--demo", "--detach", "--exit-after-demo", "--gateway-workers", "--generation",
-        "--grpc-port", "--host", "--json", "--metrics-port", "--observe", "--observe-port",
-        "--ray-address", "--store",
+        "--grpc-port", "--host", "--http-port", "--json", "--metrics-port", "--observe",
+        "--observe-port", "--ray-address", "--store",
     ],
     "why": ["--generation", "--json", "--keys", "--store", "--version", "--wide", "NAME"],
 }  # fmt: skip

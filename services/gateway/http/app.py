@@ -1,0 +1,199 @@
+"""The application that the HTTP port serves: each request goes to the handlers of gRPC's port."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import grpc
+
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.gateway.api.service import SERVICE
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.http.answers import (
+    TOO_LARGE,
+    HttpAnswer,
+    compressed,
+    error_body,
+    openai_error,
+    refused_answer,
+)
+from services.gateway.http.bodies import Bodies, BodyTooLargeError
+from services.gateway.http.call import HttpCall
+from services.gateway.http.embeddings import embed
+from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json
+from services.gateway.http.http_connection import CONNECTION
+from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
+from services.gateway.http.requests import JSON_LENGTH, request_from_body
+from services.gateway.http.responses import answer_from_response
+from services.grpc_server.calls.context import AbortError
+from services.grpc_server.request.messages import StatusError
+from services.grpc_server.server_options import ServerOptions, UnhandledCall
+
+_INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
+_LONGEST_NUMBER: Final = 18
+# OpenAI's paths that are inference: from a document, through `ask`, to an answer.
+Ask = Callable[[str, Any], Awaitable[Any]]
+_OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[HttpAnswer]]]] = {
+    "/v1/embeddings": embed,
+}
+
+
+class HttpApp:
+    """An ASGI application over handlers of RPCs."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Any],
+        statuses: StatusTable,
+        options: ServerOptions,
+        is_leaving: Callable[[], bool],
+    ) -> None:
+        """Serve what the handlers do.
+
+        Args:
+            handlers: of RPCs by their names, behind the check of access.
+            statuses: of errors.
+            options: of gRPC's port; both are in one account of memory.
+            is_leaving: whether the gateway drains.
+        """
+        self._handlers = handlers
+        self._statuses = statuses
+        self._options = options
+        self._bodies = Bodies(options)
+        self._is_leaving = is_leaving
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        connection = scope["extensions"][CONNECTION]
+        connection.answering = asyncio.current_task()
+        answer = await self._answered(scope, receive)
+        connection.answering = None
+        length = (b"content-length", b"%d" % len(answer.body))
+        headers = [(b"content-type", answer.content_type), length, *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _answered(self, scope: Any, receive: Any) -> HttpAnswer:
+        call: HttpCall | None = None
+        try:
+            call = HttpCall(scope, receive)
+            remaining_s = call.time_remaining()
+            if remaining_s is None:
+                answer = await self._routed(call)
+            else:
+                async with asyncio.timeout(remaining_s):
+                    answer = await self._routed(call)
+            accepted = call.headers.get("accept-encoding")
+            return await compressed(answer, accepted) if accepted else answer
+        except (Exception, asyncio.CancelledError) as error:
+            refused = self._refused(error)
+            return openai_error(refused) if scope["path"].startswith("/v1/") else refused
+        finally:
+            if call is not None:
+                call.end()
+
+    async def _routed(self, call: HttpCall) -> HttpAnswer:
+        path = call.path
+        question = QUESTIONS.get(path)
+        if question is not None:
+            return await self._answer(call, question, "", "")
+        if path in _OPENAI:
+            return _wrong_method("POST") if call.method != "POST" else await self._openai(call)
+        match = MODEL.fullmatch(path)
+        if match is None:
+            raise NotFoundError(f"no such path: '{path[:256]}'")
+        name, version, asked = match.groups()
+        if asked == "infer":
+            if call.method != "POST":
+                return _wrong_method("POST")
+            return await self._infer(call, (name, version or ""))
+        if asked not in OF_MODELS:
+            raise NotFoundError(f"no such path: '{path[:256]}'")
+        return await self._answer(call, OF_MODELS[asked], name, version or "")
+
+    async def _answer(
+        self, call: HttpCall, question: Question, name: str, version: str
+    ) -> HttpAnswer:
+        if call.method != question.method:
+            return _wrong_method(question.method)
+        if question.rpc == "ServerReady" and self._is_leaving():
+            return HttpAnswer(error_body("the server stops"), status=503)
+        document: Document = {}
+        if question.method == "POST":
+            document = document_from_json(
+                b"".join(await self._bodies.read(call, MAX_JSON_BYTES)) or b"{}"
+            )
+        request = question.request(name, version, document)
+        return question.answer(await self._ask(call, question.rpc, request))
+
+    async def _infer(self, call: HttpCall, model: tuple[str, str]) -> HttpAnswer:
+        try:
+            length = _json_length(call)
+            body = await self._body(call, self._options.limits.max_message_bytes)
+            message, wanted = request_from_body(body, length, model, self._options.take)
+            del body
+        except BaseException as error:
+            self._note(call, error)
+            raise
+        return answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
+
+    async def _openai(self, call: HttpCall) -> HttpAnswer:
+        try:
+            document = document_from_json(b"".join(await self._body(call, MAX_JSON_BYTES)))
+        except BaseException as error:
+            self._note(call, error)
+            raise
+        return await _OPENAI[call.path](document, lambda *asked: self._ask(call, *asked))
+
+    async def _body(self, call: HttpCall, max_bytes: int) -> Any:
+        if self._options.check is not None:
+            await self._options.check(_INFER_PATH, call.context)
+        return await self._bodies.read(call, max_bytes)
+
+    async def _ask(self, call: HttpCall, rpc: str, request: Any) -> Any:
+        """The answer of an RPC's handler."""
+        return await self._handlers[rpc].unary_unary(request, call.context)
+
+    def _refused(self, error: BaseException) -> HttpAnswer:
+        if isinstance(error, BodyTooLargeError):
+            return refused_answer(error.code, str(error), status=TOO_LARGE)
+        if isinstance(error, AbortError):
+            return refused_answer(error.code, error.details, error.trailing)
+        if isinstance(error, StatusError):
+            return refused_answer(error.code, str(error), error.trailing)
+        if isinstance(error, TimeoutError):
+            return refused_answer(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed")
+        if isinstance(error, Exception):
+            refused = self._statuses.refusal_of(error)
+            return refused_answer(refused.code, refused.details, refused.trailing)
+        # Of a client that left, who does not see it, or of a server that stops.
+        why = "the server stopped before this request was answered"
+        return refused_answer(grpc.StatusCode.UNAVAILABLE, why)
+
+    def _note(self, call: HttpCall, error: BaseException) -> None:
+        """Count an inference request that did not come to its handler."""
+        if isinstance(error, AbortError | StatusError):
+            code = error.code
+        else:
+            code = self._statuses.code_of(error)
+        took_s = time.monotonic() - call.began_s
+        is_overload = getattr(error, "is_overload", False)
+        metadata = call.invocation_metadata()
+        self._options.on_unhandled(
+            UnhandledCall(_INFER_PATH, call.peer(), metadata, code, took_s, is_overload)
+        )
+
+
+def _json_length(call: HttpCall) -> int | None:
+    value = call.headers.get(JSON_LENGTH)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) <= _LONGEST_NUMBER):
+        raise InvalidRequestError(f"{JSON_LENGTH}: expected a number, got '{value[:64]}'")
+    return int(value)
+
+
+def _wrong_method(method: str) -> HttpAnswer:
+    body = error_body(f"this path takes {method} alone")
+    return HttpAnswer(body, status=405, headers=((b"allow", method.encode()),))

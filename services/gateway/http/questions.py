@@ -1,0 +1,91 @@
+"""Paths that ask about server and models: each is one RPC."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from services.gateway.http.answers import HttpAnswer, error_body, json_bytes
+from services.gateway.http.fields import Document, optional
+from services.gateway.http.responses import plain
+from services.pb import open_inference_v2_pb2 as pb
+
+# Of a model: name, version, and what is asked.
+MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(\w+))?")
+
+
+class Question(NamedTuple):
+    """A path.
+
+    Attributes:
+        rpc: that answers it.
+        request: from the model's name and version, and the body's document.
+        answer: from the message.
+        method: of HTTP.
+    """
+
+    rpc: str
+    request: Callable[[str, str, Document], Message]
+    answer: Callable[[Any], HttpAnswer]
+    method: str = "GET"
+
+
+def _json(message: Message) -> HttpAnswer:
+    return HttpAnswer(json_bytes(plain(message)))
+
+
+def _whether(what: str) -> Callable[[Any], HttpAnswer]:
+    def answer(message: Any) -> HttpAnswer:
+        is_so = message.live if isinstance(message, pb.ServerLiveResponse) else message.ready
+        return HttpAnswer() if is_so else HttpAnswer(error_body(f"{what} is not ready"), status=503)
+
+    return answer
+
+
+def _models(message: Any) -> HttpAnswer:
+    """As OpenAI lists models: those of which a version is ready."""
+    names = sorted({each.name for each in message.models})
+    data = [{"id": name, "object": "model", "created": 0, "owned_by": "smelt"} for name in names]
+    return HttpAnswer(json_bytes({"object": "list", "data": data}))
+
+
+def _index(message: Any) -> HttpAnswer:
+    return HttpAnswer(json_bytes(plain(message)["models"]))
+
+
+def _index_request(_: str, __: str, document: Document) -> Message:
+    return pb.RepositoryIndexRequest(ready=optional(document, "ready", False))
+
+
+QUESTIONS: Final = {
+    "/v2": Question("ServerMetadata", lambda *_: pb.ServerMetadataRequest(), _json),
+    "/v2/health/live": Question(
+        "ServerLive", lambda *_: pb.ServerLiveRequest(), _whether("the server")
+    ),
+    "/v2/health/ready": Question(
+        "ServerReady", lambda *_: pb.ServerReadyRequest(), _whether("the server")
+    ),
+    "/v2/models/stats": Question("ModelStatistics", lambda *_: pb.ModelStatisticsRequest(), _json),
+    "/v2/repository/index": Question("RepositoryIndex", _index_request, _index, "POST"),
+    "/v1/models": Question(
+        "RepositoryIndex", lambda *_: pb.RepositoryIndexRequest(ready=True), _models
+    ),
+}
+# By what is asked of a model.
+OF_MODELS: Final = {
+    None: Question(
+        "ModelMetadata", lambda n, v, _: pb.ModelMetadataRequest(name=n, version=v), _json
+    ),
+    "ready": Question(
+        "ModelReady", lambda n, v, _: pb.ModelReadyRequest(name=n, version=v), _whether("the model")
+    ),
+    "config": Question(
+        "ModelConfig",
+        lambda n, v, _: pb.ModelConfigRequest(name=n, version=v),
+        lambda message: _json(message.config),
+    ),
+    "stats": Question(
+        "ModelStatistics", lambda n, v, _: pb.ModelStatisticsRequest(name=n, version=v), _json
+    ),
+}

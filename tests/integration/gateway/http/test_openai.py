@@ -1,0 +1,94 @@
+"""OpenAI's own client at the gateway's HTTP port."""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import openai
+import pytest
+
+from services.contracts.kserve.tensor_spec import TensorSpec
+from tests.integration.gateway.http.conftest import run_curl, with_http
+from tests.integration.gateway.http.embedder import add_embedder
+
+if TYPE_CHECKING:
+    from tests.integration.gateway.conftest import Fleet
+
+TEXT = TensorSpec(name="text", datatype="BYTES", shape=("batch", 1))
+IDS = TensorSpec(name="input_ids", datatype="INT64", shape=("batch", "length"))
+MASK = TensorSpec(name="attention_mask", datatype="INT64", shape=("batch", "length"))
+
+
+@pytest.fixture
+async def embedders(fleet_of: "Fleet") -> "Fleet":
+    """A model that takes texts, one that takes ids, and one that takes neither."""
+    await add_embedder(fleet_of, "texts", TEXT)
+    await add_embedder(fleet_of, "ids", IDS, MASK)
+    await add_embedder(fleet_of, "images", IDS.model_copy(update={"name": "pixels"}))
+    return await with_http(fleet_of, "texts", "ids", "images")
+
+
+@pytest.fixture
+async def client(embedders: "Fleet") -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"http://127.0.0.1:{embedders.gateway.http_port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", None])
+async def test_texts_become_vectors_in_their_order(
+    client: openai.AsyncOpenAI, encoding: str | None
+) -> None:
+    texts = ["x" * n for n in range(1, 20)]
+    more = {} if encoding is None else {"encoding_format": encoding}
+    answer = await client.embeddings.create(model="texts", input=texts, **more)
+    assert answer.model == "texts"
+    assert [each.index for each in answer.data] == list(range(19))
+    if encoding != "base64":
+        # Nineteen texts in batches of eight.
+        batches = [8.0] * 16 + [3.0] * 3
+        expected = [[len(text), rows, 0.5] for text, rows in zip(texts, batches, strict=True)]
+        assert [each.embedding for each in answer.data] == expected
+
+
+async def test_one_text_and_lists_of_ids(client: openai.AsyncOpenAI) -> None:
+    answer = await client.embeddings.create(model="texts", input="four")
+    assert answer.data[0].embedding == [4.0, 1.0, 0.5]
+    answer = await client.embeddings.create(model="ids", input=[[1, 2, 3], [10]])
+    assert [each.embedding[0] for each in answer.data] == [6.0, 10.0]
+    assert answer.usage.prompt_tokens == 4
+
+
+async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
+    assert {model.id async for model in client.models.list()} == {"texts", "ids", "images"}
+
+
+async def test_what_a_model_cannot_embed_is_refused(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="takes no text"):
+        await client.embeddings.create(model="ids", input="text")
+    with pytest.raises(openai.BadRequestError, match="takes no token ids"):
+        await client.embeddings.create(model="images", input=[[1]])
+    with pytest.raises(openai.BadRequestError, match="this model has 3, got 4"):
+        await client.embeddings.create(model="texts", input="a", dimensions=4)
+    with pytest.raises(openai.NotFoundError, match="unknown model: 'none'"):
+        await client.embeddings.create(model="none", input="a")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"model":"texts","input":[]}', b"expected a text"),
+        (b'{"model":"texts","input":["a",1]}', b"expected a text"),
+        (b'{"model":"texts","input":[[]]}', b"expected a text"),
+        (b'{"model":"texts"}', b"expected a text"),
+        (b'{"model":1,"input":"a"}', b"model: expected a string"),
+        (b'{"model":"texts","input":"a","encoding_format":"x"}', b"expected float or base64"),
+        (b'{"model":"texts","input":"\\ud800"}', b"UTF-8"),
+        (b'{"model":"ids","input":[99999999999999999999]}', b"too large"),
+        (b'{"model":"texts","input":[' + b'"a",' * 2048 + b'"a"]}', b"at most 2048"),
+        (b'{"model":"ids","input":[[1],[' + b"1," * 600_000 + b"1]]}", b"ids at most"),
+    ],
+)
+async def test_malformed_requests_are_refused(embedders: "Fleet", body: bytes, why: bytes) -> None:
+    got = await run_curl(embedders, "--data-binary", "@-", "/v1/embeddings", given=body)
+    assert got.status == 400
+    assert why in got.body

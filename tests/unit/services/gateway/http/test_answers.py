@@ -1,0 +1,45 @@
+"""HTTP's statuses, and encodings that clients accept."""
+
+import gzip
+import zlib
+
+import grpc
+import pytest
+
+from services.gateway.api.status_codes import STATUS_BY_ERROR
+from services.gateway.http.answers import HTTP_STATUS, HttpAnswer, compressed, refused_answer
+
+BODY = b"0123456789" * 500
+
+
+def test_every_status_of_an_error_has_its_own_of_http() -> None:
+    assert set(STATUS_BY_ERROR.values()) - HTTP_STATUS.keys() == {grpc.StatusCode.INTERNAL}
+    assert refused_answer(grpc.StatusCode.INTERNAL, "why").status == 500
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip, deflate", "gzip"),
+        ("deflate", "deflate"),
+        ("gzip;q=0.5", "gzip"),
+        ("gzip;q=0, deflate", "deflate"),
+        ("gzip;q=0", None),
+        ("gzip;q=0.0", None),
+        ("br, zstd", None),
+        ("identity", None),
+        ("x-gzip-not", None),
+    ],
+)
+async def test_encodings_that_are_accepted(accepted: str, encoding: str | None) -> None:
+    answer = await compressed(HttpAnswer(BODY), accepted)
+    assert dict(answer.headers).get(b"content-encoding") == (encoding and encoding.encode())
+    unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress, None: bytes}[encoding]
+    assert unpack(answer.body) == BODY
+
+
+async def test_small_answers_are_sent_as_they_are_and_large_ones_compressed_elsewhere() -> None:
+    small = HttpAnswer(b"small")
+    assert await compressed(small, "gzip") == small
+    large = await compressed(HttpAnswer(BODY * 20), "gzip")
+    assert gzip.decompress(large.body) == BODY * 20
