@@ -1,9 +1,10 @@
 """How fast a fleet on one GPU serves a model, beside the engine alone.
 
-    python -m tests.benchmarks.gpu.served_speed [--gateway-workers 4] [--num-replicas 1 4 auto]
+    python -m tests.benchmarks.gpu.served_speed [--num-replicas 1 4 8 auto]
 
 MiniLM's architecture at 128 tokens in fp16, one model for each number of replicas, all with the
 same engine. `h2load` (Debian's nghttp2-client) has to be on PATH: it asks over the served port.
+Where the number is `auto` it asks until there are no more of them, before anything is measured.
 Requests that were answered are those that the gateway counted as OK, not what `h2load` calls so.
 """
 
@@ -24,6 +25,7 @@ import numpy as np
 import psutil
 from tritonclient.grpc import InferenceServerClient
 
+from services.contracts.model.precision_choice import AUTO
 from services.pb.open_inference_v2_pb2 import ModelInferRequest
 from services.replica.engine.loaded_engine import FALLBACK_KIND
 from tests.benchmarks.gpu.engine_build import export
@@ -36,9 +38,11 @@ _PATH = f"http://127.0.0.1:{PORT}/inference.GRPCInferenceService/ModelInfer"
 _SECONDS = 4
 _BATCHES = (1, 8, 32)
 # Requests under way: enough that every replica has a batch in its engine and one that waits.
-_IN_FLIGHT = {1: 1024, 8: 256, 32: 128}
+_IN_FLIGHT = {1: 2048, 8: 256, 32: 128}
 _CLIENTS = 32
 _PROVEN_WITHIN_S = 260.0
+# Replicas that are as many for so many loads in a row are what such a load has.
+_SETTLED_LOADS = 5
 _INPUTS = ("input_ids", "attention_mask")
 _RECIPE = """\
 kinds: [{kind}]
@@ -214,6 +218,17 @@ def add(name: str, path: Path, recipe: str, folder: Path) -> None:
     print(f"{name}: served by {kinds} after {time.monotonic() - began_s:.1f} s", flush=True)
 
 
+def settle(name: str, folder: Path) -> None:
+    """Ask until the number of replicas stays, and print when it changed."""
+    began_s = time.monotonic()
+    numbers = [0]
+    while numbers[-_SETTLED_LOADS:].count(numbers[-1]) < _SETTLED_LOADS:
+        found = measure(name, 1, _IN_FLIGHT[1], folder)
+        numbers.append(len(serving(name).split()))
+        took_s = time.monotonic() - began_s
+        print(f"{name}: {numbers[-1]} replicas, {found.requests:.0f}/s after {took_s:.0f} s")
+
+
 def engine_alone() -> str:
     """What the engine's proof measured: the time of one call at each shape."""
     masters = json.loads(smelt("engines", "r1", "--json"))["masters"]
@@ -224,7 +239,6 @@ def engine_alone() -> str:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--gateway-workers", default="4")
     parser.add_argument("--num-replicas", nargs="+", default=["1", "4", "8"])
     parser.add_argument("--share", type=float, default=0.03)
     parser.add_argument("--kind", default="inductor")
@@ -237,16 +251,8 @@ def main() -> None:
         os.environ["SMELT_HOME"] = home
         folder = Path(home)
         export(SOURCES["minilm"], folder / "minilm.onnx")
-        smelt(
-            "up",
-            "--detach",
-            "--grpc-port",
-            str(PORT),
-            "--metrics-port",
-            str(_METRICS_PORT),
-            "--gateway-workers",
-            options.gateway_workers,
-        )
+        ports = ("--grpc-port", str(PORT), "--metrics-port", str(_METRICS_PORT))
+        smelt("up", "--detach", *ports)
         try:
             for num in options.num_replicas:
                 name = f"r{num}"
@@ -254,6 +260,8 @@ def main() -> None:
                 add(name, folder / "minilm.onnx", recipe, folder)
                 if name == "r1":
                     print(engine_alone(), flush=True)
+                if num == AUTO:
+                    settle(name, folder)
                 print(f"| {' | '.join(Row._fields)} |\n|{'---|' * len(Row._fields)}", flush=True)
                 for batch in _BATCHES:
                     print(measure(name, batch, 1, folder).words(), flush=True)
