@@ -20,6 +20,8 @@ def _case(kind: EngineKind, precision: Precision, form: str, *, is_bounded: bool
         max_abs=MAX_ABS[precision],
         is_bounded=is_bounded,
         form=form,
+        has_files=form != "published",
+        reads_master=form != "typed",
     )
 
 

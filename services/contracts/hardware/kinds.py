@@ -11,6 +11,20 @@ class EngineKind(StrEnum):
     ONNXRUNTIME = "onnxruntime"
     OPENVINO = "openvino"
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether its engines are made of the importer's graph, which references come from too."""
+        return self is EngineKind.INDUCTOR
+
+    def pads_to_largest(self, *, is_cpu: bool) -> bool:
+        """Whether an engine computes the largest sizes of a bucket, whatever it is given.
+
+        Args:
+            is_cpu: it runs on a CPU.
+        """
+        # A CUDA graph of one shape for each bucket; on a CPU its kernels take any.
+        return self is EngineKind.INDUCTOR and not is_cpu
+
 
 class Precision(StrEnum):
     """What an engine's products are computed in; inputs and outputs keep the master's types.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts, Platform
-from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.model.recipe import Bucket
@@ -116,8 +116,7 @@ class EngineLoader:
             generation=key.generation,
             digest=chosen.digest,
             load_duration_s=fetched.duration_s + self._clock() - start_s,
-            # A CUDA graph of one shape for each bucket; on the CPU its kernels take any.
-            pads_to_largest=key.kind is EngineKind.INDUCTOR and not self._is_cpu,
+            pads_to_largest=key.kind.pads_to_largest(is_cpu=self._is_cpu),
             is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
             stall_s=self._stall_limit_s(longest_run_s, key.buckets),
             speeds={timing.shape: timing.throughput for timing in chosen.proof.timings},

@@ -79,7 +79,7 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
         ("services/engines/onnxruntime_engine.py", {"onnxruntime", "proof"}),
         ("services/engines/openvino_engine.py", {"openvino", "proof"}),
         # Writes and reads the weights that an engine shares with its master.
-        ("services/engines/inductor/artifact_weights.py", {"inductor", "proof"}),
+        ("services/engines/artifacts/artifact_weights.py", {"inductor", "proof"}),
         ("services/engines/inductor/cuda_graph.py", {"proof"}),
         ("services/engines/torch_runtime/waiting_threads.py", set()),
     ],
