@@ -108,6 +108,17 @@ ENGINE_CASES = (
         max_abs=_FP32,
         is_bounded=True,
     ),
+    EngineCase(name="xla", kind=EngineKind.XLA, max_abs=_FP32, is_bounded=True, reads_master=True),
+    EngineCase(
+        name="xla-bf16",
+        kind=EngineKind.XLA,
+        is_variant=True,
+        precision=Precision.BF16,
+        generation=BF16_CPU,
+        max_abs=_BF16,
+        is_bounded=True,
+        reads_master=True,
+    ),
     EngineCase(
         name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=True, form="compiled"
     ),

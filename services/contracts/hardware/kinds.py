@@ -10,11 +10,12 @@ class EngineKind(StrEnum):
     INDUCTOR = "inductor"
     ONNXRUNTIME = "onnxruntime"
     OPENVINO = "openvino"
+    XLA = "xla"
 
     @property
     def is_imported(self) -> bool:
         """Whether its engines are made of the importer's graph, which references come from too."""
-        return self is EngineKind.INDUCTOR
+        return self in (EngineKind.INDUCTOR, EngineKind.XLA)
 
     def pads_to_largest(self, *, is_cpu: bool) -> bool:
         """Whether an engine computes the largest sizes of a bucket, whatever it is given.
@@ -22,8 +23,8 @@ class EngineKind(StrEnum):
         Args:
             is_cpu: it runs on a CPU.
         """
-        # A CUDA graph of one shape for each bucket; on a CPU its kernels take any.
-        return self is EngineKind.INDUCTOR and not is_cpu
+        # Inductor: a CUDA graph of one shape for each bucket; on a CPU its kernels take any.
+        return self is EngineKind.XLA or (self is EngineKind.INDUCTOR and not is_cpu)
 
 
 class Precision(StrEnum):
