@@ -132,7 +132,7 @@ def check_ranges(inputs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -
 
 
 def check_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Refuse outputs with a dynamic dimension that no input has: they could not be unpadded."""
+    """Raise BuildError for an output with a dimension that no input has: it is not unpadded."""
     known = {dim for spec in inputs for dim in spec.shape}
     for spec in outputs:
         for dim in spec.shape:
