@@ -29,7 +29,7 @@ from services.engines.artifacts.artifact_index import (
 from services.engines.device.toolchain import installed_toolchain, installed_version, missing_reason
 from services.engines.request_check import Sizes
 from services.engines.shapes import union_of
-from services.engines.xla_engine import STABLEHLO, compiled, start_jax
+from services.engines.xla_engine import STABLEHLO, compile_stablehlo, start_jax
 
 if TYPE_CHECKING:
     import torch
@@ -161,7 +161,7 @@ def _lowered(
     import jax
     import jax.export
 
-    with _removed_overloads():
+    with removed_overloads():
         import torchax.ops.jaten  # noqa: F401 - knows the operations
         from torchax.export import exported_program_to_jax
         from torchax.ops.mappings import t2j_dtype
@@ -184,13 +184,13 @@ def _lowered(
 def _serialised(stablehlo: bytes, generation: Generation) -> bytes:
     from jax.experimental.serialize_executable import serialize
 
-    executable = compiled(stablehlo, generation, start_jax(generation.platform))
+    executable = compile_stablehlo(stablehlo, generation, start_jax(generation.platform))
     content: bytes = serialize(executable)[0]
     return content
 
 
 @contextmanager
-def _removed_overloads() -> Iterator[None]:
+def removed_overloads() -> Iterator[None]:
     """Within it torchax 0.0.13 can be imported beside torch 2.13.
 
     It lists overloads with named dimensions, which torch has no more (google/torchax#101); none of

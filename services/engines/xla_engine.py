@@ -121,7 +121,7 @@ def start_jax(platform: Platform, num_threads: int = 0) -> "jax.Device":
         return device
 
 
-def compiled(
+def compile_stablehlo(
     stablehlo: bytes, generation: Generation, device: "jax.Device"
 ) -> "jax.stages.Compiled":
     """Compile what `jax.export` wrote, for a generation, on this machine.
@@ -178,7 +178,7 @@ def _executable(
         # Each version and device has errors of its own, and what they mean is known: compile.
         logger.warning("XLA does not load %s: compiling it", path.name, exc_info=True)
     generation = Generation.parse(spec.manifest.key.generation)
-    return compiled(path.with_suffix(STABLEHLO).read_bytes(), generation, device)
+    return compile_stablehlo(path.with_suffix(STABLEHLO).read_bytes(), generation, device)
 
 
 def _deserialised(

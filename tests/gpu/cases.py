@@ -34,6 +34,10 @@ def _onnxruntime(precision: Precision) -> EngineCase:
     return _case(EngineKind.ONNXRUNTIME, precision, form, is_bounded=False)
 
 
+def _xla(precision: Precision) -> EngineCase:
+    return _case(EngineKind.XLA, precision, "executable", is_bounded=True)
+
+
 def _has_cuda_provider() -> bool:
     """Whether the ONNX Runtime that is installed is the one for CUDA."""
     generation = Generation.parse(LOCAL)
@@ -59,4 +63,12 @@ PUBLISHED_CASES = (_inductor(Precision.FP32), GRAPHED, _inductor(Precision.BF16)
 ONNXRUNTIME_CASES = (
     (_onnxruntime(Precision.FP32), _onnxruntime(Precision.FP16)) if _has_cuda_provider() else ()
 )
-CUDA_CASES = (*PUBLISHED_CASES, *ONNXRUNTIME_CASES, COMPILED_FALLBACK, _fallback("eager"))
+# Skipped where the host has no JAX for CUDA.
+XLA_CASES = (_xla(Precision.FP32), _xla(Precision.FP16), _xla(Precision.BF16))
+CUDA_CASES = (
+    *PUBLISHED_CASES,
+    *ONNXRUNTIME_CASES,
+    *XLA_CASES,
+    COMPILED_FALLBACK,
+    _fallback("eager"),
+)

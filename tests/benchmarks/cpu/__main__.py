@@ -1,6 +1,6 @@
-"""Builds and proves every candidate for a CPU, then times those that are proven beside eager.
+"""Builds and proves every candidate for this device, then times those that are proven beside eager.
 
-    python -m tests.benchmarks.cpu minilm|resnet50 FOLDER [--kind K] [--precision P] [--seconds S]
+    python -m tests.benchmarks.cpu MODEL FOLDER [--kind K] [--precision P] [--seconds S]
 
 The real pipeline builds and proves into a store below FOLDER; a second run finds what is there.
 What is to be built may be narrowed. Then all proven engines and the source's own eager fp32 run
@@ -142,11 +142,14 @@ def _loaded(engine: PublishedEngine, version: ModelVersion, worker: WorkerContex
 
 
 def _eager(subject: Subject) -> Call:
-    module = subject.model().module
+    # Where the engines run; arrays of the host go in and come out, as for engines.
+    device = probe_device().parsed_generation.platform.value
+    module = subject.model().module.to(device)
 
     def run(inputs: dict[str, Array]) -> object:
         with torch.inference_mode():
-            return module(*(torch.from_numpy(array) for array in inputs.values())).numpy()
+            tensors = (torch.from_numpy(array).to(device) for array in inputs.values())
+            return module(*tensors).cpu().numpy()
 
     return run
 
@@ -190,9 +193,10 @@ def _print_machine() -> None:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
          if line.startswith("model name")), platform.processor()
     )  # fmt: skip
-    libraries = ("torch", "onnx", "onnxruntime", "openvino", "nncf", "transformers")
-    versions = ", ".join(f"{name} {installed(name)}" for name in libraries)
-    print(f"\n{cpu}, {probe_device().generation}, {NUM_THREADS} threads; {versions}")
+    device = probe_device()
+    libraries = device.toolchain | {name: installed(name) for name in ("onnx", "transformers")}
+    versions = ", ".join(f"{name} {version}" for name, version in libraries.items())
+    print(f"\n{cpu}, {device.name}, {device.generation}, {NUM_THREADS} threads; {versions}")
 
 
 if __name__ == "__main__":
