@@ -15,7 +15,6 @@ eager's.
 """
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -216,14 +215,10 @@ def _table(sizes: tuple[int, ...], times: dict[str, list[float]], wanted: float)
 
 
 def _print_machine() -> None:
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-         if line.startswith("model name")), platform.processor()
-    )  # fmt: skip
     device = probe_device()
     libraries = device.toolchain | {name: installed(name) for name in ("onnx", "transformers")}
     versions = ", ".join(f"{name} {version}" for name, version in libraries.items())
-    print(f"\n{cpu}, {device.name}, {device.generation}, {NUM_THREADS} threads; {versions}")
+    print(f"\n{device.name}, {device.generation}, {NUM_THREADS} threads; {versions}")
 
 
 if __name__ == "__main__":
