@@ -6,7 +6,7 @@ from typing import Any
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
-from compiler_worker.builders.hosts import foreign_cuda_reason, local_generation
+from compiler_worker.builders.hosts import PORTABLE_CPU, foreign_cpu_reason, foreign_cuda_reason
 from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import check_ranges
@@ -21,7 +21,6 @@ from services.engines.shapes import union_of
 
 # torch's name of the setting, and the build key's.
 _MAX_AUTOTUNE = "max_autotune"
-_PORTABLE = Generation.parse("cpu-x86_64-v3")
 _CUDA_REASON = (
     "on a GPU Inductor computes a quantised graph in floats, with rounding on top: use kind "
     "tensorrt"
@@ -110,7 +109,7 @@ def inductor_config(generation: Generation, *, is_tuned: bool = False) -> dict[s
     if generation.platform is Platform.CUDA:
         # The runner captures the whole engine itself, once per bucket.
         return {"triton.cudagraphs": False, _MAX_AUTOTUNE: is_tuned}
-    is_avx2 = generation.isa == _PORTABLE.isa
+    is_avx2 = generation == PORTABLE_CPU
     return {
         "cpp.simdlen": 256 if is_avx2 else 512,
         "cpp.march": "x86-64-v3" if is_avx2 else "x86-64-v4",
@@ -145,14 +144,8 @@ def _cpu_precision_reason(generation: Generation, precision: Precision) -> str:
 
 
 def _cpu_host_reason(generation: Generation) -> str:
-    if not _PORTABLE.runs_on(generation):
-        return f"Inductor's vector code needs x86-64 with AVX2; {generation} has none"
-    local = local_generation(Platform.CPU)
-    if generation != _PORTABLE and generation != local:
-        # With AVX-512 Inductor uses every extension that it finds on the building machine.
-        return f"AVX-512 code must be built on {generation}; this machine is {local}"
-    if local is None or not generation.runs_on(local):
-        return f"this machine is {local} and cannot probe code for {generation}"
+    if reason := foreign_cpu_reason(generation):
+        return reason
     if shutil.which(CXX) is None:
         return f"no C++ compiler: {CXX} is not on PATH (Debian: apt install g++)"
     return ""

@@ -64,5 +64,9 @@ def builder_for(kind: EngineKind) -> Builder:
             from compiler_worker.builders.openvino_builder import OpenvinoBuilder
 
             return OpenvinoBuilder()
+        case EngineKind.XLA:
+            from compiler_worker.builders.xla_builder import XlaBuilder
+
+            return XlaBuilder()
         case _:
             assert_never(kind)

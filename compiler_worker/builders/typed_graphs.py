@@ -129,3 +129,15 @@ def check_ranges(inputs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -
             f"no bucket gives a range for dimension '{missing[0]}': expected ranges for "
             f"{', '.join(dynamic_names(inputs))}; add it to every bucket of the recipe"
         )
+
+
+def check_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Raise BuildError for an output with a dimension that no input has: it is not unpadded."""
+    known = {dim for spec in inputs for dim in spec.shape}
+    for spec in outputs:
+        for dim in spec.shape:
+            if isinstance(dim, str) and dim not in known:
+                raise BuildError(
+                    f"output '{spec.name}' has dimension '{dim}', which no input has: its padded "
+                    "part cannot be cut off; name it after an input's dimension in the master"
+                )

@@ -1,7 +1,7 @@
 """Which kinds of engines cannot take a master, found before anything is built.
 
 Strings are for ONNX Runtime alone, which has no opset above 26, and TensorRT and OpenVINO have
-the ops of ai.onnx alone. For Inductor the importer itself runs, once per master, in a child
+the ops of ai.onnx alone. For the others the importer itself runs, once per master, in a child
 process: an untrusted graph that crashes it ends that process alone.
 """
 

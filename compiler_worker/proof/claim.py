@@ -99,7 +99,7 @@ def padding_hint(checks: Sequence[OutputCheck], buckets: Sequence[Bucket]) -> st
     if not any(faults[False]) or any(faults[True]) or not faults[True]:
         return ""
     return (
-        "; at its buckets' largest sizes it is right: on a GPU smaller inputs are padded to those; "
+        "; at its buckets' largest sizes it is right: smaller inputs are padded to those; "
         "name the mask in the recipe (inputs: NAME: {role: mask}), or give each size that is asked "
         "for a bucket of its own (min = max)"
     )

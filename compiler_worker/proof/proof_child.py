@@ -31,7 +31,6 @@ from compiler_worker.timing.together import time_together
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware.facts import Platform
-from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, Proof, ProofOutcome
@@ -180,8 +179,7 @@ class _Proving:
     def _proof(self, verdict: ProofVerdict) -> Proof:
         key = self._request.manifest.key
         hint = ""
-        # Only these are padded to the bucket's largest sizes.
-        if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
+        if key.kind.pads_to_largest(is_cpu=self._platform is Platform.CPU):
             hint = padding_hint(verdict.checks, key.buckets)
         judged = ProofOutcome.PASSED if self._request.is_judged else ProofOutcome.NOT_RUN
         return Proof(

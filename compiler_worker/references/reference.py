@@ -154,7 +154,7 @@ def _recourse(
 ) -> Recourse:
     return Recourse(
         master_path=master_path,
-        is_imported=kind is EngineKind.INDUCTOR,
+        is_imported=kind is not None and kind.is_imported,
         open_third=partial(EvaluatorModel.open, master_path, master),
         open_values=partial(FxModel.of_values, master_path, master),
         without_import=without_import,

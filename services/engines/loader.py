@@ -26,6 +26,10 @@ def engine_class(kind: EngineKind) -> type[Engine]:
             from services.engines.openvino_engine import OpenvinoEngine
 
             return OpenvinoEngine
+        case EngineKind.XLA:
+            from services.engines.xla_engine import XlaEngine
+
+            return XlaEngine
         case _:
             # A new kind is an error of types until it has a branch.
             assert_never(kind)

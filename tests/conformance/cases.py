@@ -24,6 +24,8 @@ class EngineCase:
         max_abs: largest distance to the reference; outputs of the tiny model are about 1.
         form: how it is built, where a kind has several forms (see `workshop.py`).
         has_buckets: whether its recipe names any; those by default begin nowhere at 0.
+        has_files: whether it has files of its own.
+        reads_master: whether its loader reads the master.
         is_variant: another form of a kind that compiles for long; `make test` has the first.
     """
 
@@ -35,6 +37,8 @@ class EngineCase:
     generation: str = PORTABLE_CPU
     form: str = "published"
     has_buckets: bool = True
+    has_files: bool = True
+    reads_master: bool = False
     is_variant: bool = False
 
 
@@ -59,6 +63,7 @@ ENGINE_CASES = (
         max_abs=_FP32,
         is_bounded=True,
         form="artifact",
+        reads_master=True,
     ),
     EngineCase(
         name="inductor-artifact-bf16",
@@ -68,9 +73,24 @@ ENGINE_CASES = (
         max_abs=_BF16,
         is_bounded=True,
         form="artifact",
+        reads_master=True,
     ),
-    EngineCase(name="onnxruntime", kind=EngineKind.ONNXRUNTIME, max_abs=_FP32, is_bounded=False),
-    EngineCase(name="openvino", kind=EngineKind.OPENVINO, max_abs=_FP32, is_bounded=False),
+    EngineCase(
+        name="onnxruntime",
+        kind=EngineKind.ONNXRUNTIME,
+        max_abs=_FP32,
+        is_bounded=False,
+        has_files=False,
+        reads_master=True,
+    ),
+    EngineCase(
+        name="openvino",
+        kind=EngineKind.OPENVINO,
+        max_abs=_FP32,
+        is_bounded=False,
+        has_files=False,
+        reads_master=True,
+    ),
     EngineCase(
         name="openvino-bf16",
         kind=EngineKind.OPENVINO,
@@ -78,6 +98,8 @@ ENGINE_CASES = (
         generation=BF16_CPU,
         max_abs=_BF16,
         is_bounded=False,
+        has_files=False,
+        reads_master=True,
     ),
     EngineCase(
         name="tensorrt",
@@ -85,6 +107,17 @@ ENGINE_CASES = (
         generation="cuda-sm89",
         max_abs=_FP32,
         is_bounded=True,
+    ),
+    EngineCase(name="xla", kind=EngineKind.XLA, max_abs=_FP32, is_bounded=True, reads_master=True),
+    EngineCase(
+        name="xla-bf16",
+        kind=EngineKind.XLA,
+        is_variant=True,
+        precision=Precision.BF16,
+        generation=BF16_CPU,
+        max_abs=_BF16,
+        is_bounded=True,
+        reads_master=True,
     ),
     EngineCase(
         name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=True, form="compiled"

@@ -20,6 +20,8 @@ def _case(kind: EngineKind, precision: Precision, form: str, *, is_bounded: bool
         max_abs=MAX_ABS[precision],
         is_bounded=is_bounded,
         form=form,
+        has_files=form != "published",
+        reads_master=form != "typed",
     )
 
 
@@ -30,6 +32,10 @@ def _inductor(precision: Precision) -> EngineCase:
 def _onnxruntime(precision: Precision) -> EngineCase:
     form = "published" if precision is Precision.FP32 else "typed"
     return _case(EngineKind.ONNXRUNTIME, precision, form, is_bounded=False)
+
+
+def _xla(precision: Precision) -> EngineCase:
+    return _case(EngineKind.XLA, precision, "executable", is_bounded=True)
 
 
 def _has_cuda_provider() -> bool:
@@ -57,4 +63,12 @@ PUBLISHED_CASES = (_inductor(Precision.FP32), GRAPHED, _inductor(Precision.BF16)
 ONNXRUNTIME_CASES = (
     (_onnxruntime(Precision.FP32), _onnxruntime(Precision.FP16)) if _has_cuda_provider() else ()
 )
-CUDA_CASES = (*PUBLISHED_CASES, *ONNXRUNTIME_CASES, COMPILED_FALLBACK, _fallback("eager"))
+# Skipped where the host has no JAX for CUDA.
+XLA_CASES = (_xla(Precision.FP32), _xla(Precision.FP16), _xla(Precision.BF16))
+CUDA_CASES = (
+    *PUBLISHED_CASES,
+    *ONNXRUNTIME_CASES,
+    *XLA_CASES,
+    COMPILED_FALLBACK,
+    _fallback("eager"),
+)

@@ -10,6 +10,21 @@ class EngineKind(StrEnum):
     INDUCTOR = "inductor"
     ONNXRUNTIME = "onnxruntime"
     OPENVINO = "openvino"
+    XLA = "xla"
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether its engines are made of the importer's graph, which references come from too."""
+        return self in (EngineKind.INDUCTOR, EngineKind.XLA)
+
+    def pads_to_largest(self, *, is_cpu: bool) -> bool:
+        """Whether an engine computes the largest sizes of a bucket, whatever it is given.
+
+        Args:
+            is_cpu: it runs on a CPU.
+        """
+        # Inductor: a CUDA graph of one shape for each bucket; on a CPU its kernels take any.
+        return self is EngineKind.XLA or (self is EngineKind.INDUCTOR and not is_cpu)
 
 
 class Precision(StrEnum):

@@ -14,6 +14,9 @@ _DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx"),
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
     "triton": ("triton",),
+    "jax": ("jax",),
+    "jaxlib": ("jaxlib",),
+    "jax_cuda": ("jax-cuda13-plugin", "jax-cuda12-plugin"),
 }
 _CUDA_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 

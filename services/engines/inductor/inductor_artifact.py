@@ -15,9 +15,9 @@ import torch
 
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
+from services.engines.artifacts.artifact_index import INDEX, ArtifactIndex, BucketArtifact
+from services.engines.artifacts.artifact_weights import WeightTable
 from services.engines.base import LoadSpec
-from services.engines.inductor.artifact_index import INDEX, ArtifactIndex, BucketArtifact
-from services.engines.inductor.artifact_weights import WeightTable
 from services.engines.inductor.cuda_graph import Call, Capture
 from services.engines.request_check import Sizes
 from services.engines.shapes import corner, shape_at, smallest_holding, write_padded

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts, Platform
-from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.model.recipe import Bucket
@@ -109,7 +109,7 @@ class EngineLoader:
         self._checker.check(fetched.spec, self._model.recipe.inputs)
         engine = engine_class(key.kind).load(fetched.spec)
         longest_run_s = self._warm(engine, key.buckets)
-        # One of each bucket, whose shape it has; on the CPU its kernels take any.
+        # A CUDA graph for each bucket, which runs on whatever thread.
         has_graphs = key.kind is EngineKind.INDUCTOR and not self._is_cpu
         loaded = LoadedEngine(
             engine=engine,
@@ -119,7 +119,7 @@ class EngineLoader:
             generation=key.generation,
             digest=chosen.digest,
             load_duration_s=fetched.duration_s + self._clock() - start_s,
-            pads_to_largest=has_graphs,
+            pads_to_largest=key.kind.pads_to_largest(is_cpu=self._is_cpu),
             is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
             is_brief_alone=has_graphs and longest_run_s <= BRIEF_ALONE_S,
             stall_s=self._stall_limit_s(longest_run_s, key.buckets),

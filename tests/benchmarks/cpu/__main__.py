@@ -1,6 +1,7 @@
-"""Builds and proves every candidate for a CPU, then times those that are proven beside eager.
+"""Builds and proves every candidate for this device, then times what is proven beside eager.
 
-    python -m tests.benchmarks.cpu minilm|resnet50 FOLDER [--kind K] [--precision P] [--seconds S]
+    python -m tests.benchmarks.cpu MODEL FOLDER [--kind K] [--precision P] [--seconds S]
+        [--cpu-time] [--unproven]
 
 The real pipeline builds and proves into a store below FOLDER; a second run finds what is there.
 What is to be built may be narrowed. Then all proven engines and the source's own eager fp32 run
@@ -8,10 +9,12 @@ in turn in this process: in each round each side is called once to warm up and t
 of which the median counts. Other work on the machine slows eager's many small kernels far more
 than an engine's few: rounds in which eager took a quarter more than in its best one are left
 out. A speed-up is the median over the others of eager's time by the engine's in the same round.
+Where other work takes most of the machine, `--cpu-time` counts what all threads of this process
+compute; `--unproven` builds in this process, proves nothing, and says how far answers are from
+eager's.
 """
 
 import argparse
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -38,12 +41,13 @@ from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
 from services.engines.loader import engine_class
 from tests.benchmarks.cpu.subjects import CALIBRATION_FILE, SUBJECTS, Subject
+from tests.benchmarks.cpu.unproven import Call, unproven
 
 NUM_THREADS = 2
 EAGER = "eager"
 _MIN_ROUNDS = 5
 _QUIET = 1.25
-Call = Callable[[dict[str, Array]], object]
+Clock = Callable[[], float]
 
 
 def main(arguments: list[str]) -> int:
@@ -53,13 +57,19 @@ def main(arguments: list[str]) -> int:
     subject, folder = SUBJECTS[given.model], given.folder / given.model
     worker = _worker(folder)
     version = _version(worker, subject, given.model, folder)
-    _build(worker, version, given)
-    engines = _proven(worker, version)
     sides: dict[str, Call] = {EAGER: _eager(subject)}
-    sides |= {_name(engine): _loaded(engine, version, worker) for engine in engines}
+    if given.unproven:
+        sides |= unproven(worker, version, _wanted(given), NUM_THREADS)
+        for sizes in subject.wanted:
+            _print_distances(sizes, sides, subject.inputs(sizes))
+    else:
+        _build(worker, version, given)
+        engines = _proven(worker, version)
+        sides |= {_name(engine): _loaded(engine, version, worker) for engine in engines}
     _print_machine()
+    clock = time.process_time if given.cpu_time else time.perf_counter
     is_reached = [
-        _table(sizes, _times(sides, subject.inputs(sizes), given.seconds), wanted)
+        _table(sizes, _times(sides, subject.inputs(sizes), given.seconds, clock), wanted)
         for sizes, wanted in subject.wanted.items()
     ]
     return 0 if all(is_reached) else 1
@@ -72,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", action="append", type=EngineKind, choices=list(EngineKind))
     parser.add_argument("--precision", action="append", type=Precision, choices=list(Precision))
     parser.add_argument("--seconds", type=float, default=60.0, help="for each shape")
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--unproven", action="store_true")
     return parser
 
 
@@ -97,8 +109,7 @@ def _version(worker: WorkerContext, subject: Subject, name: str, folder: Path) -
 
 def _build(worker: WorkerContext, version: ModelVersion, given: argparse.Namespace) -> None:
     started = time.monotonic()
-    wanted = Wanted(kinds=tuple(given.kind or ()), precisions=tuple(given.precision or ()))
-    report = build_model(version, wanted, worker)
+    report = build_model(version, _wanted(given), worker)
     print(f"built and proven in {time.monotonic() - started:.0f} s")
     for skipped in report.table.skipped:
         print(f"  {skipped.kind} {skipped.precision} skipped: {skipped.reason}")
@@ -106,6 +117,21 @@ def _build(worker: WorkerContext, version: ModelVersion, given: argparse.Namespa
         seconds = {str(stage): round(s, 1) for stage, s in record.stage_durations_s.items()}
         what = f"{record.key.kind} {record.key.precision}"
         print(f"  {what} {record.outcome} {seconds} {record.reason[:300]}")
+
+
+def _wanted(given: argparse.Namespace) -> Wanted:
+    return Wanted(kinds=tuple(given.kind or ()), precisions=tuple(given.precision or ()))
+
+
+def _print_distances(
+    sizes: tuple[int, ...], sides: dict[str, Call], inputs: dict[str, Array]
+) -> None:
+    wanted = np.asarray(sides[EAGER](inputs))
+    for name, call in sides.items():
+        found = call(inputs)
+        (array,) = found.values() if isinstance(found, dict) else (found,)
+        distance = np.linalg.norm(array - wanted) / np.linalg.norm(wanted)
+        print(f"  {sizes} {name}: rel L2 to eager {distance:.1e}", flush=True)
 
 
 def _proven(worker: WorkerContext, version: ModelVersion) -> list[PublishedEngine]:
@@ -142,17 +168,20 @@ def _loaded(engine: PublishedEngine, version: ModelVersion, worker: WorkerContex
 
 
 def _eager(subject: Subject) -> Call:
-    module = subject.model().module
+    # Where the engines run; arrays of the host go in and come out, as for engines.
+    device = probe_device().parsed_generation.platform.value
+    module = subject.model().module.to(device)
 
     def run(inputs: dict[str, Array]) -> object:
         with torch.inference_mode():
-            return module(*(torch.from_numpy(array) for array in inputs.values())).numpy()
+            tensors = (torch.from_numpy(array).to(device) for array in inputs.values())
+            return module(*tensors).cpu().numpy()
 
     return run
 
 
 def _times(
-    sides: dict[str, Call], inputs: dict[str, Array], limit_s: float
+    sides: dict[str, Call], inputs: dict[str, Array], limit_s: float, clock: Clock
 ) -> dict[str, list[float]]:
     """Seconds per call by side, in each round in which the machine was quiet."""
     found: dict[str, list[float]] = {name: [] for name in sides}
@@ -160,17 +189,17 @@ def _times(
     while time.monotonic() < ends_at or len(found[EAGER]) < _MIN_ROUNDS:
         for name, call in sides.items():
             call(inputs)
-            found[name].append(median(_seconds(call, inputs) for _ in range(3)))
+            found[name].append(median(_seconds(call, inputs, clock) for _ in range(3)))
     least = min(found[EAGER])
     quiet = [i for i, seconds in enumerate(found[EAGER]) if seconds <= _QUIET * least]
     print(f"\n{len(quiet)} of {len(found[EAGER])} rounds were quiet", end="")
     return {name: [seconds[i] for i in quiet] for name, seconds in found.items()}
 
 
-def _seconds(call: Call, inputs: dict[str, Array]) -> float:
-    started = time.perf_counter()
+def _seconds(call: Call, inputs: dict[str, Array], clock: Clock) -> float:
+    started = clock()
     call(inputs)
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def _table(sizes: tuple[int, ...], times: dict[str, list[float]], wanted: float) -> bool:
@@ -186,13 +215,10 @@ def _table(sizes: tuple[int, ...], times: dict[str, list[float]], wanted: float)
 
 
 def _print_machine() -> None:
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-         if line.startswith("model name")), platform.processor()
-    )  # fmt: skip
-    libraries = ("torch", "onnx", "onnxruntime", "openvino", "nncf", "transformers")
-    versions = ", ".join(f"{name} {installed(name)}" for name in libraries)
-    print(f"\n{cpu}, {probe_device().generation}, {NUM_THREADS} threads; {versions}")
+    device = probe_device()
+    libraries = device.toolchain | {name: installed(name) for name in ("onnx", "transformers")}
+    versions = ", ".join(f"{name} {version}" for name, version in libraries.items())
+    print(f"\n{device.name}, {device.generation}, {NUM_THREADS} threads; {versions}")
 
 
 if __name__ == "__main__":

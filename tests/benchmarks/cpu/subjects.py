@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import torch
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-from services.cli.demo.minilm import FIRST_WORD_ID, VOCABULARY_SIZE, sentence_embedder, tokenise
+from services.cli.demo.minilm import FIRST_WORD_ID, VOCABULARY_SIZE, tokenise
 from services.cli.demo.minilm import recipe as demo_recipe
 from services.cli.demo.sentences import sample_sentences
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -34,16 +35,18 @@ class Subject:
 
     def model(self) -> PyTorchModel:
         """The source."""
-        return sentence_embedder() if "minilm" in self.factory else resnet50()
+        module, _, name = self.factory.partition(":")
+        made: PyTorchModel = getattr(import_module(module), name)()
+        return made
 
     def recipe(self) -> Recipe:
         """What is built for it."""
         changes = {
-            "kinds": (EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
+            "kinds": tuple(kind for kind in EngineKind if kind is not EngineKind.TENSORRT),
             "precisions": PRECISIONS,
             "calibration": Calibration(path=CALIBRATION_FILE),
         }
-        made = _minilm_recipe() if "minilm" in self.factory else _resnet_recipe()
+        made = _minilm_recipe() if "minilm" in self.factory else _image_recipe()
         return made.model_copy(update=changes)
 
     def calibration(self) -> dict[str, Array]:
@@ -63,6 +66,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "resnet50": Subject(
         factory="tests.benchmarks.cpu.subjects:resnet50", wanted={(1,): 12.0, (8,): 18.0}
     ),
+    "vit": Subject(factory="tests.benchmarks.cpu.subjects:vit", wanted={(1,): 1.0, (8,): 1.0}),
 }
 
 
@@ -70,21 +74,33 @@ def resnet50() -> PyTorchModel:
     """ResNet-50 as transformers has it, its weights from a seed; images in, logits out."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    class Classifier(torch.nn.Module):
-        """Only the logits."""
+    torch.manual_seed(0)
+    return _classifier(ResNetForImageClassification(ResNetConfig(num_labels=1000)))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = ResNetForImageClassification(ResNetConfig(num_labels=1000))
 
-        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-            """pixel_values: float32 [B, 3, 224, 224]; returns float32 [B, 1000]."""
-            logits: torch.Tensor = self.net(pixel_values).logits
-            return logits
+def vit() -> PyTorchModel:
+    """The small ViT of 16 x 16 patches as transformers has it, its weights from a seed."""
+    from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
+    sizes = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    return _classifier(ViTForImageClassification(ViTConfig(num_labels=1000, **sizes)))
+
+
+class _Logits(torch.nn.Module):
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """pixel_values: float32 [B, 3, 224, 224]; returns float32 [B, 1000]."""
+        logits: torch.Tensor = self.net(pixel_values).logits
+        return logits
+
+
+def _classifier(net: torch.nn.Module) -> PyTorchModel:
     return PyTorchModel(
-        module=Classifier().eval(),
+        module=_Logits(net).eval(),
         example_inputs={"pixel_values": torch.randn(3, 3, 224, 224)},
         dynamic_dims={"pixel_values": {0: "batch"}},
         dim_limits={"batch": DimLimits(min=1, max=64)},
@@ -104,7 +120,7 @@ def _minilm_recipe() -> Recipe:
     return demo_recipe().model_copy(update={"buckets": buckets, "ranking": loose})
 
 
-def _resnet_recipe() -> Recipe:
+def _image_recipe() -> Recipe:
     return Recipe(
         buckets=(Bucket(dims={"batch": DimRange(min=1, opt=1, max=8)}),),
         # Three standard deviations of an image that was normalised as usual.

@@ -8,12 +8,13 @@ import torch
 from onnx import numpy_helper
 
 from compiler_worker.builders.failures import recorded_warnings
-from compiler_worker.builders.inductor_artifacts import WeightSorter, build_artifacts
+from compiler_worker.builders.inductor_artifacts import build_artifacts
+from compiler_worker.builders.weight_sorter import WeightSorter
 from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import InputRecipe, Recipe
-from services.engines.inductor.artifact_index import CONSTANTS, INDEX, ArtifactIndex
-from services.engines.inductor.artifact_weights import WeightTable
+from services.engines.artifacts.artifact_index import CONSTANTS, INDEX, ArtifactIndex
+from services.engines.artifacts.artifact_weights import WeightTable
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.workshop import BUCKETS
 from tests.unit.compiler_worker.builders.conftest import PlanMaker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.builders import inductor_builder, inductor_packages
+from compiler_worker.builders import hosts, inductor_packages
 from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
 from compiler_worker.fx_rewrites.names import rewrites_for
@@ -88,7 +88,7 @@ def test_what_a_key_asks_for_reaches_the_compiler(
 
 def on_host(monkeypatch: pytest.MonkeyPatch, generation: str) -> None:
     local = Generation.parse(generation)
-    monkeypatch.setattr(inductor_builder, "local_generation", lambda platform: local)
+    monkeypatch.setattr(hosts, "local_generation", lambda platform: local)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch, generation: str) -> None:
         ("cpu-x86_64-avx512", "cpu-x86_64-avx512", ""),
         ("cpu-x86_64-amx", "cpu-x86_64-avx512", "must be built on cpu-x86_64-avx512"),
         ("cpu-x86_64-v3", "cpu-x86_64-avx512", "must be built on cpu-x86_64-avx512"),
-        ("cpu-x86_64-v2", "cpu-x86_64-v3", "cannot probe code for cpu-x86_64-v3"),
+        ("cpu-x86_64-v2", "cpu-x86_64-v3", "cannot try code for cpu-x86_64-v3"),
     ],
 )
 def test_avx512_is_built_on_its_own_class_and_avx2_anywhere(

@@ -18,6 +18,8 @@ from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
 
 ROOT = Path(compiler_worker.__file__).parents[1]
+KINDS = {kind.value for kind in EngineKind}
+IMPORTED = {kind.value for kind in EngineKind if kind.is_imported}
 BUILDERS = {kind: f"compiler_worker.builders.{kind.value}_builder" for kind in EngineKind}
 
 
@@ -50,7 +52,7 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
     for kind, module in BUILDERS.items():
         assert digest_of(copy, module) == build_code(kind)
     assert digest_of(copy, *PROOF_MODULES) == proof_code()
-    assert len({compiler_code(), proof_code(), *map(build_code, EngineKind)}) == 6
+    assert len({compiler_code(), proof_code(), *map(build_code, EngineKind)}) == len(EngineKind) + 2
 
 
 @pytest.mark.parametrize(
@@ -58,18 +60,12 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
     [
         ("compiler_worker/builders/openvino_builder.py", {"openvino"}),
         # Imported by name, with all other converters.
-        ("compiler_worker/onnx_to_fx/converters/tensors/indexing.py", {"inductor", "proof"}),
-        ("compiler_worker/fx_rewrites/attention_fusion.py", {"inductor"}),
+        ("compiler_worker/onnx_to_fx/converters/tensors/indexing.py", IMPORTED | {"proof"}),
+        ("compiler_worker/fx_rewrites/attention_fusion.py", IMPORTED),
         # What a package does before its modules is run.
-        (
-            "compiler_worker/builders/__init__.py",
-            {"inductor", "onnxruntime", "openvino", "tensorrt"},
-        ),
+        ("compiler_worker/builders/__init__.py", KINDS),
         ("compiler_worker/proof/__init__.py", {"proof"}),
-        (
-            "compiler_worker/precision/policy.py",
-            {"inductor", "onnxruntime", "openvino", "tensorrt", "proof"},
-        ),
+        ("compiler_worker/precision/policy.py", KINDS | {"proof"}),
         ("compiler_worker/inputs/calibrated_recipe.py", {"proof"}),
         ("compiler_worker/measures/columns.py", {"proof"}),
         ("compiler_worker/proof/sabotages.py", {"proof"}),
@@ -79,7 +75,7 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
         ("services/engines/onnxruntime_engine.py", {"onnxruntime", "proof"}),
         ("services/engines/openvino_engine.py", {"openvino", "proof"}),
         # Writes and reads the weights that an engine shares with its master.
-        ("services/engines/inductor/artifact_weights.py", {"inductor", "proof"}),
+        ("services/engines/artifacts/artifact_weights.py", IMPORTED | {"proof"}),
         ("services/engines/inductor/cuda_graph.py", {"proof"}),
         ("services/engines/torch_runtime/waiting_threads.py", set()),
     ],

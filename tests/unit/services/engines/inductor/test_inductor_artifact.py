@@ -14,10 +14,10 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange
+from services.engines.artifacts.artifact_index import ArtifactIndex, BucketArtifact, WeightRef
+from services.engines.artifacts.artifact_weights import MasterWeights, WeightTable
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
-from services.engines.inductor.artifact_index import ArtifactIndex, BucketArtifact, WeightRef
-from services.engines.inductor.artifact_weights import MasterWeights, WeightTable
 from services.engines.inductor.cuda_graph import Replay
 from services.engines.inductor.inductor_artifact import ArtifactProgram, BucketProgram, StaticInput
 from tests.conformance.tiny_model import master_record, save_master, tiny_model

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from services.contracts.kserve.tensors import Array
-from services.engines.inductor.artifact_index import CONSTANTS, WeightRef
+from services.engines.artifacts.artifact_index import CONSTANTS, WeightRef
 from services.engines.torch_runtime.torch_arrays import tensor_from_array, torch_dtype
 
 

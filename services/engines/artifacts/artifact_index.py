@@ -1,4 +1,4 @@
-"""The index of an Inductor engine for a GPU: its artifacts, their weights, the padding."""
+"""The index of an engine of static code: an artifact per bucket, their weights, the padding."""
 
 from pydantic import Field
 

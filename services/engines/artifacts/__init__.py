@@ -1,0 +1,1 @@
+"""Code for the largest sizes of each bucket, and weights that stay with the master."""
