@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts, Platform
-from services.contracts.hardware.kinds import EngineKind
-from services.contracts.hardware.kinds import Precision
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.model.recipe import Bucket
