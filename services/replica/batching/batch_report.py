@@ -27,12 +27,14 @@ class BatchReport(NamedTuple):
 
 
 class BatcherTimes(NamedTuple):
-    """Seconds since the batcher began.
+    """What a batcher did since it began.
 
     Attributes:
-        busy_s: in which batches ran.
+        busy_s: seconds in which batches ran.
         pressed_s: of these, of batches that had waited for the one before.
+        num_calls: calls in all of them.
     """
 
     busy_s: float = 0.0
     pressed_s: float = 0.0
+    num_calls: int = 0

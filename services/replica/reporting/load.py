@@ -12,7 +12,7 @@ _FULL = 100.0
 
 
 class ReplicaLoad:
-    """Shares of the time since the last look."""
+    """What was done since the last look."""
 
     def __init__(
         self, times: Callable[[], BatcherTimes], clock: Callable[[], float] = time.monotonic
@@ -30,17 +30,18 @@ class ReplicaLoad:
         psutil.cpu_percent(None)
 
     def sample(self) -> dict[str, float]:
-        """The shares since the last call, each from 0 to 1; blocks for some milliseconds.
+        """Means since the last call; blocks for some milliseconds.
 
-        busy: the batcher had requests. pressed: it ran a batch that had waited for the one
-        before. gpu: any process ran a kernel, 0 where that is unknown. processors: of the host,
-        all that anybody took.
+        Shares of the time, each from 0 to 1: busy: the batcher had requests. pressed: it ran a
+        batch that had waited for the one before. gpu: any process ran a kernel, 0 where that is
+        unknown. processors: of the host, all that anybody took. And calls: that ran, a second.
         """
         now = self._times()
         now_s = self._clock()
         passed_s = max(now_s - self._before_s, 1e-9)
         busy_s = now.busy_s - self._before.busy_s
         pressed_s = now.pressed_s - self._before.pressed_s
+        num_calls = now.num_calls - self._before.num_calls
         self._before = now
         self._before_s = now_s
         return {
@@ -48,4 +49,5 @@ class ReplicaLoad:
             "pressed": min(pressed_s / passed_s, 1.0),
             "gpu": gpu_busy_share() or 0.0,
             "processors": psutil.cpu_percent(None) / _FULL,
+            "calls": num_calls / passed_s,
         }

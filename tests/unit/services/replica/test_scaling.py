@@ -11,8 +11,8 @@ from services.replica.reporting import load
 from services.replica.reporting.load import ReplicaLoad
 from services.replica.scaling import Scaling, number_arguments, wanted
 
-CALM = {"busy": 0.2, "pressed": 0.0, "gpu": 0.1, "processors": 0.3}
-PRESSED = {"busy": 1.0, "pressed": 0.9, "gpu": 0.2, "processors": 0.3}
+CALM = {"busy": 0.2, "pressed": 0.0, "gpu": 0.1, "processors": 0.3, "calls": 10.0}
+PRESSED = {"busy": 1.0, "pressed": 0.9, "gpu": 0.2, "processors": 0.3, "calls": 1000.0}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ PRESSED = {"busy": 1.0, "pressed": 0.9, "gpu": 0.2, "processors": 0.3}
         (4, PRESSED | {"gpu": 0.85}, 5),
         (2, PRESSED | {"gpu": 0.5999999999999999}, 3),
         (4, PRESSED | {"gpu": 0.95}, 4),
+        # The load ended within the time that the means are of; it had filled the GPU.
+        (4, PRESSED | {"busy": 0.6, "pressed": 0.55, "gpu": 0.54}, 4),
         (4, PRESSED | {"gpu": 0.5, "processors": 0.97}, 4),
         (3, {}, 3),
         # One caller at a time keeps a replica busy, and has nothing of a second one.
@@ -44,17 +46,18 @@ def test_more_serve_until_something_else_is_the_bound(
 def test_a_replica_s_load_is_of_the_time_since_the_last_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    times = BatcherTimes(10.0, 4.0)
+    times = BatcherTimes(10.0, 4.0, 100)
     now_s = 100.0
     monkeypatch.setattr(load, "gpu_busy_share", lambda: 0.25)
     looked = ReplicaLoad(lambda: times, lambda: now_s)
-    times = BatcherTimes(13.0, 5.0)
+    times = BatcherTimes(13.0, 5.0, 300)
     now_s = 104.0
     found = looked.sample()
     assert (found["busy"], found["pressed"], found["gpu"]) == (0.75, 0.25, 0.25)
+    assert found["calls"] == 50.0
     assert 0 <= found["processors"] <= 1
     # A batch that began before the last look and has ended now.
-    times = BatcherTimes(18.0, 10.0)
+    times = BatcherTimes(18.0, 10.0, 300)
     now_s = 108.0
     assert looked.sample()["busy"] == 1.0
 
@@ -125,6 +128,25 @@ def test_what_finds_no_room_is_given_up_and_tried_again_much_later() -> None:
     assert serve.numbers(160) == [1, 2, 4, 3]
     assert serve.numbers(250) == [3]
     assert serve.numbers(60)[:2] == [3, 6]
+
+
+def test_what_adds_nothing_is_stopped_and_tried_again_much_later() -> None:
+    serve = Serve()
+    assert serve.numbers(15)[-1] == 4
+    # All together answer no more than half of them did.
+    serve.load = PRESSED | {"calls": PRESSED["calls"] / 2}
+    assert serve.numbers(7) == [4, 2]
+    assert serve.numbers(290) == [2]
+    assert serve.numbers(20)[:2] == [2, 4]
+
+
+def test_a_load_that_ends_says_nothing_of_those_that_came_last() -> None:
+    serve = Serve()
+    assert serve.numbers(15)[-1] == 4
+    serve.load = PRESSED | {"calls": 600.0, "busy": 0.6, "pressed": 0.55, "gpu": 0.54}
+    assert serve.numbers(20) == [4]
+    serve.load = CALM
+    assert serve.numbers(20) == [4]
 
 
 def test_one_of_each_version_comes_before_anybody_s_second() -> None:
