@@ -21,7 +21,7 @@ _LOOK_S = 0.2
 _GROWN_WITHIN_S = 240.0
 # Longer than Serve's reports and the policy's mean.
 _SAME_FOR_S = 20.0
-PRESSED = {"busy": 1.0, "pressed": 0.9, "processors": 0.3}
+PRESSED = {"busy": 1.0, "pressed": 0.9, "processors": 0.3, "calls": 1000.0}
 _KEY = "SMELT_TEST_LOAD"
 
 
