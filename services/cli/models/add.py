@@ -4,7 +4,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -12,6 +12,7 @@ import yaml
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
+from compiler_worker.master.hub_folder import HubFolder, read_hub_folder
 from compiler_worker.master.opened import MODEL_FILE, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
@@ -25,6 +26,7 @@ from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.listing import version_document
+from services.cli.models.text_source import AskedText, text_source
 from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe
@@ -52,6 +54,7 @@ def run_models_add(
     source: str,
     recipe: Path | None,
     samples: Path | None,
+    text: AskedText,
     *,
     as_json: bool,
 ) -> None:
@@ -60,9 +63,10 @@ def run_models_add(
     Args:
         settings: where store and fleet are.
         name: of the model.
-        source: an ONNX file or a factory `module:function`.
+        source: an ONNX file, a folder of Hugging Face's layout or a factory `module:function`.
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
+        text: tokenizer and pooling.
         as_json: print the version as one document.
 
     Raises:
@@ -76,17 +80,18 @@ def run_models_add(
         recipe=read_recipe(recipe) if recipe else None,
         samples=samples,
         folder=recipe.parent if recipe else Path(),
+        text=text,
     )
     version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(options.recipe and options.recipe.buckets)
-    text = [*_text(version, has_sizes=has_sizes), f"{then} {name}"]
-    show(version_document(version), text, as_json=as_json)
+    lines = [*_lines(version, has_sizes=has_sizes), f"{then} {name}"]
+    show(version_document(version), lines, as_json=as_json)
 
 
-def _text(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
+def _lines(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
     master = version.master
     buckets = version.buckets
     yield f"{version.name} version {version.version}: {master.num_parameters:,} parameters"
@@ -118,11 +123,13 @@ class AddOptions:
     Attributes:
         samples: a file of real inputs (.npz).
         folder: what paths in the recipe are relative to.
+        text: tokenizer and pooling, before what recipe or source say of them.
     """
 
     recipe: Recipe | None = None
     samples: Path | None = None
     folder: Path = Path()
+    text: AskedText = field(default_factory=AskedText)
 
 
 def add_model(
@@ -133,8 +140,8 @@ def add_model(
     Args:
         registry: the version is published there.
         name: of the model.
-        source_text: an ONNX file or a factory `module:function`.
-        options: recipe, samples, and the folder that the recipe's paths are relative to.
+        source_text: an ONNX file, a folder of Hugging Face's layout or a factory `module:function`.
+        options: recipe, samples, text, and the folder that the recipe's paths are relative to.
         steps: show the progress.
 
     Returns:
@@ -147,13 +154,17 @@ def add_model(
     """
     check_model_name(name)
     source = source_from_text(source_text)
+    is_folder = isinstance(source, OnnxFile) and source.path.is_dir()
+    hub = read_hub_folder(source.path) if isinstance(source, OnnxFile) and is_folder else None
+    source = OnnxFile(path=hub.model) if hub else source
     with steps.step(f"Model {name}") as line:
         source_print = fingerprint(source)
-        known = _unchanged(registry, name, source_print) if options == AddOptions() else None
+        is_bare = options == AddOptions() and hub is None
+        known = _unchanged(registry, name, source_print) if is_bare else None
         if known is not None:
             line.summary = f"version {known.version}, unchanged"
             return known
-        version = _publish(registry, name, source, source_print, options, line)
+        version = _publish(registry, name, source, source_print, options, hub, line)
         line.summary = f"version {version.version}"
         return version
 
@@ -174,12 +185,17 @@ def _publish(
     source: MasterSource,
     source_print: str,
     options: AddOptions,
+    hub: HubFolder | None,
     line: StepLine,
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         line.begin(1, _NUM_PARTS)
         opened = open_master(source, Path(folder), line.update)
         chosen = options.recipe or opened.recipe or Recipe()
+        taken = text_source(
+            opened, chosen, options.folder, options.text, hub, Path(folder) / "text"
+        )
+        opened, chosen = taken.opened, taken.recipe
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = master_record(opened, files={})
@@ -191,7 +207,12 @@ def _publish(
         if isinstance(source, OnnxFile):
             check_file(source.path, *master, shapes.recipe, shapes.buckets)
         otherwise = [OTHERWISE] if opened.named_dims else []
-        for remark in (*(d.words for d in opened.named_dims), *otherwise, *shapes.remarks):
+        for remark in (
+            *taken.words,
+            *(d.words for d in opened.named_dims),
+            *otherwise,
+            *shapes.remarks,
+        ):
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
@@ -219,6 +240,7 @@ def _publish(
             source_fingerprint=source_print,
             samples=samples,
             calibration=calibration,
+            tokenizer=taken.tokenizer,
             # Those of dimensions that the master has; a factory may name others too.
             dim_limits={
                 name: limit

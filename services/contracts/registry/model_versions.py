@@ -103,6 +103,7 @@ class ModelRegistry(RecordKeeper):
         source_fingerprint: str,
         samples: Path | None = None,
         calibration: Path | None = None,
+        tokenizer: Path | None = None,
         dim_limits: Mapping[str, DimLimits] | None = None,
         fallback_verdict: FallbackVerdict | None = None,
         fallback_answers: Path | None = None,
@@ -117,6 +118,7 @@ class ModelRegistry(RecordKeeper):
             source_fingerprint: digest of the source.
             samples: real inputs (.npz) for task metrics; None where the source has none.
             calibration: real inputs (.npz) for the scales of quantised engines; None without them.
+            tokenizer: `tokenizer.json`; None for a version that takes no text.
             dim_limits: bounds of dynamic dimensions that the import found.
             fallback_verdict: what a fallback is compared by, see `kept_answers`.
             fallback_answers: file of the reference's answers; None where none are kept.
@@ -127,6 +129,7 @@ class ModelRegistry(RecordKeeper):
         check_model_name(name)
         samples_ref = self._store.put_blob(samples) if samples else None
         calibration_ref = self._store.put_blob(calibration) if calibration else None
+        tokenizer_ref = self._store.put_blob(tokenizer) if tokenizer else None
         answers_ref = self._store.put_blob(fallback_answers) if fallback_answers else None
         while True:
             kept, highest = self._numbers(name)
@@ -141,6 +144,7 @@ class ModelRegistry(RecordKeeper):
                 source_fingerprint=source_fingerprint,
                 samples=samples_ref,
                 calibration=calibration_ref,
+                tokenizer=tokenizer_ref,
                 dim_limits=dict(dim_limits or {}),
                 fallback_verdict=fallback_verdict,
                 fallback_answers=answers_ref,
@@ -308,6 +312,7 @@ def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
         and latest.recipe == version.recipe
         and latest.samples == version.samples
         and latest.calibration == version.calibration
+        and latest.tokenizer == version.tokenizer
         and latest.dim_limits == version.dim_limits
         and latest.master.digest == version.master.digest
     )
