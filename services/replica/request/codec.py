@@ -267,10 +267,10 @@ def _check_names(
             f"an input is given more than once for model '{signature.name}': expected "
             f"{list(signature.inputs)}, got {names}"
         )
-    missing = [name for name in signature.inputs if name not in names]
+    missing = [name for name in specs if name not in names]
     if missing:
         raise InvalidRequestError(
-            f"expected {len(signature.inputs)} inputs but got {len(names)} inputs for model "
+            f"expected {len(specs)} inputs but got {len(names)} inputs for model "
             f"'{signature.name}': got input(s) {names}, missing required input(s) {missing}"
         )
 
