@@ -33,7 +33,7 @@ def needed_inputs_words(model: pb.ModelMetadataResponse, options: Sequence[str])
     commands.append(shlex.join([*start, *given]))
     if text:
         words = ["--text", "a text"] * max(text[0].shape[-1], 1)
-        commands.append(f"{shlex.join([*start, *words])}, in place of the others")
+        commands.append(f"{shlex.join([*start, *words])}  # in place of the others")
     head = (
         f"smelt infer {model.name}: give each input by --input NAME=@FILE.npy or as JSON, "
         "NAME='[[1, 2]]'; the model has (name, datatype, shape; -1 is any size):"

@@ -1,0 +1,89 @@
+"""Requests of text beside the event loop: taken together, cancelled, refused, closed."""
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.contracts.errors import InvalidRequestError, NotReadyError, OverloadedError
+from services.contracts.kserve.tensors import Array
+from services.replica.request.text_thread import TextThread
+
+TEXTS: Array = np.array(["a"], dtype=np.object_)
+
+
+class Tokeniser:
+    """Waits until it may go on; shows what it was given at a time."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.sizes: list[int] = []
+
+    def tensors_from_texts(self, requests: list[Array]) -> list[Any]:
+        self.sizes.append(len(requests))
+        self.may_go.wait(10)
+        return [InvalidRequestError("no") if each[0] == "bad" else {"t": each} for each in requests]
+
+
+def submit(_: object) -> asyncio.Future[bytes]:
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    answer.set_result(b"answer")
+    return answer
+
+
+def ask(thread: TextThread, failures: list[BaseException], text: str = "a") -> Any:
+    return thread.answer(np.array([text], dtype=np.object_), submit, failures.append)
+
+
+async def test_what_waits_is_taken_together_and_the_bad_one_fails_alone() -> None:
+    tokeniser = Tokeniser()
+    thread = TextThread(tokeniser, 10)  # type: ignore[arg-type]
+    failures: list[BaseException] = []
+    first = ask(thread, failures)
+    await asyncio.sleep(0)
+    others = [ask(thread, failures, text) for text in ("a", "bad", "a")]
+    tokeniser.may_go.set()
+    found = await asyncio.gather(first, *others, return_exceptions=True)
+    assert [each if isinstance(each, bytes) else str(each) for each in found] == [
+        b"answer", b"answer", "no", b"answer",
+    ]  # fmt: skip
+    assert tokeniser.sizes == [1, 3]
+    assert [str(each) for each in failures] == ["no"]
+    await thread.close()
+
+
+async def test_one_more_than_may_wait_is_refused_and_the_cancelled_is_left_out() -> None:
+    tokeniser = Tokeniser()
+    thread = TextThread(tokeniser, 2)  # type: ignore[arg-type]
+    failures: list[BaseException] = []
+    answers = [ask(thread, failures)]
+    await asyncio.sleep(0)
+    answers += [ask(thread, failures) for _ in range(2)]
+    with pytest.raises(OverloadedError, match="2 requests wait to be tokenised"):
+        ask(thread, failures)
+    await asyncio.sleep(0)
+    answers[1].cancel()
+    await asyncio.sleep(0)
+    tokeniser.may_go.set()
+    found = await asyncio.gather(*answers, return_exceptions=True)
+    assert [type(each) for each in found] == [bytes, asyncio.CancelledError, bytes]
+    assert tokeniser.sizes == [1, 1]
+    assert [type(each) for each in failures] == [asyncio.CancelledError]
+    await thread.close()
+
+
+async def test_closed_it_answers_what_it_took_and_no_more() -> None:
+    tokeniser = Tokeniser()
+    thread = TextThread(tokeniser, 10)  # type: ignore[arg-type]
+    taken = ask(thread, [])
+    await asyncio.sleep(0)
+    waiting = ask(thread, [])
+    closing = asyncio.create_task(thread.close())
+    await asyncio.sleep(0)
+    tokeniser.may_go.set()
+    await closing
+    assert await taken == b"answer"
+    with pytest.raises(NotReadyError):
+        await waiting
