@@ -269,13 +269,22 @@ class Replica:
         if self._texts and TEXT in call.inputs:
             return self._texts.answer(
                 call.inputs[TEXT],
-                lambda tensors: submit(call_from_tensors(call, tensors, self.signature)),
+                lambda tensors, answer: submit(
+                    call_from_tensors(call, tensors, self.signature), answer
+                ),
                 partial(self._count_failure, began_s),
             )
         return submit(call)
 
     def _submit(
-        self, call: InferCall, *, deadline_s: float | None, began_s: float, trace: str, size: int
+        self,
+        call: InferCall,
+        answer: asyncio.Future[bytes] | None = None,
+        *,
+        deadline_s: float | None,
+        began_s: float,
+        trace: str,
+        size: int,
     ) -> asyncio.Future[bytes]:
         if self._batcher is None:
             raise NotReadyError(f"model '{self.signature.name}' was stopped here")
@@ -289,6 +298,7 @@ class Replica:
             deadline_s,
             num_bytes=held_bytes(call.inputs, size),
             on_failure=on_failure,
+            answer=answer,
         )
 
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
@@ -296,7 +306,7 @@ class Replica:
         self.statistics.record_success(self._clock() - began_s)
         return response
 
-    def _count_failure(self, began_s: float, error: BaseException | None = None) -> None:
+    def _count_failure(self, began_s: float, error: Exception | None = None) -> None:
         if isinstance(error, NotReadyError):
             return  # the gateway asks another replica, which counts it
         self.statistics.record_failure(self._clock() - began_s)

@@ -37,20 +37,31 @@ class RecipeModel:
     dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)
 
 
-def find_recipe_model(settings: CliSettings, model: str, steps: Steps) -> RecipeModel:
+def find_recipe_model(
+    settings: CliSettings,
+    model: str,
+    steps: Steps,
+    pooled_by: Recipe | None = None,
+    folder: Path = Path(),
+) -> RecipeModel:
     """The newest version of a model, or what `smelt models add` would make of a source.
 
     Args:
         settings: where the store is.
         model: name in the store, an ONNX file or a factory `module:function`.
         steps: show the progress of opening a source.
+        pooled_by: a recipe whose `text` changes the outputs of a source.
+        folder: what paths in that recipe are relative to.
 
     Raises:
+        InvalidRecipeError: that text contradicts itself.
         NotFoundError: the store has no such model.
         InvalidModelError: the source cannot become a master.
     """
     is_source = model.endswith(".onnx") or not _NAME.fullmatch(model) or Path(model).is_file()
-    return _of_source(model, steps) if is_source else _of_store(settings, model)
+    if not is_source:
+        return _of_store(settings, model)
+    return _of_source(model, steps, pooled_by or Recipe(), folder)
 
 
 def _of_store(settings: CliSettings, name: str) -> RecipeModel:
@@ -65,10 +76,11 @@ def _of_store(settings: CliSettings, name: str) -> RecipeModel:
     )
 
 
-def _of_source(text: str, steps: Steps) -> RecipeModel:
+def _of_source(text: str, steps: Steps, pooled_by: Recipe, base: Path) -> RecipeModel:
     from compiler_worker.master.opened import MODEL_FILE, open_master
     from compiler_worker.master.source import source_from_text
     from compiler_worker.model_checks.served_shapes import served_shapes
+    from services.cli.models.text_source import AskedText, text_source
     from services.contracts.registry.model_versions import master_record
 
     # A factory is looked for in the folder that the user is in, as `models add` does.
@@ -76,6 +88,8 @@ def _of_source(text: str, steps: Steps) -> RecipeModel:
     source = source_from_text(text)
     with steps.step(f"Model {text}") as line, tempfile.TemporaryDirectory() as folder:
         opened = open_master(source, Path(folder), line.update)
+        work_dir = Path(folder) / "text"
+        opened = text_source(opened, pooled_by, base, AskedText(), None, work_dir).opened
         master = master_record(opened, files={})
         line.update("running the largest sizes")
         unnamed = [dim.name for dim in opened.named_dims]

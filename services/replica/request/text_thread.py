@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
 
 from services.contracts.errors import InvalidRequestError, NotReadyError, OverloadedError
 from services.contracts.kserve.tensors import Array
@@ -10,6 +13,15 @@ from services.replica.request.tokeniser import Tensors, Tokeniser
 
 # Rows that are tokenised at once, as long as there are several requests: the engine waits for them.
 _MAX_ROWS = 64
+
+
+class _Waiting(NamedTuple):
+    """A request of text, and what becomes of it."""
+
+    texts: Array
+    answer: asyncio.Future[bytes]
+    submit: Callable[[Tensors, asyncio.Future[bytes]], object]
+    on_failure: Callable[[Exception | None], None]
 
 
 class TextThread:
@@ -25,21 +37,23 @@ class TextThread:
         self._tokeniser = tokeniser
         self._max_waiting = max_waiting
         self._thread = EngineThread("text")
-        self._waiting: list[tuple[Array, asyncio.Future[Tensors]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: list[_Waiting] = []
+        self._is_busy = False
 
     def answer(
         self,
         texts: Array,
-        submit: Callable[[Tensors], asyncio.Future[bytes]],
-        on_failure: Callable[[BaseException], None],
+        submit: Callable[[Tensors, asyncio.Future[bytes]], object],
+        on_failure: Callable[[Exception | None], None],
     ) -> asyncio.Future[bytes]:
         """Have what the texts of a request become answered; cancelled, it is left out.
 
+        A future and callbacks, as a task for each request would cost the loop more than all else.
+
         Args:
             texts: [B] or [B, 1], or pairs, [B, 2].
-            submit: takes the tensors, and calls `on_failure` itself for what its future raises.
-            on_failure: called before the future gets an error that came before that.
+            submit: has the tensors answered by that future; what it raises is the answer too.
+            on_failure: called with an error that came before that, with None of a cancelled one.
 
         Raises:
             OverloadedError: as many wait as may.
@@ -47,7 +61,7 @@ class TextThread:
         The future raises:
             InvalidRequestError: a text has too many tokens, or none.
             NotReadyError: the replica stopped.
-            Exception: whatever `submit` or its future raises.
+            Exception: whatever `submit` raises or sets.
         """
         if len(self._waiting) >= self._max_waiting:
             raise OverloadedError(
@@ -55,59 +69,59 @@ class TextThread:
                 "raise max_queue in the recipe"
             )
         loop = asyncio.get_running_loop()
-        tensors: asyncio.Future[Tensors] = loop.create_future()
-        self._waiting.append((texts, tensors))
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._work(), name="tokenising")
-        return loop.create_task(_answered(tensors, submit, on_failure))
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._waiting.append(_Waiting(texts, answer, submit, on_failure))
+        if not self._is_busy:
+            self._is_busy = True
+            # What comes in this turn of the loop is taken with it.
+            loop.call_soon(self._begin)
+        return answer
 
     async def close(self) -> None:
-        """End the thread once it has tokenised what it took; what waits gets NotReadyError."""
-        for _, found in self._waiting:
-            if not found.done():
-                found.set_exception(NotReadyError("replica stopped before the request ran"))
+        """End the thread after what it does now; what waits gets NotReadyError."""
+        for each in self._waiting:
+            _fail(each, NotReadyError("replica stopped before the request ran"))
         self._waiting = []
-        if self._task:
-            await self._task
         self._thread.end()
 
-    async def _work(self) -> None:
-        while taken := self._taken():
-            texts = [each for each, _ in taken]
-            results = await self._thread.call(self._tokeniser.tensors_from_texts, texts)
-            for (_, found), result in zip(taken, results, strict=True):
-                _settle(found, result)
+    def _begin(self) -> None:
+        taken = self._taken()
+        self._is_busy = bool(taken)
+        if taken:
+            texts = [each.texts for each in taken]
+            made = self._thread.submit(self._tokeniser.tensors_from_texts, texts)
+            made.add_done_callback(partial(self._go_on, taken))
 
-    def _taken(self) -> Sequence[tuple[Array, asyncio.Future[Tensors]]]:
-        """The first that are wanted still."""
-        wanted = [each for each in self._waiting if not each[1].done()]
-        rows = 0
-        for at, (texts, _) in enumerate(wanted):
-            rows += len(texts)
-            if at and rows > _MAX_ROWS:
-                self._waiting = wanted[at:]
-                return wanted[:at]
-        self._waiting = []
-        return wanted
+    def _taken(self) -> Sequence[_Waiting]:
+        """The first that are wanted still, of so many rows."""
+        for each in self._waiting:
+            if each.answer.done():
+                each.on_failure(None)
+        wanted = [each for each in self._waiting if not each.answer.done()]
+        rows = accumulate(len(each.texts) for each in wanted)
+        num = max(sum(each <= _MAX_ROWS for each in rows), 1)
+        self._waiting = wanted[num:]
+        return wanted[:num]
+
+    def _go_on(
+        self,
+        taken: Sequence[_Waiting],
+        made: asyncio.Future[list[Tensors | InvalidRequestError]],
+    ) -> None:
+        for each, result in zip(taken, made.result(), strict=True):
+            if each.answer.done() or isinstance(result, InvalidRequestError):
+                _fail(each, result)
+                continue
+            try:
+                each.submit(result, each.answer)
+            except Exception as error:
+                _fail(each, error)
+        self._begin()
 
 
-async def _answered(
-    tensors: asyncio.Future[Tensors],
-    submit: Callable[[Tensors], asyncio.Future[bytes]],
-    on_failure: Callable[[BaseException], None],
-) -> bytes:
-    try:
-        answer = submit(await tensors)
-    except BaseException as error:
-        on_failure(error)
-        raise
-    return await answer
-
-
-def _settle(found: asyncio.Future[Tensors], result: Tensors | InvalidRequestError) -> None:
-    if found.done():
-        return
-    if isinstance(result, InvalidRequestError):
-        found.set_exception(result)
-    else:
-        found.set_result(result)
+def _fail(waiting: _Waiting, error: object) -> None:
+    if waiting.answer.done():
+        waiting.on_failure(None)
+    elif isinstance(error, Exception):
+        waiting.on_failure(error)
+        waiting.answer.set_exception(error)
