@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.errors import InvalidModelError
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
 
 TOKENIZER_FILE = "tokenizer.json"

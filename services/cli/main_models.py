@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 
 models_app = typer.Typer(
     no_args_is_help=True,

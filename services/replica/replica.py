@@ -269,9 +269,8 @@ class Replica:
         if self._texts and TEXT in call.inputs:
             return self._texts.answer(
                 call.inputs[TEXT],
-                lambda tensors, answer: submit(
-                    call_from_tensors(call, tensors, self.signature), answer
-                ),
+                lambda tensors: call_from_tensors(call, tensors, self.signature),
+                submit,
                 partial(self._count_failure, began_s),
             )
         return submit(call)

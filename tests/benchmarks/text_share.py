@@ -1,4 +1,4 @@
-"""What tokenising costs a replica: of its event loop's processor time, and beside it.
+"""What tokenising costs a replica: of its event loop's processor time.
 
     HF_HUB_OFFLINE=1 python -m tests.benchmarks.text_share [--seconds S]
 
@@ -11,14 +11,12 @@ import argparse
 import asyncio
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-import psutil
 from tokenizers import Tokenizer
 
 from compiler_worker.building.pipeline import build_model
@@ -54,8 +52,7 @@ async def measure(seconds: float) -> None:
         settings = await asyncio.to_thread(_built, Path(folder))
         server = ReplicaServer(settings, NullRecorder())
         await server.start()
-        print("| tokens | callers | sends | requests/s | loop us | tokenising thread us |")
-        print("|---|---|---|---:|---:|---:|")
+        print("| tokens | callers | sends | requests/s | loop us |\n|---|---|---|---:|---:|")
         for words in LENGTHS:
             bodies = {"tensors": _tensors(words), "text": _texts(words)}
             for callers in CALLERS:
@@ -86,30 +83,27 @@ def _built(folder: Path) -> ReplicaSettings:
 async def _compared(
     replica: Replica, bodies: dict[str, bytes], tokens: int, callers: int, seconds: float
 ) -> None:
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in bodies}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in bodies}
     for _ in range(ROUNDS):
         for name, body in bodies.items():
             found[name].append(await _round(replica, body, callers, seconds / ROUNDS))
     for name, rounds in found.items():
-        rate, loop, beside = (median(each) for each in zip(*rounds, strict=True))
-        print(f"| {tokens} | {callers} | {name} | {rate:.0f} | {loop:.0f} | {beside:.0f} |")
+        rate, loop_us = (median(each) for each in zip(*rounds, strict=True))
+        print(f"| {tokens} | {callers} | {name} | {rate:.0f} | {loop_us:.0f} |", flush=True)
 
 
 async def _round(
     replica: Replica, body: bytes, callers: int, seconds: float
-) -> tuple[float, float, float]:
-    """Requests in a second; of each the loop's and the tokenising thread's microseconds."""
+) -> tuple[float, float]:
+    """Requests in a second, and the loop's microseconds of each."""
     await replica.infer(body)
-    began_s, loop_s, beside_s = time.perf_counter(), time.thread_time(), _beside_s()
+    began_s = time.perf_counter()
+    loop_s = time.thread_time()
     numbers = await asyncio.gather(
         *(_caller(replica, body, began_s + seconds) for _ in range(callers))
     )
     num = sum(numbers)
-    took_s = time.perf_counter() - began_s
-    loop_us, beside_us = (
-        1e6 * each / num for each in (time.thread_time() - loop_s, _beside_s() - beside_s)
-    )
-    return num / took_s, loop_us, beside_us
+    return num / (time.perf_counter() - began_s), 1e6 * (time.thread_time() - loop_s) / num
 
 
 async def _caller(replica: Replica, body: bytes, until_s: float) -> int:
@@ -118,13 +112,6 @@ async def _caller(replica: Replica, body: bytes, until_s: float) -> int:
         await replica.infer(body)
         num += 1
     return num
-
-
-def _beside_s() -> float:
-    """Processor seconds of the thread that tokenises."""
-    ids = {each.native_id for each in threading.enumerate() if each.name.startswith("text")}
-    threads = psutil.Process().threads()
-    return sum(each.user_time + each.system_time for each in threads if each.id in ids)
 
 
 def _texts(words: int) -> bytes:

@@ -13,7 +13,7 @@ from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.hub_folder import HubFolder, read_hub_folder
-from compiler_worker.master.opened import MODEL_FILE, open_master
+from compiler_worker.master.opened import MODEL_FILE, OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
 from compiler_worker.measures.accuracy_words import accuracy_words
@@ -26,7 +26,7 @@ from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.listing import version_document
-from services.cli.models.text_source import AskedText, text_source
+from services.cli.models.text_source import AskedText, TextSource, text_source
 from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe
@@ -190,29 +190,21 @@ def _publish(
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         line.begin(1, _NUM_PARTS)
-        opened = open_master(source, Path(folder), line.update)
-        chosen = options.recipe or opened.recipe or Recipe()
-        taken = text_source(
-            opened, chosen, options.folder, options.text, hub, Path(folder) / "text"
-        )
-        opened, chosen = taken.opened, taken.recipe
+        taken = _opened(source, options, hub, Path(folder), line)
+        opened = taken.opened
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = master_record(opened, files={})
-        chosen = _checked(record, chosen, samples, opened.dim_limits)
+        chosen = _checked(record, taken.recipe, samples, opened.dim_limits)
         line.begin(2, _NUM_PARTS, "running the largest sizes")
         master = opened.files[MODEL_FILE], record
         unnamed = [dim.name for dim in opened.named_dims]
         shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
         if isinstance(source, OnnxFile):
-            check_file(source.path, *master, shapes.recipe, shapes.buckets)
-        otherwise = [OTHERWISE] if opened.named_dims else []
-        for remark in (
-            *taken.words,
-            *(d.words for d in opened.named_dims),
-            *otherwise,
-            *shapes.remarks,
-        ):
+            own = taken.unpooled
+            plain = own.files[MODEL_FILE], master_record(own, files={})
+            check_file(source.path, *plain, shapes.recipe, shapes.buckets)
+        for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
@@ -241,15 +233,28 @@ def _publish(
             samples=samples,
             calibration=calibration,
             tokenizer=taken.tokenizer,
-            # Those of dimensions that the master has; a factory may name others too.
-            dim_limits={
-                name: limit
-                for name, limit in opened.dim_limits.items()
-                if name in dynamic_dims(opened.inputs)
-            },
+            dim_limits=_own_limits(opened),
             fallback_verdict=judged.verdict if judged else None,
             fallback_answers=judged.answers if judged else None,
         )
+
+
+def _opened(
+    source: MasterSource, options: AddOptions, hub: HubFolder | None, folder: Path, line: StepLine
+) -> TextSource:
+    """The master with its recipe, and what was taken without being asked for."""
+    opened = open_master(source, folder, line.update)
+    chosen = options.recipe or opened.recipe or Recipe()
+    taken = text_source(opened, chosen, options.folder, options.text, hub, folder / "text")
+    named = [dim.words for dim in opened.named_dims]
+    words = (*taken.words, *named, *([OTHERWISE] if named else []))
+    return replace(taken, words=words)
+
+
+def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:
+    """Those of dimensions that the master has; a factory may name others too."""
+    own = dynamic_dims(opened.inputs)
+    return {name: limit for name, limit in opened.dim_limits.items() if name in own}
 
 
 def _calibration(

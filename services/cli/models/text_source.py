@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from compiler_worker.master.appended_pooling import with_pooling
 from compiler_worker.master.hub_folder import HubFolder
 from compiler_worker.master.opened import OpenedMaster
-from compiler_worker.master.pooling import with_pooling
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.model.text_input import IDS, MASK, TEXT, TYPES
 from services.contracts.model.text_recipe import TextRecipe
@@ -36,11 +36,13 @@ class TextSource:
     """A master that takes text, and what it is published with.
 
     Attributes:
+        unpooled: the model as its source has it.
         tokenizer: its file; None of a model that takes none.
         words: what was taken without being asked for, a line each.
     """
 
     opened: OpenedMaster
+    unpooled: OpenedMaster
     recipe: Recipe
     tokenizer: Path | None = None
     words: tuple[str, ...] = ()
@@ -69,16 +71,17 @@ def text_source(
         InvalidModelError: the tokenizer is none, or the model cannot be fed or pooled so.
     """
     words = list(hub.words) if hub else []
+    unpooled = opened
     if hub and hub.labels and not recipe.labels:
         recipe = recipe.model_copy(update={"labels": hub.labels})
     text, is_own = _chosen(recipe, folder, asked, hub)
     if text is None:
-        return TextSource(opened=opened, recipe=recipe, words=tuple(words))
+        return TextSource(opened=opened, unpooled=opened, recipe=recipe, words=tuple(words))
     if fault := _input_fault(opened.inputs):
         if is_own:
             raise InvalidModelError(f"text cannot be taken: {fault}")
         words.append(f"text is not taken: {fault}")
-        return TextSource(opened=opened, recipe=recipe, words=tuple(words))
+        return TextSource(opened=opened, unpooled=opened, recipe=recipe, words=tuple(words))
     if text.pooling and not asked.pooling and _SENTENCE in {spec.name for spec in opened.outputs}:
         words.append(f"no pooling is appended: the model has {_SENTENCE}")
         text = text.model_copy(update={"pooling": None, "normalize": False})
@@ -88,7 +91,13 @@ def text_source(
         opened = with_pooling(opened, text.pooling, work_dir, has_length_1=text.normalize)
     recipe = _described(recipe, opened, text.model_copy(update={"tokenizer": tokenizer.name}))
     recipe = recipe.model_copy(update={"inputs": _inputs(opened, content) | recipe.inputs})
-    return TextSource(opened=opened, recipe=recipe, tokenizer=tokenizer, words=tuple(words))
+    return TextSource(
+        opened=opened,
+        unpooled=unpooled,
+        recipe=recipe,
+        tokenizer=tokenizer,
+        words=tuple(words),
+    )
 
 
 def _chosen(

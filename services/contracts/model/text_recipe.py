@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from services.contracts.model.document import Document
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 
 
 class TextRecipe(Document):

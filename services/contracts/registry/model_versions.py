@@ -127,13 +127,9 @@ class ModelRegistry(RecordKeeper):
             InvalidRequestError: the name has characters that cannot stand in a key.
         """
         check_model_name(name)
-        samples_ref = self._store.put_blob(samples) if samples else None
-        calibration_ref = self._store.put_blob(calibration) if calibration else None
-        tokenizer_ref = self._store.put_blob(tokenizer) if tokenizer else None
-        answers_ref = self._store.put_blob(fallback_answers) if fallback_answers else None
+        refs = [self._put(each) for each in (samples, calibration, tokenizer, fallback_answers)]
         while True:
             kept, highest = self._numbers(name)
-            # Only what is newest of all can be repeated: after it was removed nothing can.
             latest = self._version(name, highest) if highest in kept else None
             version = ModelVersion(
                 name=name,
@@ -142,12 +138,12 @@ class ModelRegistry(RecordKeeper):
                 recipe=recipe,
                 source=source,
                 source_fingerprint=source_fingerprint,
-                samples=samples_ref,
-                calibration=calibration_ref,
-                tokenizer=tokenizer_ref,
+                samples=refs[0],
+                calibration=refs[1],
+                tokenizer=refs[2],
                 dim_limits=dict(dim_limits or {}),
                 fallback_verdict=fallback_verdict,
-                fallback_answers=answers_ref,
+                fallback_answers=refs[3],
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             if latest and _is_repeat(latest, version):
@@ -244,6 +240,9 @@ class ModelRegistry(RecordKeeper):
             with suppress(AlreadyPublishedError):
                 self._records.create(_removal_key(name, number), removal)
         return {number: unread.get(number, "") for number in numbers}
+
+    def _put(self, file: Path | None) -> BlobRef | None:
+        return self._store.put_blob(file) if file else None
 
     def _wanted(self, name: str, version: int | None) -> list[int]:
         """This version, or all when none is given; raises NotFoundError."""

@@ -138,6 +138,11 @@ def call_from_tensors(
 ) -> InferCall:
     """A call of texts with what they became, checked as if a client had sent that.
 
+    Args:
+        call: of texts.
+        tensors: by input of the model.
+        signature: of the model.
+
     Raises:
         InvalidRequestError: sizes or values that the model does not take.
     """

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from services.contracts.errors import InvalidRequestError, NotReadyError, OverloadedError
 from services.contracts.kserve.tensors import Array
 from services.replica.engine.executor import EngineThread
+from services.replica.request.codec import InferCall
 from services.replica.request.tokeniser import Tensors, Tokeniser
 
 # Rows that are tokenised at once, as long as there are several requests: the engine waits for them.
@@ -20,7 +21,8 @@ class _Waiting(NamedTuple):
 
     texts: Array
     answer: asyncio.Future[bytes]
-    submit: Callable[[Tensors, asyncio.Future[bytes]], object]
+    check: Callable[[Tensors], InferCall]
+    submit: Callable[[InferCall, asyncio.Future[bytes]], object]
     on_failure: Callable[[Exception | None], None]
 
 
@@ -43,7 +45,8 @@ class TextThread:
     def answer(
         self,
         texts: Array,
-        submit: Callable[[Tensors, asyncio.Future[bytes]], object],
+        check: Callable[[Tensors], InferCall],
+        submit: Callable[[InferCall, asyncio.Future[bytes]], object],
         on_failure: Callable[[Exception | None], None],
     ) -> asyncio.Future[bytes]:
         """Have what the texts of a request become answered; cancelled, it is left out.
@@ -52,7 +55,8 @@ class TextThread:
 
         Args:
             texts: [B] or [B, 1], or pairs, [B, 2].
-            submit: has the tensors answered by that future; what it raises is the answer too.
+            check: makes the call of what they became, on the thread.
+            submit: has the call answered by that future; what either raises is the answer too.
             on_failure: called with an error that came before that, with None of a cancelled one.
 
         Raises:
@@ -61,7 +65,7 @@ class TextThread:
         The future raises:
             InvalidRequestError: a text has too many tokens, or none.
             NotReadyError: the replica stopped.
-            Exception: whatever `submit` raises or sets.
+            Exception: whatever `check` raises, and `submit` raises or sets.
         """
         if len(self._waiting) >= self._max_waiting:
             raise OverloadedError(
@@ -70,7 +74,7 @@ class TextThread:
             )
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._waiting.append(_Waiting(texts, answer, submit, on_failure))
+        self._waiting.append(_Waiting(texts, answer, check, submit, on_failure))
         if not self._is_busy:
             self._is_busy = True
             # What comes in this turn of the loop is taken with it.
@@ -88,8 +92,7 @@ class TextThread:
         taken = self._taken()
         self._is_busy = bool(taken)
         if taken:
-            texts = [each.texts for each in taken]
-            made = self._thread.submit(self._tokeniser.tensors_from_texts, texts)
+            made = self._thread.submit(self._calls, taken)
             made.add_done_callback(partial(self._go_on, taken))
 
     def _taken(self) -> Sequence[_Waiting]:
@@ -103,13 +106,16 @@ class TextThread:
         self._waiting = wanted[num:]
         return wanted[:num]
 
+    def _calls(self, taken: Sequence[_Waiting]) -> list[InferCall | Exception]:
+        """On the thread: checked here as well, so that the loop does less than for tensors."""
+        made = self._tokeniser.tensors_from_texts([each.texts for each in taken])
+        return [_call(each, tensors) for each, tensors in zip(taken, made, strict=True)]
+
     def _go_on(
-        self,
-        taken: Sequence[_Waiting],
-        made: asyncio.Future[list[Tensors | InvalidRequestError]],
+        self, taken: Sequence[_Waiting], made: asyncio.Future[list[InferCall | Exception]]
     ) -> None:
         for each, result in zip(taken, made.result(), strict=True):
-            if each.answer.done() or isinstance(result, InvalidRequestError):
+            if each.answer.done() or isinstance(result, Exception):
                 _fail(each, result)
                 continue
             try:
@@ -117,6 +123,15 @@ class TextThread:
             except Exception as error:
                 _fail(each, error)
         self._begin()
+
+
+def _call(waiting: _Waiting, made: Tensors | InvalidRequestError) -> InferCall | Exception:
+    if isinstance(made, InvalidRequestError):
+        return made
+    try:
+        return waiting.check(made)
+    except Exception as error:
+        return error
 
 
 def _fail(waiting: _Waiting, error: object) -> None:

@@ -17,7 +17,7 @@ from services.cli.requests.infer import model_infer, run_infer
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import InvalidRequestError
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.gateway.conftest import Fleet
 from tests.minilm_folder import INPUTS

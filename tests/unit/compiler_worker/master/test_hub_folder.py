@@ -8,7 +8,7 @@ import pytest
 
 from compiler_worker.master.hub_folder import read_hub_folder
 from services.contracts.errors import InvalidModelError
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
 
 ENCODER = {"architectures": ["BertModel"], "max_position_embeddings": 512}

@@ -11,7 +11,7 @@ from compiler_worker.master.opened import OpenedMaster
 from services.cli.models.text_source import AskedText, TextSource, text_source
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.recipe import DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.model.text_recipe import TextRecipe
 from tests.unit.services.replica.text_models import write_tokenizer

@@ -9,6 +9,7 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError, NotReadyError, OverloadedError
 from services.contracts.kserve.tensors import Array
+from services.replica.request.codec import InferCall
 from services.replica.request.text_thread import TextThread
 
 TEXTS: Array = np.array(["a"], dtype=np.object_)
@@ -27,12 +28,19 @@ class Tokeniser:
         return [InvalidRequestError("no") if each[0] == "bad" else {"t": each} for each in requests]
 
 
+def checked(tensors: dict[str, Array]) -> InferCall:
+    if tensors["t"][0] == "large":
+        raise InvalidRequestError("too large")
+    return InferCall(inputs=tensors, sizes={}, outputs=())
+
+
 def submit(_: object, answer: asyncio.Future[bytes]) -> None:
     answer.set_result(b"answer")
 
 
 def ask(thread: TextThread, failures: list[Exception | None], text: str = "a") -> Any:
-    return thread.answer(np.array([text], dtype=np.object_), submit, failures.append)
+    texts: Array = np.array([text], dtype=np.object_)
+    return thread.answer(texts, checked, submit, failures.append)
 
 
 async def test_what_waits_is_taken_together_and_the_bad_one_fails_alone() -> None:
@@ -41,14 +49,14 @@ async def test_what_waits_is_taken_together_and_the_bad_one_fails_alone() -> Non
     failures: list[Exception | None] = []
     first = ask(thread, failures)
     await asyncio.sleep(0)
-    others = [ask(thread, failures, text) for text in ("a", "bad", "a")]
+    others = [ask(thread, failures, text) for text in ("a", "bad", "large")]
     tokeniser.may_go.set()
     found = await asyncio.gather(first, *others, return_exceptions=True)
     assert [each if isinstance(each, bytes) else str(each) for each in found] == [
-        b"answer", b"answer", "no", b"answer",
+        b"answer", b"answer", "no", "too large",
     ]  # fmt: skip
     assert tokeniser.sizes == [1, 3]
-    assert [str(each) for each in failures] == ["no"]
+    assert [str(each) for each in failures] == ["no", "too large"]
     await thread.close()
 
 

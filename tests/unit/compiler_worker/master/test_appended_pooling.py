@@ -7,13 +7,13 @@ import onnx
 import onnxruntime
 import pytest
 
+from compiler_worker.master.appended_pooling import with_pooling
 from compiler_worker.master.opened import OpenedMaster, open_master
-from compiler_worker.master.pooling import with_pooling
 from compiler_worker.master.source import OnnxFile
 from services.contracts.errors import InvalidModelError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from tests.conformance.tiny_model import tiny_model
 
 IDS = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]])

@@ -17,7 +17,7 @@ from onnx import parser
 from compiler_worker.master.opened import MODEL_FILE, OpenedMaster
 from compiler_worker.master.stored import store_onnx
 from services.contracts.errors import InvalidModelError
-from services.contracts.model.pooling import Pooling
+from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_input import MASK
 
 EMBEDDING: Final = "embedding"
@@ -86,7 +86,8 @@ def with_pooling(
     given += [v for v in model.graph.inputs if v.name == MASK and needs_mask]
     pooled = _append(model.graph, body, given)
     rows, _, width = next(spec.shape for spec in opened.outputs if spec.name == hidden)
-    pooled.name, pooled.shape = EMBEDDING, ir.Shape((rows, width))
+    pooled.name = EMBEDDING
+    pooled.shape = ir.Shape((rows, width))
     model.graph.outputs[:] = [pooled]
     # Exporters call inner values so too.
     passes.NameFixPass()(model)
