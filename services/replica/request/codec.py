@@ -38,6 +38,8 @@ from services.replica.request.signature import Signature
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
 _MAX_KNOWN_HEADS = 1024
 _MAX_KNOWN_HEAD_BYTES = 4096
+# Of all texts of a request: they are decoded while other requests wait.
+MAX_TEXT_BYTES = 16 * 2**20
 _InputTensor = pb.ModelInferRequest.InferInputTensor
 
 
@@ -225,6 +227,11 @@ def _inputs_from_raw(
         )
     inputs: dict[str, Array] = {}
     for tensor, raw in zip(head.tensors, raw_contents, strict=True):
+        if tensor.name == TEXT and signature.text and len(raw) > MAX_TEXT_BYTES:
+            raise InvalidRequestError(
+                f"input '{TEXT}' for model '{signature.name}': {len(raw)} bytes, at most "
+                f"{MAX_TEXT_BYTES} are taken at once; send fewer or shorter texts"
+            )
         try:
             inputs[tensor.name] = array_from_bytes(raw, tensor.datatype, tensor.shape)
         except InvalidRequestError as error:

@@ -9,7 +9,12 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.contracts.model.text_recipe import TextRecipe
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.request.codec import InferCall, call_from_request, call_from_tensors
+from services.replica.request.codec import (
+    MAX_TEXT_BYTES,
+    InferCall,
+    call_from_request,
+    call_from_tensors,
+)
 from services.replica.request.signature import Signature
 from tests.unit.services.replica.models import text_model
 from tests.unit.services.replica.text_models import token_model
@@ -56,6 +61,14 @@ def test_what_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         call_of(signature, shape, *others)
+
+
+def test_texts_beyond_any_use_are_refused_before_they_are_decoded() -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    request.inputs.add(name="text", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(b"\0" * (MAX_TEXT_BYTES + 1))
+    with pytest.raises(InvalidRequestError, match="16777217 bytes, at most 16777216 are taken"):
+        call_from_request(request.SerializeToString(), SINGLE)
 
 
 def test_what_texts_become_is_checked_as_if_a_client_had_sent_it() -> None:
