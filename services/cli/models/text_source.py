@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from compiler_worker.master.appended_pooling import with_pooling
 from compiler_worker.master.hub_folder import HubFolder
 from compiler_worker.master.opened import OpenedMaster
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
@@ -88,6 +87,8 @@ def text_source(
     tokenizer = Path(text.tokenizer)
     content = _tokenizer(tokenizer)
     if text.pooling:
+        from compiler_worker.master.appended_pooling import with_pooling
+
         opened = with_pooling(opened, text.pooling, work_dir, has_length_1=text.normalize)
     recipe = _described(recipe, opened, text.model_copy(update={"tokenizer": tokenizer.name}))
     recipe = recipe.model_copy(update={"inputs": _inputs(opened, content) | recipe.inputs})
