@@ -25,8 +25,8 @@ _EXPORT = (
 )
 _HUGGING_FACE = _Found(
     "a Hugging Face model",
-    "pip install optimum[onnx], then optimum-cli export onnx --model PATH exported, and add "
-    "exported/model.onnx",
+    "pip install optimum[onnx], then optimum-cli export onnx --model PATH PATH/onnx, and add "
+    "PATH again",
 )
 _STATE_DICT = _Found(
     "weights without the code that computes with them (a state_dict)",

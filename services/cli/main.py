@@ -234,6 +234,13 @@ def infer(
             "repeat for each. Without any, the model's inputs are shown.",
         ),
     ] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            help="A text, for a model that has a tokenizer; repeat for each, of pairs for both.",
+        ),
+    ] = None,
     version: Annotated[str, typer.Option(help="Model version; empty is the newest.")] = "",
     address: Annotated[
         str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
@@ -243,7 +250,8 @@ def infer(
     """Send one request to a gateway and print its outputs."""
     from services.cli.requests.infer import run_infer
 
-    run_infer(settings_for(), name, inputs or [], version, address, as_json=as_json)
+    settings = settings_for()
+    run_infer(settings, name, inputs or [], version, address, as_json=as_json, texts=texts or ())
 
 
 @app.command(epilog="Example: smelt token alice --verb infer --model 'ranker*'")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.contracts.model.pooling_choice import Pooling
 
 models_app = typer.Typer(
     no_args_is_help=True,
@@ -19,18 +20,34 @@ models_app = typer.Typer(
 )
 def models_add(
     name: Annotated[str, typer.Argument(help="Name under which clients call the model.")],
-    source: Annotated[str, typer.Argument(help="FILE.onnx, or package.module:factory.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.onnx, a folder as Hugging Face's hub lays it out, or package.module:factory."
+        ),
+    ],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
     samples: Annotated[
         Path | None, typer.Option(help="Real inputs for the recipe's task, an .npz file.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json, for a model of tokens to take text.")
+    ] = None,
+    pooling: Annotated[
+        Pooling | None, typer.Option(help="How token vectors become an output `embedding`.")
+    ] = None,
+    normalize: Annotated[
+        bool | None, typer.Option(help="Whether an embedding gets length 1; no by default.")
     ] = None,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
     """Make an ONNX master of a model and publish it as the model's next version."""
     from services.cli.models.add_command import run_models_add
+    from services.cli.models.asked_text import AskedText
 
-    run_models_add(settings_for(store), name, source, recipe, samples, as_json=as_json)
+    text = AskedText(tokenizer=tokenizer, pooling=pooling, normalize=normalize)
+    run_models_add(settings_for(store), name, source, recipe, samples, text, as_json=as_json)
 
 
 @models_app.command("list", epilog="Example: smelt models list --all-versions")

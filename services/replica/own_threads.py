@@ -8,6 +8,8 @@ are a token here.
 import os
 
 _VARIABLE = "OMP_NUM_THREADS"
+# Of the library that tokenises.
+_OF_TEXTS = "RAYON_NUM_THREADS"
 # Of an actor that starts with any value, even with none in it, Ray leaves the variable alone.
 RAYS_THREADS_OFF = {_VARIABLE: ""}
 
@@ -18,7 +20,7 @@ def claim_threads(num_threads: int) -> None:
     Args:
         num_threads: 0 for as many as there are processors that this process may use.
     """
-    os.environ[_VARIABLE] = str(own_threads(num_threads))
+    os.environ[_VARIABLE] = os.environ[_OF_TEXTS] = str(own_threads(num_threads))
 
 
 def own_threads(num_threads: int) -> int:

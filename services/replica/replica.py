@@ -17,6 +17,7 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket
+from services.contracts.model.text_input import TEXT
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.moments import timestamp, utc_now
 from services.contracts.transport.frames import Payload
@@ -37,9 +38,11 @@ from services.replica.engine.worker import EngineWorker
 from services.replica.reporting.metrics import ReplicaMetrics
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.reporting.statistics import Statistics
-from services.replica.request.codec import InferCall, call_from_request
+from services.replica.request.codec import InferCall, call_from_request, call_from_tensors
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
+from services.replica.request.text_thread import TextThread
+from services.replica.request.tokeniser import Tokeniser
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class Replica:
         standby_s: float = 0.0,
         compile_limit_s: float = _COMPILE_LIMIT_S,
         spans: RequestSpans | None = None,
+        tokeniser: Tokeniser | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compose the parts; `load` makes them serve.
@@ -81,6 +85,7 @@ class Replica:
             standby_s: how long an engine that was replaced stays loaded, to be returned to.
             compile_limit_s: after which a fallback that is still being compiled counts as failed.
             spans: of the requests that are traced; None traces none.
+            tokeniser: of a version that takes text.
             clock: monotonic seconds; deadlines are on it.
         """
         self.signature = Signature.from_model(model)
@@ -104,6 +109,8 @@ class Replica:
         self._standby = Standby(standby_s)
         self._swaps: EngineSwaps | None = None
         self._compile_limit_s = compile_limit_s
+        max_waiting = model.recipe.batching.max_queue
+        self._texts = TextThread(tokeniser, max_waiting) if tokeniser else None
 
     @property
     def num_unanswered(self) -> int:
@@ -216,7 +223,7 @@ class Replica:
             self._standby.close_soon(worker.executor)
         await close_all(
             *([swaps.end] if swaps else []),
-            *(part.close for part in (proof, batcher) if part),
+            *(part.close for part in (self._texts, proof, batcher) if part),
             self._standby.drop,
         )
 
@@ -256,6 +263,30 @@ class Replica:
             raise NotReadyError(f"model '{self.signature.name}' is loading or was stopped here")
         self._batcher.admit()
         call = call_from_request(payload, self.signature, self._batcher.admit)
+        submit = partial(
+            self._submit, deadline_s=deadline_s, began_s=began_s, trace=trace, size=len(payload)
+        )
+        if self._texts and TEXT in call.inputs:
+            return self._texts.answer(
+                call.inputs[TEXT],
+                lambda tensors: call_from_tensors(call, tensors, self.signature),
+                submit,
+                partial(self._count_failure, began_s),
+            )
+        return submit(call)
+
+    def _submit(
+        self,
+        call: InferCall,
+        answer: asyncio.Future[bytes] | None = None,
+        *,
+        deadline_s: float | None,
+        began_s: float,
+        trace: str,
+        size: int,
+    ) -> asyncio.Future[bytes]:
+        if self._batcher is None:
+            raise NotReadyError(f"model '{self.signature.name}' was stopped here")
         finish: Callable[[Outputs], bytes] = partial(self._finished, call, began_s)
         on_failure: Callable[[Exception | None], None] = partial(self._count_failure, began_s)
         if self._spans is not None:
@@ -264,8 +295,9 @@ class Replica:
             call,
             finish,
             deadline_s,
-            num_bytes=held_bytes(call.inputs, len(payload)),
+            num_bytes=held_bytes(call.inputs, size),
             on_failure=on_failure,
+            answer=answer,
         )
 
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:

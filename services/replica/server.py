@@ -36,6 +36,7 @@ from services.replica.reporting.announced import address_towards, is_wildcard
 from services.replica.reporting.control_link import ControlLink
 from services.replica.reporting.reports import report_from_replica
 from services.replica.reporting.request_spans import RequestSpans
+from services.replica.request.tokeniser import Tokeniser, tokeniser_of
 from services.replica.settings import ReplicaSettings
 from services.replica.transport.data_server import DataServer
 from services.replica.transport.port_check import check_data_port
@@ -119,7 +120,7 @@ class ReplicaServer:
             InvalidRequestError: an address cannot be had.
             NotReadyError: no address of this host leads to the controller.
         """
-        model, device, manager = await asyncio.to_thread(self._open)
+        model, device, manager, tokeniser = await asyncio.to_thread(self._open)
         self._manager = manager
         self._replica = Replica(
             model,
@@ -129,6 +130,7 @@ class ReplicaServer:
             on_change=self._report_changed,
             standby_s=self._settings.standby_s,
             spans=self._spans,
+            tokeniser=tokeniser,
         )
         try:
             self._attach(model, device)
@@ -182,7 +184,7 @@ class ReplicaServer:
         if replica.state == fleet.REPLICA_STATE_FAILED:
             replica.set_state(fleet.REPLICA_STATE_READY)
 
-    def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineManager]:
+    def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineManager, Tokeniser | None]:
         settings = self._settings
         store = MeasuredStore(open_store(settings.store_url), self._recorder)
         registry = Registry(store, settings.cache_dir)
@@ -209,7 +211,7 @@ class ReplicaServer:
             trust=trust,
             notes=FailureNotes(settings.cache_dir / "failed"),
         )
-        return model, device, manager
+        return model, device, manager, tokeniser_of(model, registry)
 
     def _attach(self, model: ModelVersion, device: DeviceFacts) -> None:
         if not self._settings.controller_address:

@@ -3,7 +3,7 @@
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import yaml
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.opened import MODEL_FILE, CheckDims, open_master
+from compiler_worker.master.hub_folder import HubFolder, read_hub_folder
+from compiler_worker.master.opened import MODEL_FILE, CheckDims, OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
 from compiler_worker.measures.accuracy_words import accuracy_words
@@ -23,6 +24,8 @@ from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.model_checks.served_shapes import served_shapes
 from compiler_worker.plans.build_keys import buckets_of, check_dims
 from compiler_worker.precision.calibration import read_calibration, write_calibration
+from services.cli.models.asked_text import AskedText
+from services.cli.models.text_source import TextSource, text_source
 from services.cli.output.progress import StepLine, Steps
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
@@ -73,11 +76,13 @@ class AddOptions:
     Attributes:
         samples: a file of real inputs (.npz).
         folder: what paths in the recipe are relative to.
+        text: tokenizer and pooling, before what recipe or source say of them.
     """
 
     recipe: Recipe | None = None
     samples: Path | None = None
     folder: Path = Path()
+    text: AskedText = field(default_factory=AskedText)
 
     @property
     def check_dims(self) -> CheckDims | None:
@@ -93,8 +98,8 @@ def add_model(
     Args:
         registry: the version is published there.
         name: of the model.
-        source_text: an ONNX file or a factory `module:function`.
-        options: recipe, samples, and the folder that the recipe's paths are relative to.
+        source_text: an ONNX file, a folder of Hugging Face's layout or a factory `module:function`.
+        options: recipe, samples, text, and the folder that the recipe's paths are relative to.
         steps: show the progress.
 
     Returns:
@@ -107,13 +112,17 @@ def add_model(
     """
     check_model_name(name)
     source = source_from_text(source_text)
+    is_folder = isinstance(source, OnnxFile) and source.path.is_dir()
+    hub = read_hub_folder(source.path) if isinstance(source, OnnxFile) and is_folder else None
+    source = OnnxFile(path=hub.model) if hub else source
     with steps.step(f"Model {name}") as line:
         source_print = fingerprint(source)
-        known = _unchanged(registry, name, source_print) if options == AddOptions() else None
+        is_bare = options == AddOptions() and hub is None
+        known = _unchanged(registry, name, source_print) if is_bare else None
         if known is not None:
             line.summary = f"version {known.version}, unchanged"
             return known
-        version = _publish(registry, name, source, source_print, options, line)
+        version = _publish(registry, name, source, source_print, options, hub, line)
         line.summary = f"version {version.version}"
         return version
 
@@ -134,24 +143,26 @@ def _publish(
     source: MasterSource,
     source_print: str,
     options: AddOptions,
+    hub: HubFolder | None,
     line: StepLine,
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         line.begin(1, _NUM_PARTS)
-        opened = open_master(source, Path(folder), line.update, options.check_dims)
-        chosen = options.recipe or opened.recipe or Recipe()
+        taken = _opened(source, options, hub, Path(folder), line)
+        opened = taken.opened
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = master_record(opened, files={})
-        chosen = _checked(record, chosen, samples, opened.dim_limits)
+        chosen = _checked(record, taken.recipe, samples, opened.dim_limits)
         line.begin(2, _NUM_PARTS, "running the largest sizes")
         master = opened.files[MODEL_FILE], record
         unnamed = [dim.name for dim in opened.named_dims]
         shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
         if isinstance(source, OnnxFile):
-            check_file(source.path, *master, shapes.recipe, shapes.buckets)
-        otherwise = [OTHERWISE] if opened.named_dims else []
-        for remark in (*(d.words for d in opened.named_dims), *otherwise, *shapes.remarks):
+            own = taken.unpooled
+            plain = own.files[MODEL_FILE], master_record(own, files={})
+            check_file(source.path, *plain, shapes.recipe, shapes.buckets)
+        for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
@@ -179,15 +190,29 @@ def _publish(
             source_fingerprint=source_print,
             samples=samples,
             calibration=calibration,
-            # Those of dimensions that the master has; a factory may name others too.
-            dim_limits={
-                name: limit
-                for name, limit in opened.dim_limits.items()
-                if name in dynamic_dims(opened.inputs)
-            },
+            tokenizer=taken.tokenizer,
+            dim_limits=_own_limits(opened),
             fallback_verdict=judged.verdict if judged else None,
             fallback_answers=judged.answers if judged else None,
         )
+
+
+def _opened(
+    source: MasterSource, options: AddOptions, hub: HubFolder | None, folder: Path, line: StepLine
+) -> TextSource:
+    """The master with its recipe, and what was taken without being asked for."""
+    opened = open_master(source, folder, line.update, options.check_dims)
+    chosen = options.recipe or opened.recipe or Recipe()
+    taken = text_source(opened, chosen, options.folder, options.text, hub, folder / "text")
+    named = [dim.words for dim in opened.named_dims]
+    words = (*taken.words, *named, *([OTHERWISE] if named else []))
+    return replace(taken, words=words)
+
+
+def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:
+    """Those of dimensions that the master has; a factory may name others too."""
+    own = dynamic_dims(opened.inputs)
+    return {name: limit for name, limit in opened.dim_limits.items() if name in own}
 
 
 def _calibration(

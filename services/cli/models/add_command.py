@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from compiler_worker.master.source import OnnxFile, source_from_text
+from services.cli.models.asked_text import AskedText
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe, recipe_place
@@ -18,6 +19,7 @@ def run_models_add(
     source: str,
     recipe: Path | None,
     samples: Path | None,
+    text: AskedText,
     *,
     as_json: bool,
 ) -> None:
@@ -26,9 +28,10 @@ def run_models_add(
     Args:
         settings: where store and fleet are.
         name: of the model.
-        source: an ONNX file or a factory `module:function`.
+        source: an ONNX file, a folder of Hugging Face's layout or a factory `module:function`.
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
+        text: tokenizer and pooling.
         as_json: print the version as one document.
 
     Raises:
@@ -52,6 +55,7 @@ def run_models_add(
         recipe=given,
         samples=samples,
         folder=recipe.parent if recipe else Path(),
+        text=text,
     )
     with recipe_place(recipe, given):
         version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
@@ -59,5 +63,5 @@ def run_models_add(
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(given and given.buckets)
-    text = [*added_words(version, has_sizes=has_sizes), f"{then} {name}"]
-    show(version_document(version), text, as_json=as_json)
+    lines = [*added_words(version, has_sizes=has_sizes), f"{then} {name}"]
+    show(version_document(version), lines, as_json=as_json)

@@ -28,7 +28,7 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
     fits = ""
     if model:
         with recipe_place(path, recipe):
-            found = find_recipe_model(settings, model, Steps(is_quiet=as_json), recipe)
+            found = find_recipe_model(settings, model, Steps(is_quiet=as_json), recipe, path.parent)
             check_against(path, recipe, found)
         fits = f", and fits {found.title}"
     document = {"path": str(path), "model": model, "recipe": recipe.model_dump(mode="json")}

@@ -105,6 +105,8 @@ def _examples(model: RecipeModel) -> dict[str, Any]:
         "tasks": [{"metric": "top_k", "output": output, "k": 1, "min_agreement": 0.99}],
         "accuracy": "ranking",
         "calibration": {"path": "rows.npz"},
+        "text": {"tokenizer": "tokenizer.json", "pooling": "mean"},
+        "labels": ["negative", "positive"],
         "num_replicas": 2,
         "gpu_share": 0.25,
     }

@@ -39,7 +39,11 @@ class RecipeModel:
 
 
 def find_recipe_model(
-    settings: CliSettings, model: str, steps: Steps, recipe: Recipe | None = None
+    settings: CliSettings,
+    model: str,
+    steps: Steps,
+    recipe: Recipe | None = None,
+    folder: Path = Path(),
 ) -> RecipeModel:
     """The newest version of a model, or what `smelt models add` would make of a source.
 
@@ -47,15 +51,18 @@ def find_recipe_model(
         settings: where the store is.
         model: name in the store, an ONNX file or a factory `module:function`.
         steps: show the progress of opening a source.
-        recipe: to be checked against it; its dimensions are while a source is being opened.
+        recipe: to be checked against it; its dimensions are while a source is being opened, and
+            its `text` changes the outputs of the source.
+        folder: what paths in that recipe are relative to.
 
     Raises:
-        InvalidRecipeError: the recipe has other dimensions than the source.
+        InvalidRecipeError: the recipe has other dimensions than the source, or its text
+            contradicts itself.
         NotFoundError: the store has no such model.
         InvalidModelError: the source cannot become a master.
     """
     is_source = model.endswith(".onnx") or not _NAME.fullmatch(model) or Path(model).is_file()
-    return _of_source(model, steps, recipe) if is_source else _of_store(settings, model)
+    return _of_source(model, steps, recipe, folder) if is_source else _of_store(settings, model)
 
 
 def _of_store(settings: CliSettings, name: str) -> RecipeModel:
@@ -70,11 +77,13 @@ def _of_store(settings: CliSettings, name: str) -> RecipeModel:
     )
 
 
-def _of_source(text: str, steps: Steps, recipe: Recipe | None) -> RecipeModel:
+def _of_source(text: str, steps: Steps, recipe: Recipe | None, base: Path) -> RecipeModel:
     from compiler_worker.master.opened import MODEL_FILE, open_master
     from compiler_worker.master.source import source_from_text
     from compiler_worker.model_checks.served_shapes import served_shapes
     from compiler_worker.plans.build_keys import check_dims
+    from services.cli.models.asked_text import AskedText
+    from services.cli.models.text_source import text_source
     from services.contracts.registry.model_versions import master_record
 
     # A factory is looked for in the folder that the user is in, as `models add` does.
@@ -83,6 +92,9 @@ def _of_source(text: str, steps: Steps, recipe: Recipe | None) -> RecipeModel:
     with steps.step(f"Model {text}") as line, tempfile.TemporaryDirectory() as folder:
         given_dims = partial(check_dims, recipe) if recipe else None
         opened = open_master(source, Path(folder), line.update, given_dims)
+        work_dir = Path(folder) / "text"
+        pooled_by = recipe or Recipe()
+        opened = text_source(opened, pooled_by, base, AskedText(), None, work_dir).opened
         master = master_record(opened, files={})
         line.update("running the largest sizes")
         unnamed = [dim.name for dim in opened.named_dims]

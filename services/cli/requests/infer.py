@@ -1,6 +1,7 @@
-"""`smelt infer`: one KServe v2 request from .npy files, or from strings as JSON."""
+"""`smelt infer`: one KServe v2 request from .npy files, strings as JSON, or texts."""
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from services.cli.output.show import show
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.json_values import array_from_json, typed_arrays
 from services.cli.requests.needed_inputs import needed_inputs_words
+from services.cli.requests.texts import array_from_texts
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.kserve.byte_strings import strings_from_array
@@ -22,6 +24,7 @@ from services.contracts.kserve.tensors import (
     array_from_bytes,
     bytes_from_array,
 )
+from services.contracts.model.text_input import TEXT
 from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
 from services.pb import open_inference_v2_pb2 as pb
@@ -45,6 +48,7 @@ def run_infer(
     address: str,
     *,
     as_json: bool,
+    texts: Sequence[str] = (),
 ) -> None:
     """Send the request and print each output.
 
@@ -55,12 +59,15 @@ def run_infer(
         version: "" leaves it to the gateway.
         address: `host:port` of the gateway; "" is this host's fleet.
         as_json: print one document.
+        texts: in place of inputs, for a model that has a tokenizer; of pairs two for each.
 
     Raises:
         InvalidRequestError: an --input is malformed, or missing; or the server refused the request.
         NotReadyError: no gateway answers.
         SmeltError: the gateway's answer, in the class that its status means.
     """
+    if inputs and texts:
+        raise InvalidRequestError("--text comes in place of --input; give one of them")
     arrays = read_inputs(inputs)
     # A .npy file has a datatype; what is typed as JSON gets the model's.
     typed = typed_names(inputs)
@@ -73,7 +80,10 @@ def run_infer(
                 model = _described(channel, name, version, metadata)
                 datatypes = {each.name: each.datatype for each in model.inputs}
                 arrays = typed_arrays(arrays, typed, datatypes)
-                _refuse_if_inputs_are_needed(model, inputs, version, address)
+                if texts:
+                    arrays = {TEXT: array_from_texts(texts, model)}
+                else:
+                    _refuse_if_inputs_are_needed(model, inputs, version, address)
             request = request_from_arrays(name, version, arrays)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
+from services.contracts.model.text_input import IDS, TEXT
 from services.pb import open_inference_v2_pb2 as pb
 
 _STRINGS = "BYTES"
@@ -21,10 +22,18 @@ def needed_inputs_words(model: pb.ModelMetadataResponse, options: Sequence[str])
         options: others that were given to `smelt infer`, for the command.
     """
     lines = [f"{each.name}  {each.datatype}  {list(each.shape)}" for each in model.inputs]
-    arrays = [each for each in model.inputs if each.datatype != _STRINGS]
-    given = [word for each in model.inputs for word in ("--input", _value(each))]
+    # What comes in place of the others is a command of its own.
+    has_tokens = any(each.name == IDS for each in model.inputs)
+    text = [each for each in model.inputs if each.name == TEXT and has_tokens]
+    needed = [each for each in model.inputs if each not in text]
+    arrays = [each for each in needed if each.datatype != _STRINGS]
+    given = [word for each in needed for word in ("--input", _value(each))]
     commands = [_saving_command(arrays)] if arrays else []
-    commands.append(shlex.join(["smelt", "infer", model.name, *options, *given]))
+    start = ["smelt", "infer", model.name, *options]
+    commands.append(shlex.join([*start, *given]))
+    if text:
+        words = ["--text", "a text"] * max(text[0].shape[-1], 1)
+        commands.append(f"{shlex.join([*start, *words])}  # in place of the others")
     head = (
         f"smelt infer {model.name}: give each input by --input NAME=@FILE.npy or as JSON, "
         "NAME='[[1, 2]]'; the model has (name, datatype, shape; -1 is any size):"

@@ -77,6 +77,7 @@ class ModelVersion(Document):
         samples: real inputs (.npz) for task metrics, when the source brings some.
         calibration: real inputs (.npz) for the scales of quantised engines, when the recipe
             names some.
+        tokenizer: `tokenizer.json`, of a recipe that has `text`.
         dim_limits: by dimension, from a source that states the sizes that it takes.
         fallback_verdict, fallback_answers: what a fallback is held to (see `kept_answers`); None
             of older versions.
@@ -91,6 +92,7 @@ class ModelVersion(Document):
     source_fingerprint: str
     samples: BlobRef | None = None
     calibration: BlobRef | None = None
+    tokenizer: BlobRef | None = Field(default=None, exclude_if=_is_none)
     dim_limits: dict[str, DimLimits] = Field(default={}, exclude_if=_is_empty)
     # Left out when they are not there: older records are read and written as they were.
     fallback_verdict: FallbackVerdict | None = Field(default=None, exclude_if=_is_none)

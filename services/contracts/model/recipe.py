@@ -14,10 +14,12 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
 from services.contracts.model.document import Document
+from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.recipe_faults import faults_in
 from services.contracts.model.replica_number import ReplicaNumber
 from services.contracts.model.task_recipe import Task
+from services.contracts.model.text_recipe import TextRecipe
 
 CALIBRATION_FIX = (
     "its scales come from real inputs; add to the recipe: calibration: {path: FILE}, where FILE "
@@ -215,31 +217,6 @@ class Calibration(Document):
     path: str = Field(min_length=1)
 
 
-class TensorrtOptions(Document):
-    """What TensorRT may take to find faster kernels.
-
-    Attributes:
-        optimization_level: 0 (a quick build) to 5 (the longest search); None leaves it to the
-            library, which takes 3.
-        workspace_gib: memory of the device that a kernel may use beside its tensors; None leaves
-            all of it.
-    """
-
-    optimization_level: int | None = Field(default=None, ge=0, le=5)
-    workspace_gib: float | None = Field(default=None, gt=0)
-
-
-class InductorOptions(Document):
-    """What Inductor may take to find faster kernels.
-
-    Attributes:
-        max_autotune: write a product in several ways, time them on the building machine and take
-            the fastest; builds then take some times as long.
-    """
-
-    max_autotune: bool = False
-
-
 class Recipe(Document):
     """Everything the owner of a model may choose.
 
@@ -257,6 +234,8 @@ class Recipe(Document):
         accuracy: how close answers must be, in a word.
         calibration: needed for precisions int8 and fp8, unused by the others.
         batching: how replicas join requests.
+        text: of a model of tokens, how requests of text become them.
+        labels: what the classes are called, in the order of the output's last dimension.
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
             that share requests, on two generations, have four. `auto`: 1, more on idle GPUs.
@@ -282,6 +261,9 @@ class Recipe(Document):
     )
     calibration: Calibration | None = None
     batching: Batching = Batching()
+    # Both left out when they are not given: an older release refuses keys it does not know.
+    text: TextRecipe | None = Field(default=None, exclude_if=lambda v: v is None)
+    labels: tuple[str, ...] = Field(default=(), exclude_if=lambda v: v == ())
     tensorrt: TensorrtOptions = TensorrtOptions()
     inductor: InductorOptions = InductorOptions()
     num_replicas: ReplicaNumber = Field(default=AUTO, exclude_if=lambda number: number == AUTO)

@@ -103,6 +103,7 @@ class ModelRegistry(RecordKeeper):
         source_fingerprint: str,
         samples: Path | None = None,
         calibration: Path | None = None,
+        tokenizer: Path | None = None,
         dim_limits: Mapping[str, DimLimits] | None = None,
         fallback_verdict: FallbackVerdict | None = None,
         fallback_answers: Path | None = None,
@@ -117,6 +118,7 @@ class ModelRegistry(RecordKeeper):
             source_fingerprint: digest of the source.
             samples: real inputs (.npz) for task metrics; None where the source has none.
             calibration: real inputs (.npz) for the scales of quantised engines; None without them.
+            tokenizer: `tokenizer.json`; None for a version that takes no text.
             dim_limits: bounds of dynamic dimensions that the import found.
             fallback_verdict: what a fallback is compared by, see `kept_answers`.
             fallback_answers: file of the reference's answers; None where none are kept.
@@ -125,12 +127,9 @@ class ModelRegistry(RecordKeeper):
             InvalidRequestError: the name has characters that cannot stand in a key.
         """
         check_model_name(name)
-        samples_ref = self._store.put_blob(samples) if samples else None
-        calibration_ref = self._store.put_blob(calibration) if calibration else None
-        answers_ref = self._store.put_blob(fallback_answers) if fallback_answers else None
+        refs = [self._put(each) for each in (samples, calibration, tokenizer, fallback_answers)]
         while True:
             kept, highest = self._numbers(name)
-            # Only what is newest of all can be repeated: after it was removed nothing can.
             latest = self._version(name, highest) if highest in kept else None
             version = ModelVersion(
                 name=name,
@@ -139,11 +138,12 @@ class ModelRegistry(RecordKeeper):
                 recipe=recipe,
                 source=source,
                 source_fingerprint=source_fingerprint,
-                samples=samples_ref,
-                calibration=calibration_ref,
+                samples=refs[0],
+                calibration=refs[1],
+                tokenizer=refs[2],
                 dim_limits=dict(dim_limits or {}),
                 fallback_verdict=fallback_verdict,
-                fallback_answers=answers_ref,
+                fallback_answers=refs[3],
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             if latest and _is_repeat(latest, version):
@@ -241,6 +241,9 @@ class ModelRegistry(RecordKeeper):
                 self._records.create(_removal_key(name, number), removal)
         return {number: unread.get(number, "") for number in numbers}
 
+    def _put(self, file: Path | None) -> BlobRef | None:
+        return self._store.put_blob(file) if file else None
+
     def _wanted(self, name: str, version: int | None) -> list[int]:
         """This version, or all when none is given; raises NotFoundError."""
         numbers = self.version_numbers(name)
@@ -308,6 +311,7 @@ def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
         and latest.recipe == version.recipe
         and latest.samples == version.samples
         and latest.calibration == version.calibration
+        and latest.tokenizer == version.tokenizer
         and latest.dim_limits == version.dim_limits
         and latest.master.digest == version.master.digest
     )

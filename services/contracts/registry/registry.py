@@ -60,3 +60,7 @@ class Registry(
     def materialise_samples(self, ref: BlobRef) -> Path:
         """A model's samples as one .npz file, verified; raises as `FileCache.file` does."""
         return self._cache.file(ref, ".npz")
+
+    def materialise_tokenizer(self, ref: BlobRef) -> Path:
+        """A model's `tokenizer.json`, verified; raises as `FileCache.file` does."""
+        return self._cache.file(ref, ".json")

@@ -8,6 +8,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.text_input import text_input
 from services.gateway.routing.fleet_view import EngineInUse
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -20,12 +21,16 @@ _CONFIG_TYPE: Final[Mapping[str, pb.DataType]] = {
 
 
 def metadata_from_model(model: ModelVersion, versions: Sequence[int]) -> pb.ModelMetadataResponse:
-    """Names, datatypes and shapes; the batch dimension is part of a shape here."""
+    """Names, datatypes and shapes; the batch dimension is part of a shape here.
+
+    Of a model that has a tokenizer `text` is the last input: it comes in place of the others.
+    """
+    text = text_input(model)
     return pb.ModelMetadataResponse(
         name=model.name,
         versions=[str(version) for version in versions],
         platform=PLATFORM,
-        inputs=[_tensor_metadata(spec) for spec in model.master.inputs],
+        inputs=[_tensor_metadata(s) for s in (*model.master.inputs, *([text] if text else []))],
         outputs=[_tensor_metadata(spec) for spec in model.master.outputs],
     )
 
@@ -43,6 +48,10 @@ def config_from_model(model: ModelVersion, engines: Iterable[EngineInUse]) -> pb
         input=[_config_input(spec, first) for spec in model.master.inputs],
         output=[_config_output(spec, first) for spec in model.master.outputs],
     )
+    if text := text_input(model):
+        config.input.append(_config_input(text, first))
+        # Load generators send all that is not optional, and text comes alone.
+        config.input[-1].optional = True
     if max_batch_size:
         config.dynamic_batching.CopyFrom(_dynamic_batching(model))
     config.response_cache.enable = model.recipe.response_cache

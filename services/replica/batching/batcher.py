@@ -139,6 +139,7 @@ class Batcher:
         *,
         num_bytes: int = 0,
         on_failure: Callable[[Exception | None], None] = lambda _: None,
+        answer: asyncio.Future[_Answer] | None = None,
     ) -> asyncio.Future[_Answer]:
         """Queue a call; cancelling the future drops it from the queue.
 
@@ -152,6 +153,7 @@ class Batcher:
             on_failure: called before the future gets an error, with that, and with None when it
                 is cancelled; a callback of the future itself would cost each request that
                 succeeds another turn of the loop's queue.
+            answer: is returned already for this call; None makes one.
 
         Raises:
             OverloadedError: the queue is full.
@@ -162,7 +164,8 @@ class Batcher:
             EngineError: the engine failed on this call.
         """
         self.admit(call.priority)
-        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        if answer is None:
+            answer = asyncio.get_running_loop().create_future()
         waiting = QueuedRequest(
             call,
             finish,

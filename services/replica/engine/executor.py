@@ -23,11 +23,11 @@ _THREAD_NAME = "engine"
 
 
 class EngineThread:
-    """One thread for one engine; calls wait in line."""
+    """One thread, for one engine or a tokenizer; calls wait in line."""
 
-    def __init__(self) -> None:
-        """The thread starts with the first call."""
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_THREAD_NAME)
+    def __init__(self, name: str = _THREAD_NAME) -> None:
+        """The thread starts with the first call; its name is for who looks at the process."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         # Also those that nobody waits for any more: a thread goes on with what it has begun.
         self._unfinished: set[Future[Any]] = set()
 

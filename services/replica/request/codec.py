@@ -5,7 +5,7 @@ shapes and byte counts, view the bytes as arrays, check the values that the reci
 Every refusal has what was expected and what was found.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from services.contracts.kserve.request_wire import split_request
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array, array_from_bytes
 from services.contracts.kserve.typed_contents import array_from_contents
+from services.contracts.model.text_input import TEXT
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.parameters import (
     check_tensor_parameters,
@@ -37,6 +38,8 @@ from services.replica.request.signature import Signature
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
 _MAX_KNOWN_HEADS = 1024
 _MAX_KNOWN_HEAD_BYTES = 4096
+# Of all texts of a request: they are decoded while other requests wait.
+MAX_TEXT_BYTES = 16 * 2**20
 _InputTensor = pb.ModelInferRequest.InferInputTensor
 
 
@@ -44,7 +47,8 @@ class InferCall(NamedTuple):
     """One checked request; give fields by name.
 
     Attributes:
-        inputs: an array for every input of the model; read-only views of the request's bytes.
+        inputs: an array for every input of the model, read-only views of the request's bytes; or
+            `text` alone, of a model that has a tokenizer.
         sizes: the dynamic dimensions, equal in all inputs that share one.
         outputs: names of the wanted outputs, in the order asked for.
         request_id: chosen by the client, echoed.
@@ -117,7 +121,8 @@ def call_from_request(
         head = _checked_head(request, signature)
         admit(head.priority)
         inputs = _inputs_from_contents(request, signature)
-    signature.check_values(inputs)
+    if not _are_texts(inputs, signature):
+        signature.check_values(inputs)
     return InferCall(
         inputs=inputs,
         sizes=head.sizes,
@@ -128,6 +133,30 @@ def call_from_request(
         classes=head.classes,
         rooms=head.rooms,
     )
+
+
+def call_from_tensors(
+    call: InferCall, tensors: Mapping[str, Array], signature: Signature
+) -> InferCall:
+    """A call of texts with what they became, checked as if a client had sent that.
+
+    Args:
+        call: of texts.
+        tensors: by input of the model.
+        signature: of the model.
+
+    Raises:
+        InvalidRequestError: sizes or values that the model does not take.
+    """
+    sizes = _sizes({name: array.shape for name, array in tensors.items()}, signature)
+    signature.check_sizes(sizes)
+    signature.check_values(tensors)
+    return call._replace(inputs=tensors, sizes=sizes)
+
+
+def _are_texts(given: Collection[str], signature: Signature) -> bool:
+    """Whether texts are given in place of the tensors that they become."""
+    return signature.text is not None and list(given) == [TEXT]
 
 
 def _head_from_bytes(head: bytes, signature: Signature) -> _Head:
@@ -164,12 +193,16 @@ def _text(request_id: bytes) -> str:
 def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
     _check_address(request, signature)
     timeout_s = timeout_s_from_parameters(request.parameters, signature.name)
-    _check_names(request.inputs, signature)
+    specs = signature.inputs
+    if signature.text and _are_texts([tensor.name for tensor in request.inputs], signature):
+        specs = {TEXT: signature.text}
+    _check_names(request.inputs, specs, signature)
     for tensor in request.inputs:
         check_tensor_parameters(tensor.parameters, tensor.name, signature.name)
-        _check_declared(tensor, signature.inputs[tensor.name], signature.name)
+        _check_declared(tensor, specs[tensor.name], signature.name)
     tensors = tuple(_Tensor(t.name, t.datatype, tuple(t.shape)) for t in request.inputs)
-    sizes = _sizes({tensor.name: tensor.shape for tensor in tensors}, signature)
+    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    sizes = _sizes(shapes, signature) if specs is signature.inputs else _text_sizes(shapes, specs)
     signature.check_sizes(sizes)
     outputs = requested_outputs(request.outputs, signature)
     return _Head(
@@ -194,6 +227,11 @@ def _inputs_from_raw(
         )
     inputs: dict[str, Array] = {}
     for tensor, raw in zip(head.tensors, raw_contents, strict=True):
+        if tensor.name == TEXT and signature.text and len(raw) > MAX_TEXT_BYTES:
+            raise InvalidRequestError(
+                f"input '{TEXT}' for model '{signature.name}': {len(raw)} bytes, at most "
+                f"{MAX_TEXT_BYTES} are taken at once; send fewer or shorter texts"
+            )
         try:
             inputs[tensor.name] = array_from_bytes(raw, tensor.datatype, tensor.shape)
         except InvalidRequestError as error:
@@ -226,25 +264,36 @@ def _check_address(request: pb.ModelInferRequest, signature: Signature) -> None:
         )
 
 
-def _check_names(tensors: Sequence[_InputTensor], signature: Signature) -> None:
+def _check_names(
+    tensors: Sequence[_InputTensor], specs: Mapping[str, TensorSpec], signature: Signature
+) -> None:
     names = [tensor.name for tensor in tensors]
     for name in names:
-        if name not in signature.inputs:
+        if name not in specs:
             raise InvalidRequestError(
                 f"unexpected inference input '{name}' for model '{signature.name}'; expected "
-                f"{list(signature.inputs)}"
+                f"{list(signature.inputs)}{_text_hint(signature) if name == TEXT else ''}"
             )
     if len(set(names)) != len(names):
         raise InvalidRequestError(
             f"an input is given more than once for model '{signature.name}': expected "
             f"{list(signature.inputs)}, got {names}"
         )
-    missing = [name for name in signature.inputs if name not in names]
+    missing = [name for name in specs if name not in names]
     if missing:
         raise InvalidRequestError(
-            f"expected {len(signature.inputs)} inputs but got {len(names)} inputs for model "
+            f"expected {len(specs)} inputs but got {len(names)} inputs for model "
             f"'{signature.name}': got input(s) {names}, missing required input(s) {missing}"
         )
+
+
+def _text_hint(signature: Signature) -> str:
+    if signature.text:
+        return f", or '{TEXT}' alone"
+    return (
+        f"; to have it take text, add it with its tokenizer: smelt models add {signature.name} "
+        "MODEL.onnx --tokenizer tokenizer.json"
+    )
 
 
 def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
@@ -256,6 +305,8 @@ def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
         )
     wanted = spec.wire_shape
     found = tuple(tensor.shape)
+    if _is_flat_text(found, spec):
+        wanted = wanted[:1]
     is_positive = all(dim >= 0 for dim in found)
     fits = len(wanted) == len(found) and all(
         want in (-1, got) for want, got in zip(wanted, found, strict=True)
@@ -268,6 +319,18 @@ def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
         )
     if spec.datatype == BYTES:
         check_num_strings(f"input '{tensor.name}' for model '{model}'", found)
+
+
+def _is_flat_text(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    """Whether texts come as [B] in place of [B, 1]."""
+    return spec.name == TEXT and len(shape) == 1 and spec.shape[1:] == (1,)
+
+
+def _text_sizes(
+    shapes: Mapping[str, tuple[int, ...]], specs: Mapping[str, TensorSpec]
+) -> dict[str, int]:
+    rows = specs[TEXT].shape[0]
+    return {rows: shapes[TEXT][0]} if isinstance(rows, str) else {}
 
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]], signature: Signature) -> dict[str, int]:

@@ -9,6 +9,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket
+from services.contracts.model.text_input import text_input
 from services.contracts.model.value_limits import ValueLimits, limits_of
 from services.engines.shapes import dims_that_may_be_empty, ranges_text
 from services.replica.batching.padding_rules import growing_dims
@@ -26,6 +27,7 @@ class Signature:
         growing: dimensions that may be made larger than a request's.
         buckets: the shapes that the model is served at; empty sets no limit.
         limits: of each input whose values the graph or the recipe limits.
+        text: the input that may come in place of all others; None without a tokenizer.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Signature:
     growing: frozenset[str]
     buckets: tuple[Bucket, ...]
     limits: Mapping[str, ValueLimits]
+    text: TensorSpec | None = None
 
     @classmethod
     def from_model(cls, model: ModelVersion) -> Self:
@@ -54,6 +57,7 @@ class Signature:
             growing=growing_dims(inputs, outputs, batch_dim, model.recipe.inputs),
             buckets=model.buckets,
             limits=limits_of(model.master, model.recipe),
+            text=text_input(model),
         )
 
     @property

@@ -13,7 +13,8 @@ from compiler_worker.fx_rewrites.names import rewrites_for
 from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.recipe import Bucket, DimRange, InductorOptions, Recipe
+from services.contracts.model.kind_options import InductorOptions
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.engines.device.device_probe import probe_device
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
 

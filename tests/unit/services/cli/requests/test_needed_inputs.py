@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.cli.requests.infer import read_inputs
+from services.cli.requests.needed_inputs import needed_inputs_words
 from services.contracts.errors import InvalidRequestError
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -92,3 +93,16 @@ def test_numbers_that_are_typed_are_sent_in_the_datatypes_of_the_model(gateway: 
     assert sent == {
         "in/ids": ("INT64", [1, 2, 3, 4]), "half": ("FP16", [1.5]), "text": ("BYTES", ["a", "b"])
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "texts"), [(1, "--text 'a text'"), (2, "--text 'a text' --text 'a text'")]
+)
+def test_text_of_a_tokenizer_is_a_command_of_its_own(width: int, texts: str) -> None:
+    model = pb.ModelMetadataResponse(name="m")
+    model.inputs.add(name="input_ids", datatype="INT64", shape=(-1, -1))
+    model.inputs.add(name="text", datatype="BYTES", shape=(-1, width))
+    lines = needed_inputs_words(model, ()).splitlines()
+    assert lines[-2].strip() == "smelt infer m --input input_ids=@input_ids.npy"
+    texts = " --text 'a text'" * width
+    assert lines[-1].strip() == f"smelt infer m{texts}  # in place of the others"

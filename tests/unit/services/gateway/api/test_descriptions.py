@@ -9,6 +9,7 @@ from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.batching import Batching, QueuePolicy
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.model.text_recipe import TextRecipe
 from services.gateway.api.descriptions import (
     config_from_model,
     max_batch_size_of,
@@ -16,6 +17,7 @@ from services.gateway.api.descriptions import (
 )
 from services.gateway.routing.fleet_view import EngineInUse
 from services.pb import open_inference_v2_pb2 as pb
+from tests.unit.services.replica.text_models import token_model
 
 NewModel = Callable[..., ModelVersion]
 FIXED = TensorSpec(name="image", datatype="FP32", shape=(1, 3, 8, 8))
@@ -31,6 +33,16 @@ def test_metadata_keeps_the_batch_dimension(new_model: NewModel) -> None:
         ("mask", "INT64", [-1, -1]),
         ("embedding", "FP32", [-1, 384]),
     ]
+
+
+@pytest.mark.parametrize(("pairs", "width"), [(False, 1), (True, 2)])
+def test_text_is_an_input_in_place_of_the_others(pairs: bool, width: int) -> None:
+    model = token_model(TextRecipe(tokenizer="tokenizer.json", pairs=pairs))
+    text = metadata_from_model(model, [1]).inputs[-1]
+    assert (text.name, text.datatype, list(text.shape)) == ("text", "BYTES", [-1, width])
+    inputs = config_from_model(model, ()).input
+    assert [each.optional for each in inputs] == [False, False, False, True]
+    assert list(inputs[-1].dims) == [width]
 
 
 def test_config_of_a_batching_model_leaves_the_batch_dimension_out(new_model: NewModel) -> None:

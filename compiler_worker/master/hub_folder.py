@@ -1,0 +1,163 @@
+"""A folder as Hugging Face's hub lays it out: its ONNX file, and how text becomes its inputs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from services.contracts.errors import InvalidModelError
+from services.contracts.model.pooling_choice import Pooling
+from services.contracts.model.text_recipe import TextRecipe
+
+TOKENIZER_FILE = "tokenizer.json"
+_MODEL_FILES = ("onnx/model.onnx", "model.onnx")
+_OTHERWISE = (
+    "to say otherwise: --tokenizer, --pooling, --normalize, or a recipe with text: {...}; for the "
+    "file alone:"
+)
+# Of libraries that know no bound.
+_NO_BOUND = 2**20
+_POOLINGS = {
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_lasttoken": Pooling.LAST,
+}
+# What newer releases of sentence-transformers write in one word.
+_POOLING_WORDS = {"mean": Pooling.MEAN, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubFolder:
+    """What a folder has of a model.
+
+    Attributes:
+        folder: where it is.
+        model: its ONNX file.
+        text: None where there is no `tokenizer.json`.
+        labels: of a classifier's classes.
+        words: what was taken, and how to say otherwise, a line each.
+    """
+
+    folder: Path
+    model: Path
+    text: TextRecipe | None = None
+    labels: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+def read_hub_folder(folder: Path) -> HubFolder | None:
+    """Read a folder that has a `config.json` and an ONNX file; None where it is none such.
+
+    Raises:
+        InvalidModelError: a file in it is broken, or something follows or replaces pooling that is
+            not known here.
+    """
+    model = next((folder / name for name in _MODEL_FILES if (folder / name).is_file()), None)
+    if model is None or not (folder / "config.json").is_file():
+        return None
+    config = _json(folder / "config.json")
+    labels = _labels(config)
+    text = _text(folder, config) if (folder / TOKENIZER_FILE).is_file() else None
+    found = HubFolder(
+        folder=folder, model=model, text=text, labels=labels if len(labels) > 1 else ()
+    )
+    return replace(found, words=tuple(_words(found)))
+
+
+def _words(found: HubFolder) -> list[str]:
+    folder = found.folder
+    took = [str(found.model.relative_to(folder))]
+    if text := found.text:
+        took += [text.tokenizer, f"at most {text.max_tokens} tokens" if text.max_tokens else ""]
+        took += ["pairs of texts" if text.pairs else ""]
+        took += [f"pooling {text.pooling}" if text.pooling else "outputs as they are"]
+        took += ["length 1" if text.normalize else ""]
+    took += [f"labels {', '.join(found.labels[:5])}" if found.labels else ""]
+    words = [
+        f"{folder}: took {'; '.join(each for each in took if each)}",
+        f"{_OTHERWISE} smelt models add NAME {found.model}",
+    ]
+    prompts = _json(folder / "config_sentence_transformers.json").get("prompts") or {}
+    if any(prompts.values()):
+        words.append(f"clients put its prompts before texts themselves: {json.dumps(prompts)}")
+    return words
+
+
+def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
+    pooling, normalize = _pooling(folder)
+    is_cross_encoder = "sentence_transformers" in config or len(_labels(config)) == 1
+    return TextRecipe(
+        tokenizer=TOKENIZER_FILE,
+        pooling=pooling,
+        normalize=normalize,
+        pairs=is_cross_encoder and _is_classifier(config),
+        max_tokens=_max_tokens(folder, config),
+    )
+
+
+def _is_classifier(config: Mapping[str, Any]) -> bool:
+    names = config.get("architectures") or [""]
+    return str(names[0]).endswith("Classification")
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    by_index = config.get("id2label") or {}
+    if not _is_classifier(config) or not all(str(index).isdecimal() for index in by_index):
+        return ()
+    return tuple(str(by_index[index]) for index in sorted(by_index, key=int))
+
+
+def _max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
+    """The first that is a bound: of sentence-transformers, of the tokenizer, of the model."""
+    found = (
+        _json(folder / "sentence_bert_config.json").get("max_seq_length"),
+        _json(folder / "tokenizer_config.json").get("model_max_length"),
+        config.get("max_position_embeddings"),
+    )
+    numbers = (each for each in found if isinstance(each, int | float))
+    return next((int(each) for each in numbers if 0 < each < _NO_BOUND), None)
+
+
+def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
+    """What follows the encoder, as `modules.json` says."""
+    modules = _json(folder / "modules.json", [])
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
+    unknown = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
+    if unknown:
+        raise _otherwise(folder, f"modules.json has {unknown[0]}, of which nothing is known here")
+    if "Pooling" not in kinds:
+        return None, False
+    path = str(modules[kinds.index("Pooling")].get("path"))
+    config = _json(folder / path / "config.json")
+    modes = [name for name, is_on in config.items() if is_on is True and "pooling_mode" in name]
+    found = [_POOLINGS.get(name) for name in modes]
+    if word := config.get("pooling_mode"):
+        found = [_POOLING_WORDS.get(str(word))]
+    if len(found) != 1 or found[0] is None:
+        given = ", ".join(modes) or word or "none"
+        raise _otherwise(
+            folder, f"{path}/config.json has pooling {given}; known is one of {', '.join(Pooling)}"
+        )
+    return found[0], "Normalize" in kinds
+
+
+def _otherwise(folder: Path, what: str) -> InvalidModelError:
+    return InvalidModelError(
+        f"{folder}: {what}: export it as part of the ONNX file, and add that: smelt models add "
+        f"NAME FILE.onnx --tokenizer {folder / TOKENIZER_FILE}"
+    )
+
+
+def _json(path: Path, default: Any = None) -> Any:
+    """A file's content; the default, by default no fields, where there is none."""
+    wanted = {} if default is None else default
+    try:
+        found = json.loads(path.read_text())
+        if type(found) is not type(wanted):
+            raise ValueError(f"expected {type(wanted).__name__}, got {type(found).__name__}")
+    except FileNotFoundError:
+        return wanted
+    except (OSError, ValueError) as error:
+        raise InvalidModelError(f"{path} cannot be read: {error}; download it again") from error
+    return found

@@ -1,0 +1,121 @@
+"""Folders of the hub's layout: what is taken of each, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compiler_worker.master.hub_folder import read_hub_folder
+from services.contracts.errors import InvalidModelError
+from services.contracts.model.pooling_choice import Pooling
+from services.contracts.model.text_recipe import TextRecipe
+
+ENCODER = {"architectures": ["BertModel"], "max_position_embeddings": 512}
+OF = "sentence_transformers.models."
+
+
+def folder_of(folder: Path, files: dict[str, Any], model: str = "onnx/model.onnx") -> Path:
+    for name, content in (
+        {model: None, "tokenizer.json": {}, "config.json": ENCODER} | files
+    ).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def modules(*kinds: str) -> list[dict[str, str]]:
+    return [{"type": OF + kind, "path": f"{at}_{kind}"} for at, kind in enumerate(kinds)]
+
+
+def test_an_embedder(tmp_path: Path) -> None:
+    files = {
+        "modules.json": modules("Transformer", "Pooling", "Normalize"),
+        "1_Pooling/config.json": {
+            "pooling_mode_cls_token": True,
+            "pooling_mode_mean_tokens": False,
+        },
+        "sentence_bert_config.json": {"max_seq_length": 256},
+        "config_sentence_transformers.json": {"prompts": {"query": "query: ", "document": ""}},
+    }
+    found = read_hub_folder(folder_of(tmp_path, files))
+    assert found is not None
+    assert found.model == tmp_path / "onnx" / "model.onnx"
+    assert found.text == TextRecipe(
+        tokenizer="tokenizer.json", pooling=Pooling.CLS, normalize=True, max_tokens=256
+    )
+    took, otherwise, prompts = found.words
+    assert "onnx/model.onnx; tokenizer.json; at most 256 tokens; pooling cls; length 1" in took
+    assert f"smelt models add NAME {tmp_path}/onnx/model.onnx" in otherwise
+    assert '"query: "' in prompts
+
+
+@pytest.mark.parametrize(("word", "pooling"), [("mean", Pooling.MEAN), ("lasttoken", Pooling.LAST)])
+def test_pooling_in_a_word(tmp_path: Path, word: str, pooling: Pooling) -> None:
+    files = {
+        "modules.json": modules("Transformer", "Pooling"),
+        "1_Pooling/config.json": {"pooling_mode": word, "include_prompt": True},
+    }
+    found = read_hub_folder(folder_of(tmp_path, files, "model.onnx"))
+    assert found
+    assert found.text
+    assert (found.text.pooling, found.text.normalize, found.text.max_tokens) == (
+        pooling,
+        False,
+        512,
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "is_pair", "labels"),
+    [
+        ({"id2label": {"0": "LABEL_0"}}, True, ()),
+        ({"id2label": {"1": "POSITIVE", "0": "NEGATIVE"}}, False, ("NEGATIVE", "POSITIVE")),
+        ({"id2label": {"0": "a", "1": "b"}, "sentence_transformers": {}}, True, ("a", "b")),
+    ],
+)
+def test_rerankers_and_classifiers(
+    tmp_path: Path, config: dict[str, Any], is_pair: bool, labels: tuple[str, ...]
+) -> None:
+    given = config | {"architectures": ["BertForSequenceClassification"]}
+    files = {"config.json": given, "tokenizer_config.json": {"model_max_length": 1e30}}
+    found = read_hub_folder(folder_of(tmp_path, files))
+    assert found is not None
+    assert found.text == TextRecipe(tokenizer="tokenizer.json", pairs=is_pair)
+    assert found.labels == labels
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"modules.json": modules("Transformer", "Pooling", "Dense")}, "modules.json has Dense"),
+        (
+            {
+                "modules.json": modules("Transformer", "Pooling"),
+                "1_Pooling/config.json": {"pooling_mode_max_tokens": True},
+            },
+            "pooling pooling_mode_max_tokens; known is one of mean, cls, last",
+        ),
+        (
+            {
+                "modules.json": modules("Transformer", "Pooling"),
+                "1_Pooling/config.json": {
+                    "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True,
+                },
+            },
+            "pooling pooling_mode_cls_token, pooling_mode_mean_tokens; known",
+        ),
+        ({"modules.json": {}}, "modules.json cannot be read: expected list, got dict"),
+        ({"config.json": []}, "config.json cannot be read: expected dict, got list"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_refused(tmp_path: Path, files: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidModelError, match=words):
+        read_hub_folder(folder_of(tmp_path, files))
+
+
+@pytest.mark.parametrize("missing", ["config.json", "onnx/model.onnx"])
+def test_other_folders_are_none(tmp_path: Path, missing: str) -> None:
+    (folder_of(tmp_path, {}) / missing).unlink()
+    assert read_hub_folder(tmp_path) is None
