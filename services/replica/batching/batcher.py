@@ -4,8 +4,7 @@ It is work-conserving: when the engine frees, whatever waits and fits runs at on
 idle engine may be set to linger for companions, and then no longer than until a bucket is
 filled, or half of the time that the most pressing of those that wait has left. Joining, running
 and splitting happen on the engine's own thread, so the event loop keeps taking requests
-meanwhile; only engines that are quicker than a change of threads run on the loop, and calls that
-are alone on CUDA graphs that are brief.
+meanwhile; only engines quicker than a change of threads run on the loop, and lone calls of others.
 
 `batch_builder` decides which requests run together. A request that is cancelled, or that waited too
 long, leaves the queue at once; what the engine has begun it ends, and an answer that is no longer
@@ -263,7 +262,7 @@ class Batcher:
                     await self._arrived.wait()
 
     def _least_time_left_s(self) -> float:
-        deadlines = [w.deadline_s for w in self._queue if w.deadline_s is not None]
+        deadlines = (w.deadline_s for w in self._queue if w.deadline_s is not None)
         return max(min(deadlines, default=math.inf) - self._clock(), 0.0)
 
     async def _run(self, batch: list[QueuedRequest]) -> None:
@@ -272,7 +271,7 @@ class Batcher:
         reply_s = 0.0
         try:
             is_alone = len(batch) == 1 and not self._queue
-            calls = [waiting.call for waiting in batch]
+            calls = [w.call for w in batch]
             parts, times = await self._worker.run(self._rules, calls, is_alone=is_alone)
         except asyncio.CancelledError:
             self._fail_all(batch, NotReadyError("replica stopped while the request ran"))
