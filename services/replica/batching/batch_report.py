@@ -1,7 +1,7 @@
 """What is recorded of one run of the engine."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from services.replica.engine.worker import BatchTimes
 
@@ -38,3 +38,14 @@ class BatcherTimes(NamedTuple):
     busy_s: float = 0.0
     pressed_s: float = 0.0
     num_calls: int = 0
+
+    def after(self, ran_s: float, num_calls: int, *, is_pressed: bool) -> Self:
+        """With one more batch.
+
+        Args:
+            ran_s: seconds that it took.
+            num_calls: in it.
+            is_pressed: it had waited for the one before.
+        """
+        pressed_s = self.pressed_s + ran_s * is_pressed
+        return type(self)(self.busy_s + ran_s, pressed_s, self.num_calls + num_calls)

@@ -236,16 +236,11 @@ class Batcher:
                         await self._run(batch)
                 finally:
                     self._num_running = 0
-                self._count(num_calls, is_pressed=not was_idle)
+                ran_s = self._clock() - self._free_s
+                self.times = self.times.after(ran_s, num_calls, is_pressed=not was_idle)
                 # What waits for the next one shall not hold what these were read from.
                 del batch
             self._note_if_idle()
-
-    def _count(self, num_calls: int, *, is_pressed: bool) -> None:
-        ran_s = self._clock() - self._free_s
-        before = self.times
-        pressed_s = before.pressed_s + ran_s * is_pressed
-        self.times = BatcherTimes(before.busy_s + ran_s, pressed_s, before.num_calls + num_calls)
 
     async def _linger(self) -> None:
         """Let an idle engine wait for companions, until a bucket is full or time is up."""
