@@ -20,7 +20,7 @@ from compiler_worker.measures.comparison import has_numbers
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.tolerances import EAGER_FACTOR, together_for, tolerance_for
 from compiler_worker.progress import Progress
-from compiler_worker.proof.claim import Claim, reason_of
+from compiler_worker.proof.claim import Claim, reason_of, sizes_text
 from compiler_worker.proof.comparing import Comparing
 from compiler_worker.references.agreement import Errors, eager_errors
 from compiler_worker.references.blame import agreed
@@ -133,7 +133,8 @@ class _Judge:
         for sample in _middle_early(sorted(drawn, key=lambda s: _num_bytes(s.inputs))):
             if num_samples >= _MIN_SAMPLES and time.monotonic() > until:
                 return
-            report(f"the fallback's graph beside ONNX Runtime: {sample.bucket} at {sample.sizes}")
+            where = f"{sample.bucket} at {sizes_text(sample.sizes)}"
+            report(f"the fallback's graph beside ONNX Runtime: {where}")
             # What the master itself does not compute says nothing of its import.
             with suppress(ProofError):
                 if has_numbers(self._witness.run(sample.inputs)):

@@ -28,7 +28,7 @@ _SILENT_SHARE = 0.67
 def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, Any]]:
     """Builds of the newest versions of models, each as plain data.
 
-    A worker that was killed is shown until its lease has expired by any clock.
+    A worker that was killed on another machine is shown until its lease has expired by any clock.
     """
     return [build for name in names for build in _builds_of(registry, name)]
 
@@ -94,8 +94,9 @@ def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
 
 def _held(registry: Registry, digest: str, now: datetime) -> BuildLease | None:
     lease = registry.lease(digest).lease
-    is_held = lease and not lease.is_released and not lease.is_long_expired(now)
-    return lease if is_held else None
+    if lease is None or lease.is_released or lease.is_long_expired(now):
+        return None
+    return None if lease.has_ended_here() else lease
 
 
 def _progress(lease: BuildLease, now: datetime) -> dict[str, Any]:

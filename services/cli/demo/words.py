@@ -11,7 +11,7 @@ from services.cli.output.show import times
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import Precision
 from services.contracts.selection.selection import reason_words
-from services.contracts.selection.speed_gate import TIMED_LATER, SpeedBounds, beside_words
+from services.contracts.selection.speed_gate import BUSY, TIMED_LATER, SpeedBounds, beside_words
 from services.contracts.text.text_table import Table
 from services.controller.build.key_status import KeyState
 
@@ -42,7 +42,8 @@ def event_words(event: Event, done: str = "") -> str:
         event: of the demo's model.
         done: how many of its engines are built, for the end of a proof.
     """
-    if event.kind not in _WORDS:
+    # That a comparison told nothing is in the line of the proof that it belongs to.
+    if event.kind not in _WORDS or (event.kind is EventKind.ENGINES_COMPARED and BUSY in event.why):
         return ""
     count = f" ({done})" if done and event.kind in _ENDS_PROOF else ""
     return f"{_WORDS[event.kind]}{count}" + (f": {why}" if (why := _brief(event)) else "")
@@ -97,9 +98,12 @@ def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
     yield _serves_words(case, serving)
     if case["decided_by"]:
         yield f"Order and speeds: {case['decided_by']}."
-    reasons = [(key, key["reason"].partition(TIMED_LATER)) for key in case["planned"]]
-    yield from (f"{_name(key)}: {reason}" for key, (reason, _, _) in reasons if reason)
-    if any(later for _, (_, later, _) in reasons):
+    reasons = [key["reason"].partition(TIMED_LATER) for key in case["planned"]]
+    # On a busy machine all have the same.
+    for reason in filter(None, dict.fromkeys(reason for reason, _, _ in reasons)):
+        named = zip(case["planned"], reasons, strict=True)
+        yield f"{', '.join(_name(key) for key, (of, _, _) in named if of == reason)}: {reason}"
+    if any(later for _, later, _ in reasons):
         yield f"What was not measurable is timed again later; at once: {_program()} build {MODEL}"
     for precision, found in case["precisions"].items():
         if reason := found.get("not_built"):

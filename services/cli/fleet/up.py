@@ -94,7 +94,7 @@ def _print_next_steps() -> None:
     from services.cli.demo.words import next_steps
 
     for line in next_steps():
-        print_line(line)
+        print_line(line, is_folded=True)
 
 
 def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:

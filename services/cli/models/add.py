@@ -41,6 +41,7 @@ from services.engines.shapes import ranges_text
 
 # Open, run, compare, publish.
 _NUM_PARTS = 4
+_DYNAMIC = "for other sizes export it with dynamic ones (torch.onnx.export: dynamic_shapes)"
 
 
 def added_words(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
@@ -56,6 +57,9 @@ def added_words(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
             f"serves {ranges}; for other sizes add it again with a recipe that has some: --recipe "
             f"FILE, as in {_as_recipe(buckets)}"
         )
+    if not dynamic_dims(master.inputs):
+        fixed = ", ".join(f"{each.name} {list(each.shape)}" for each in master.inputs)
+        yield f"serves {fixed} alone: no dimension is dynamic; {_DYNAMIC}"
     has_calibration = version.calibration is not None
     admitted = admitted_precisions(version.recipe, has_calibration=has_calibration)
     yield from accuracy_words(version.recipe, admitted)

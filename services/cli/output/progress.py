@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from services.cli.output.show import error_console, print_remark
@@ -29,8 +30,9 @@ class Steps:
             TextColumn("{task.description}"),
             _Elapsed(),
             # A builder's output may hold [brackets], which are no markup.
-            TextColumn("{task.fields[detail]}", style="dim", markup=False),
+            TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=_rest()),
             console=error_console(),
+            expand=True,
             transient=True,
             # Without a terminal a bar would fill a log with control characters.
             disable=self._is_quiet or not error_console().is_terminal,
@@ -112,6 +114,11 @@ class StepLine:
         where = ", ".join(filter(None, (self._place, self.elapsed)))
         line = f"  {self._title} ({where}): {detail}"
         error_console().print(line, markup=False, soft_wrap=True)
+
+
+def _rest() -> Column:
+    """What the other columns leave: a long detail is cut, not the time before it."""
+    return Column(ratio=1, no_wrap=True, overflow="ellipsis")
 
 
 class _Elapsed(ProgressColumn):

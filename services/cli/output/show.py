@@ -18,9 +18,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# As messages end: `; start one: smelt up`.
-_COMMAND = re.compile(r"(?<=: )(?:\S*/)?(?:smelt|make|pip|python[\d.]*) [^;)]*")
+_PROGRAM = r"(?:\S*/)?(?:smelt|make|pip|optimum-cli|python[\d.]*) "
+_QUOTED = r"""'[^']*'|"[^"]*\""""
+# As messages end: `; start one: smelt up`; or a line that is set in, and nothing but a command.
+_COMMAND = re.compile(
+    rf"^ +{_PROGRAM}.*|(?:(?<=: )|(?<=, then )){_PROGRAM}"
+    rf"(?:{_QUOTED}|(?![;:,)](?:\s|$)| \()[^'\"])*"
+)
+# A command to the next option, which a shell may find on its next line.
+_TO_OPTION = re.compile(rf"(?:{_QUOTED}|[^ '\"]| (?!--)|['\"])+")
+_INDENT = " " * 4
 _UNBROKEN = "\xa0"
+_CONTINUED = f"{_UNBROKEN}\\ "
 
 
 @cache
@@ -74,17 +83,24 @@ def _folded(text: str) -> str:
 
 
 def _folded_line(line: str) -> str:
-    """Lines of the terminal's width; a command stays on one, so that it can be pasted."""
-    if len(line) <= _width():
+    """Lines of the terminal's width, of which a command can be pasted."""
+    if len(line) <= text_width():
         return line
-    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _UNBROKEN), line)
-    return textwrap.fill(
-        whole,
-        _width(),
-        subsequent_indent="    ",
+    folded = textwrap.fill(
+        _COMMAND.sub(lambda found: _unbroken(found[0]), line),
+        text_width(),
+        subsequent_indent=_INDENT,
         break_long_words=False,
         break_on_hyphens=False,
-    ).replace(_UNBROKEN, " ")
+    )
+    return folded.replace(_CONTINUED, " ").replace(_UNBROKEN, " ")
+
+
+def _unbroken(command: str) -> str:
+    """A command on one line, or on several as a shell reads them where one is too short."""
+    is_long = len(_INDENT) + len(command) > text_width()
+    parts = _TO_OPTION.findall(command) if is_long else [command]
+    return _CONTINUED.join(part.replace(" ", _UNBROKEN) for part in parts)
 
 
 def print_json(value: Any) -> None:
@@ -93,13 +109,13 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def _width() -> int:
+def text_width() -> int:
     """That of the terminal, or COLUMNS; 80 in a pipe."""
     return shutil.get_terminal_size().columns
 
 
 def _print_table(table: Table, *, is_wide: bool) -> None:
-    title, *lines = table.lines(None if is_wide else _width())
+    title, *lines = table.lines(None if is_wide else text_width())
     typer.secho(title, bold=bool(lines))
     for line in lines:
         typer.echo(line)
@@ -119,7 +135,9 @@ def _print_labelled(label: str, style: str, message: str) -> None:
     from rich.text import Text
 
     if error_console().is_terminal:
-        message = _folded(f"{label}{message}").removeprefix(label)
+        # The label stays on the first word's line.
+        labelled = f"{label.replace(' ', _UNBROKEN)}{message}"
+        message = _folded(labelled).replace(_UNBROKEN, " ").removeprefix(label)
     error_console().print(Text(label, style).append(message, "default"), soft_wrap=True)
 
 

@@ -1,7 +1,7 @@
 """`smelt infer`: one KServe v2 request from .npy files, strings as JSON, or texts."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
-from services.cli.output.show import show
+from services.cli.output.show import show, text_width
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.json_values import array_from_json, typed_arrays
 from services.cli.requests.needed_inputs import needed_inputs_words
@@ -25,7 +25,6 @@ from services.contracts.kserve.tensors import (
     bytes_from_array,
 )
 from services.contracts.model.text_input import TEXT
-from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -33,6 +32,9 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
 # The path of its RPCs, before their names.
 INFERENCE = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
+_OUTPUT = ("name", "datatype", "shape")
+# Characters of a line; of longer names the table folds the values.
+_LEAST_VALUES = 24
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -90,14 +92,7 @@ def run_infer(
             hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
-    rows = [
-        (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
-        for n, a in outputs.items()
-    ]
-    text = (
-        f"{response.model_name} version {response.model_version}",
-        Table("Outputs", ("name", "datatype", "shape", "values"), rows),
-    )
+    text = f"{response.model_name} version {response.model_version}", outputs_table(outputs)
     show(answer_document(response, outputs), text, as_json=as_json)
 
 
@@ -214,8 +209,19 @@ def _known_models(settings: CliSettings, running: RunningFleet | None, name: str
     with suppress(NotReadyError):
         known = sorted({model.name for model in get_fleet(running.controller, settings).models})
         if name not in known:
-            return f"{nearest(name, known)}; there are: {', '.join(known) or 'none'}"
+            return f"; there are: {', '.join(known) or 'none'}"
     return ""
+
+
+def outputs_table(outputs: Mapping[str, Array]) -> Table:
+    """The outputs by name; of many values the first and the last, in lines that fit beside them."""
+    described = [(n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape))) for n, a in outputs.items()]
+    columns = zip(_OUTPUT, *described, strict=True)
+    taken = sum(max(map(len, column)) + len("  ") for column in columns)
+    room = max(text_width() - taken, _LEAST_VALUES)
+    values = (np.array2string(a, max_line_width=room, threshold=8) for a in outputs.values())
+    rows = [(*each, shown) for each, shown in zip(described, values, strict=True)]
+    return Table("Outputs", (*_OUTPUT, "values"), rows)
 
 
 def answer_document(

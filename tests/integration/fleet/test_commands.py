@@ -85,7 +85,7 @@ def test_infer(served: "Served", tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("infer", "nope", "--input", "x=@{x}"), "nope"),
-        (("infer", "linaer", "--input", "x=@{x}"), "did you mean 'linear'?; there are: "),
+        (("infer", "linaer", "--input", "x=@{x}"), "models list show those that are; there are: "),
         (("infer", "linear", "--input", "z=@{x}"), "'x'"),
         (("build", "nope"), "model 'nope' not found"),
         (("up", "--grpc-port", "0"), "smelt down"),

@@ -1,6 +1,7 @@
 """What is found of an import: right ones, wrong ones, and those that nothing can be said of."""
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +218,8 @@ def test_a_child_hands_back_the_verdict_and_the_answers(tmp_path: Path) -> None:
     assert (judged.verdict.refuted, judged.verdict.unknown) == ("", "")
     assert judged.answers is not None
     assert judged.answers.stat().st_size < 2**16
-    assert any("the fallback's graph beside ONNX Runtime" in line for line in told)
+    begun = "the fallback's graph beside ONNX Runtime: "
+    assert any(re.search(rf"^{begun}\S+ at \w+=\d", line) for line in told)
 
 
 def test_a_device_may_round_otherwise_where_the_master_itself_rounds(tmp_path: Path) -> None:

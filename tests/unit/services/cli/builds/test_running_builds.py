@@ -1,6 +1,7 @@
 """What is being built now, as `smelt engines` and `smelt status` show it."""
 
 import re
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import pytest
 
 from services.cli.builds.engines import engines_document
-from services.cli.builds.running_builds import running_builds, running_builds_text
+from services.cli.builds.running_builds import running_builds, running_builds_text, stage_document
 from services.cli.fleet.status import builds_document
 from services.cli.settings import CliSettings
-from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease
+from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease, pid_space
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.recipe import Recipe
@@ -79,6 +80,15 @@ def test_a_worker_that_may_be_dead_is_said_to_be_silent(registry: Registry) -> N
 def test_what_is_over_is_not_shown(registry: Registry, over: BuildLease) -> None:
     registry.offer_lease(DIGEST, 1, over)
     assert running_builds(registry, ["m"]) == []
+
+
+def test_a_worker_of_this_machine_that_was_killed_is_not_shown(registry: Registry) -> None:
+    # `smelt down` leaves no process behind, and a lease that nobody released.
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    registry.offer_lease(DIGEST, 1, lease(process_id=gone.pid, pid_space=pid_space()))
+    assert running_builds(registry, ["m"]) == []
+    assert stage_document(registry, DIGEST, None) is None
 
 
 def test_what_nobody_ever_built_is_not_shown(registry: Registry) -> None:

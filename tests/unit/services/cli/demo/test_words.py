@@ -21,7 +21,7 @@ from services.cli.demo.words import (
 )
 from services.cli.requests.infer import read_inputs
 from services.contracts.events import Event, EventKind
-from services.contracts.selection.speed_gate import TIMED_LATER
+from services.contracts.selection.speed_gate import BUSY, TIMED_LATER
 from services.contracts.text.text_table import Table
 from tests.reference.commands import all_commands
 
@@ -92,6 +92,8 @@ def test_the_end_of_a_proof_says_which_of_how_many_and_nothing_twice() -> None:
         == "proof passed (2 of 3): openvino fp32: 0.65 to 2.14 x the fallback's speed, too close"
     )
     assert "first" not in event_words(Event(kind=started, why="first build for these nodes"), done)
+    busy = Event(kind=EventKind.ENGINES_COMPARED, why=f"openvino bf16 is {BUSY}; on some day")
+    assert event_words(busy) == ""
     joint = Event(kind=EventKind.ENGINES_COMPARED, why="openvino bf16 is best; others; on some day")
     assert event_words(joint, done) == "timed together: openvino bf16 is best"
 
@@ -131,14 +133,14 @@ def test_where_the_fallback_serves_each_engine_has_its_figures() -> None:
 
 def test_that_engines_are_timed_again_is_said_once_and_what_is_not_built_says_why() -> None:
     unclear = f"passed over: not measurable here now: 0.5 to 9{TIMED_LATER}; at once: smelt build"
-    keys = [key(each, "fp32", reason=unclear, is_wild=True) for each in (FAST, SLOW)]
+    keys = [key(FAST, each, reason=unclear, is_wild=True) for each in ("fp32", "bf16")]
     found = {"fp32": {"distances": {}}, "bf16": {"not_built": "no instructions for bf16 here"}}
     table, (_, _, *text) = lines(case("", *keys, precisions=found))
     assert table.rows[0][3:5] == ("?", "?")
-    again = text.pop(2)
+    again = text.pop(1)
     assert again.endswith(" build all-minilm-l6-v2")
     assert text == [
-        *["openvino fp32: passed over: not measurable here now: 0.5 to 9"] * 2,
+        "openvino fp32, openvino bf16: passed over: not measurable here now: 0.5 to 9",
         "bf16: not built: no instructions for bf16 here",
     ]
 

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
@@ -208,6 +209,22 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     assert told not in done.stdout
     plain, asked = registry.versions("tiny")
     assert (plain.recipe.buckets, asked.buckets) == ((), asked.recipe.buckets)
+
+
+def test_a_model_of_fixed_sizes_says_so(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    text = "m (float[1,3] x) => (float[1,3] y) { y = Relu (x) }"
+    onnx.save(
+        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}'),
+        tmp_path / "fixed.onnx",
+    )
+    words = ["models", "add", "fixed", str(tmp_path / "fixed.onnx")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert registry.model_version("fixed").master.inputs[0].shape == (1, 3)
+    assert "serves x [1, 3] alone: no dimension is dynamic; for other sizes" in done.stdout
+    assert "dynamic_shapes" in done.stdout
 
 
 def test_what_was_taken_without_being_asked_for_is_said_and_the_printed_recipe_is_one(

@@ -1,6 +1,8 @@
 """What people read: words in brackets are words, never markup; how far long work has come."""
 
 import io
+import re
+import shlex
 
 import pytest
 from rich.console import Console
@@ -57,6 +59,69 @@ def test_prose_is_folded_and_commands_can_be_pasted(
     assert " ".join(line.strip() for line in told) == WORDS
     for command in ("smelt up --detach ", ".venv/bin/python -m compiler_worker plan m"):
         assert any(command in f"{line} " for line in told)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "ask: smelt infer m --input 'a=[[1, 2]]' --input 'b=[[3, 4]] --c' --version=1",
+            "ask: smelt infer m --input 'a=[[1, 2]]' \\\n    --input 'b=[[3, 4]] --c' --version=1",
+        ),
+        ("  smelt infer m " + 9 * "--input x=@x.npy ", None),
+        (
+            "  python -c 'import numpy as np; np.save(1, np.ones((1, 1))); np.save(2, 3)'",
+            "  python -c 'import numpy as np; np.save(1, np.ones((1, 1))); np.save(2, 3)'",
+        ),
+        (
+            "a folder: pip install optimum[onnx], then optimum-cli export onnx m, and add it",
+            "a folder: pip install optimum[onnx], then\n    optimum-cli export onnx m, and add it",
+        ),
+        (
+            "smelt infer m: give each input by --input NAME=@FILE.npy or as text",
+            "smelt infer m: give each input by --input NAME=@FILE.npy or\n    as text",
+        ),
+    ],
+)
+def test_a_long_command_goes_on_as_a_shell_reads_it(
+    monkeypatch: pytest.MonkeyPatch, line: str, told: str | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    output.print_line(line, is_folded=True)
+    assert told in (None, terminal.getvalue().removesuffix("\n"))
+    if "'b=[[" in line or told is None:
+        command = line.removeprefix("ask: ")
+        pasted = terminal.getvalue().removeprefix("ask: ")
+        assert shlex.split(pasted.replace("\\\n", "")) == shlex.split(command)
+        assert max(map(len, terminal.getvalue().splitlines())) <= 60
+
+
+def test_an_error_that_begins_with_a_long_command_has_one_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = io.StringIO()
+    terminal = Console(file=told, force_terminal=True, color_system=None, width=60)
+    monkeypatch.setattr(output, "error_console", lambda: terminal)
+    output.print_error(f"smelt infer {'m' * 60}: give each input by --input NAME=@FILE.npy")
+    assert told.getvalue().count("error:") == 1
+    output.print_error("short")
+    assert told.getvalue().endswith("\nerror: short\n")
+
+
+def test_a_long_detail_is_cut_and_the_time_before_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = io.StringIO()
+    terminal = Console(file=told, force_terminal=True, color_system=None, width=60)
+    monkeypatch.setattr("services.cli.output.progress.error_console", lambda: terminal)
+    with Steps(is_quiet=False).step("Model m") as line:
+        line.begin(3, 4, f"comparing {'x' * 80}")
+    drawn = [part for part in re.split(r"\x1b\[2K|[\r\n]", told.getvalue()) if "comparing" in part]
+    assert drawn
+    assert all(re.search(r" 0\.\d s comparing x+…$", part) for part in drawn)
+    assert "\x1b[1A\x1b[2K\x1b[1A" not in told.getvalue()
 
 
 def test_errors_and_remarks_are_folded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,19 @@ def test_arrays_travel_raw_and_come_back_equal() -> None:
         assert back[name].dtype == array.dtype
 
 
+def test_values_of_an_output_are_shown_in_lines_that_fit_beside_its_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tags = np.linspace(-1, 1, 27, dtype=np.float32).reshape(1, 3, 9)
+    table = infer.outputs_table({"a_long_name_of_tags": tags})
+    lines = table.lines(80)
+    assert max(map(len, lines)) <= 80
+    # A line for each of numpy's, none of which is folded once more.
+    (*_, values) = table.rows[0]
+    assert len(lines) == 3 + len(values.splitlines())
+
+
 def test_a_dtype_without_a_datatype_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="complex64"):
         infer.request_from_arrays("m", "", {"x": np.zeros(1, np.complex64)})
