@@ -28,7 +28,7 @@ def vectors(*values: float) -> bytes:
 
 
 async def test_batches_behind_a_failed_one_do_not_go_on() -> None:
-    ended = []
+    ended: list[str] = []
 
     async def ask(rpc: str, _: Any) -> Any:
         if rpc == "ModelConfig":
