@@ -121,7 +121,7 @@ class HttpConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The body follows."""
+        """The body follows; raises _TooManyPipelinedError where too many requests wait."""
         self._is_head = False
         if len(self.pipeline) == _MOST_PIPELINED:
             raise _TooManyPipelinedError
