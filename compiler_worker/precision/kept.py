@@ -32,7 +32,7 @@ def kept_graph(
     """
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     path = folder / f"{name}.onnx"
-    kept = read_kept(path, onnx.load)
+    kept = read_kept(path, _read)
     if kept is not None:
         return kept
     made = make()
@@ -41,3 +41,11 @@ def kept_graph(
         remove_oldest(found, max_bytes=MAX_CACHE_BYTES, max_age_s=MAX_AGE_S)
         keep(path, lambda part: onnx.save(made, part))
     return made
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    model = onnx.load(path)
+    if not model.graph.node:
+        # A file without bytes, as a host leaves it that lost power, is a message to protobuf.
+        raise ValueError("it holds no graph")
+    return model

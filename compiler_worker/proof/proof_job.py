@@ -10,12 +10,17 @@ from compiler_worker.building.attempt import count_proof
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import PROVE
 from compiler_worker.children.process import ChildOutcome, run_child
-from compiler_worker.children.requests import ProofRequest, ProofResult, Stage
+from compiler_worker.children.requests import JointEntrant, ProofRequest, ProofResult, Stage
 from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.timing.entrants import best_beside, entrant_of
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
+from services.contracts.errors import (
+    EngineIncompatibleError,
+    NotFoundError,
+    ProofError,
+    SmeltError,
+)
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.model.manifest import (
     EngineManifest,
@@ -66,7 +71,7 @@ def prove(
         EngineIncompatibleError: the engine is for another device or library.
         ProofError: there is no verdict, as the reference is not to be trusted or the child ended.
     """
-    beside = best_beside(job.manifest, job.version, job.device, worker)
+    beside = _best_beside(job, worker)
     place, outcome = _last_child(job, beside, worker, folder)
     follow(outcome)
     # A child that refused, was killed or hung gives no verdict: an engine keeps its proof.
@@ -88,12 +93,23 @@ def prove(
     return proof, run if proof.outcome is ProofOutcome.PASSED else None
 
 
+def _best_beside(job: ProofJob, worker: WorkerContext) -> JointEntrant | None:
+    """The best engine so far; None without one, and where its files cannot be had."""
+    best = best_beside(job.manifest, job.version, job.device, worker)
+    try:
+        return entrant_of(best, worker) if best else None
+    except (SmeltError, OSError) as error:
+        # What is wrong with the best engine must not keep its successor from being proven.
+        logger.warning("it is timed without the best engine so far: %s", error)
+        return None
+
+
 def _last_child(
-    job: ProofJob, beside: PublishedEngine | None, worker: WorkerContext, folder: Path
+    job: ProofJob, beside: JointEntrant | None, worker: WorkerContext, folder: Path
 ) -> tuple[Path, ChildOutcome[ProofResult]]:
     """Folder and end of the child; of a next one where others than the engine may have ended it."""
     # A compiler that crashes in the fallback must not cost a right engine its proof.
-    tries: list[dict[str, Any]] = [{"beside": (entrant_of(beside, worker),)}] if beside else []
+    tries: list[dict[str, Any]] = [{"beside": (beside,)}] if beside else []
     tries += [{}, {"is_fallback_timed": False}] if is_fallback_timed(job, worker) else [{}]
     key = job.manifest.key
     for number, changes in enumerate(tries):

@@ -68,16 +68,19 @@ def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun
 def engine_history(
     engine: PublishedEngine, generation: str, runs: Sequence[JointRun]
 ) -> list[Sequence[Timing]]:
-    """What an engine took in its proof, and then in each run that has it, oldest first.
+    """What an engine took in its proof and in each run that has it, oldest first.
 
     Args:
         engine: with its newest proof.
         generation: of the device that will run it.
         runs: of its master, oldest first.
     """
-    seen = [run for run in runs if run.device.generation == generation]
-    beside = (run.timings(engine.digest) for run in seen if engine.digest in run.digests)
-    return [engine.proof.timings, *beside]
+    here = [run for run in runs if run.device.generation == generation]
+    seen = [run for run in here if engine.digest in run.digests]
+    # It may have been proven again since, on a device that has changed.
+    num_before = sum(run.created_at < engine.proof.created_at for run in seen)
+    beside = [run.timings(engine.digest) for run in seen]
+    return [*beside[:num_before], engine.proof.timings, *beside[num_before:]]
 
 
 def unsettled(

@@ -31,6 +31,8 @@ from services.grpc_server.request.messages import StatusError
 from services.grpc_server.server_options import ServerOptions, UnhandledCall
 
 _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
+# As of such requests over gRPC.
+_MAX_QUESTION_BYTES: Final = 1 << 20
 _LONGEST_NUMBER: Final = 18
 # OpenAI's paths that are inference: from a document, through `ask`, to an answer.
 Ask = Callable[[str, Any], Awaitable[Any]]
@@ -121,16 +123,16 @@ class HttpApp:
             return HttpAnswer(error_body("the server stops"), status=503)
         document: Document = {}
         if question.method == "POST":
-            document = document_from_json(
-                b"".join(await self._bodies.read(call, MAX_JSON_BYTES)) or b"{}"
-            )
+            path = f"/{SERVICE.full_name}/{question.rpc}"
+            body = await self._body(call, path, _MAX_QUESTION_BYTES)
+            document = document_from_json(b"".join(body) or b"{}")
         request = question.request(name, version, document)
         return question.answer(await self._ask(call, question.rpc, request))
 
     async def _infer(self, call: HttpCall, model: tuple[str, str]) -> HttpAnswer:
         try:
             length = _json_length(call)
-            body = await self._body(call, self._options.limits.max_message_bytes)
+            body = await self._body(call, _INFER_PATH, self._options.limits.max_message_bytes)
             message, wanted = request_from_body(body, length, model, self._options.take)
             del body
         except BaseException as error:
@@ -140,15 +142,18 @@ class HttpApp:
 
     async def _openai(self, call: HttpCall) -> HttpAnswer:
         try:
-            document = document_from_json(b"".join(await self._body(call, MAX_JSON_BYTES)))
+            document = document_from_json(
+                b"".join(await self._body(call, _INFER_PATH, MAX_JSON_BYTES))
+            )
         except BaseException as error:
             self._note(call, error)
             raise
         return await _OPENAI[call.path](document, lambda *asked: self._ask(call, *asked))
 
-    async def _body(self, call: HttpCall, max_bytes: int) -> Any:
+    async def _body(self, call: HttpCall, rpc_path: str, max_bytes: int) -> Any:
+        # A caller without a token is refused before its body is read.
         if self._options.check is not None:
-            await self._options.check(_INFER_PATH, call.context)
+            await self._options.check(rpc_path, call.context)
         return await self._bodies.read(call, max_bytes)
 
     async def _ask(self, call: HttpCall, rpc: str, request: Any) -> Any:

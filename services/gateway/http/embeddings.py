@@ -18,6 +18,7 @@ from services.contracts.kserve.tensors import (
 )
 from services.gateway.http.answers import HttpAnswer, json_bytes
 from services.gateway.http.fields import Document, field, optional
+from services.gateway.http.json_values import MAX_VALUES_BYTES
 from services.pb import open_inference_v2_pb2 as pb
 
 Ask = Callable[[str, Any], Awaitable[Any]]
@@ -27,7 +28,7 @@ _FLOATS: Final = frozenset((pb.TYPE_FP16, pb.TYPE_FP32, pb.TYPE_FP64, pb.TYPE_BF
 _NUMPY: Final = {pb.TYPE_INT32: np.int32, pb.TYPE_INT64: np.int64}
 # What a tokenizer gives beside the ids, for ids without padding.
 _BESIDE: Final = {"attention_mask": 1, "token_type_ids": 0}
-# As OpenAI's, and of one request to the model, which ids of one row can make large for all.
+# As OpenAI's, and of all batches together, where one long row makes the others of its batch long.
 _MAX_ROWS: Final = 2048
 _MAX_IDS: Final = 1 << 20
 
@@ -53,15 +54,48 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
     output = _output_of(config, optional(document, "dimensions", 0))
     most = config.max_batch_size or len(rows)
     parts = [rows[at : at + most] for at in range(0, len(rows), most)]
-    tasks = [ask("ModelInfer", _request(config, part, output)) for part in parts]
-    answers = [_embeddings(each) for each in await asyncio.gather(*tasks)]
+    _check_num_ids(parts)
+    requests = [_request(config, part, output) for part in parts]
+    answers = [_embeddings(each) for each in await _all(requests, ask)]
+    if encoding == "float" and sum(each.nbytes for each, _ in answers) > MAX_VALUES_BYTES:
+        raise InvalidRequestError(
+            f"the embeddings have more than {MAX_VALUES_BYTES} bytes: ask for fewer at once, or "
+            "for encoding_format base64"
+        )
     data = [
         {"object": "embedding", "index": index, "embedding": _encoded(row, encoding)}
         for index, row in enumerate(row for embeddings, _ in answers for row in embeddings)
     ]
     num_tokens = sum(num for _, num in answers) or sum(len(r) for r in rows if type(r) is list)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    return HttpAnswer(json_bytes({"object": "list", "data": data, "model": model, "usage": usage}))
+    listed = {"object": "list", "data": data, "model": model, "usage": usage}
+    try:
+        return HttpAnswer(json_bytes(listed))
+    except ValueError as error:
+        raise InvalidRequestError(
+            "an embedding has NaN or infinity, which JSON has not; ask for encoding_format base64"
+        ) from error
+
+
+async def _all(requests: Sequence[bytes], ask: Ask) -> list[Any]:
+    """The answers; where one fails, the others are not waited for and do not go on."""
+    tasks = [asyncio.ensure_future(ask("ModelInfer", each)) for each in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise
+
+
+def _check_num_ids(parts: Sequence[Sequence[Any]]) -> None:
+    """All parts are padded before the first is answered: their sum is bounded."""
+    num_ids = sum(len(part) * max(map(len, part)) for part in parts if type(part[0]) is list)
+    if num_ids > _MAX_IDS:
+        raise InvalidRequestError(
+            f"'input': {num_ids} ids, each row of a batch counted as its longest one, expected "
+            f"{_MAX_IDS} ids at most"
+        )
 
 
 def _rows(given: object) -> list[Any]:
@@ -125,10 +159,6 @@ def _padded(config: pb.ModelConfig, rows: Sequence[list[int]]) -> dict[str, Arra
     if _IDS not in inputs or inputs.keys() - _BESIDE.keys() != {_IDS}:
         raise InvalidRequestError(f"model '{config.name}' takes no token ids alone")
     longest = max(map(len, rows))
-    if longest * len(rows) > _MAX_IDS:
-        raise InvalidRequestError(
-            f"'input': {len(rows)} rows of up to {longest} ids, expected {_MAX_IDS} ids at most"
-        )
     tensors = {}
     for name, datatype in inputs.items():
         array = np.zeros((len(rows), longest), _NUMPY.get(datatype, np.int64))

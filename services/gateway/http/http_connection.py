@@ -22,10 +22,19 @@ CONNECTION: Final = "smelt.connection"
 
 
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+# As long as what it replaces: a head that came in parts may have its end behind what is looked at.
+_NO_UPGRADE: Final = b"\r\nxpgrade:"
+_END_OF_HEAD: Final = b"\r\n\r\n"
+# That wait behind the one that is answered: each takes far more memory than its bytes do.
+_MOST_PIPELINED: Final = 16
 
 
 class _HeadTooLargeError(Exception):
     """Ends the parser; uvicorn answers by `send_400_response`."""
+
+
+class _TooManyPipelinedError(Exception):
+    """The same."""
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -54,6 +63,9 @@ class HttpConnection(HttpToolsProtocol):
         self._is_head = True
         self._num_head_bytes = 0
         self._num_unread_bytes = 0
+        self._last_bytes = b""
+        # Whether what came last was a body, or the end of a request.
+        self._is_past = False
         self._unsent: tuple[int, float] = (0, now_s)
         self.answering: asyncio.Task[Any] | None = None
 
@@ -74,14 +86,17 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._came_s = self.loop.time()
-        if b"pgrade" in data and (self._is_head or not self._is_coming):
-            data = _without_upgrade(data)
+        if self._is_head or not self._is_coming:
+            before = self._last_bytes if self._is_head else b""
+            data = _without_upgrade(data, before)
+        self._is_past = False
         super().data_received(data)
-        if self._is_head:
-            # The parser keeps a field until it is whole.
-            self._num_unread_bytes += len(data)
-            if self._num_unread_bytes > 2 * self._limits.max_metadata_bytes:
-                self._num_head_bytes = self._num_unread_bytes
+        self._last_bytes = (self._last_bytes + data[-3:])[-3:]
+        # The parser keeps a field until it is whole, of a head and behind a body in chunks.
+        self._num_unread_bytes = 0 if self._is_past else self._num_unread_bytes + len(data)
+        if self._num_unread_bytes > 2 * self._limits.max_metadata_bytes and self._is_coming:
+            self._num_head_bytes = self._num_unread_bytes
+            if not self.transport.is_closing():
                 self.send_400_response("")
 
     def on_message_begin(self) -> None:
@@ -100,18 +115,27 @@ class HttpConnection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field."""
+        """A field; those behind a body are no part of the head (RFC 9110, section 6.5.1)."""
         self._count(len(name) + len(value) + _FIELD_BYTES)
-        super().on_header(name, value)
+        if self._is_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The body follows."""
+        """The body follows; raises _TooManyPipelinedError where too many requests wait."""
         self._is_head = False
+        if len(self.pipeline) == _MOST_PIPELINED:
+            raise _TooManyPipelinedError
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._is_past = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Nothing is due until the next request begins."""
         self._is_coming = False
+        self._is_past = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -119,6 +143,8 @@ class HttpConnection(HttpToolsProtocol):
         if self._num_head_bytes > self._limits.max_metadata_bytes:
             most = self._limits.max_metadata_bytes
             self._refuse(431, f"header fields: at most {most} bytes are received")
+        elif len(self.pipeline) >= _MOST_PIPELINED:
+            self._refuse(429, f"more than {_MOST_PIPELINED} requests wait on this connection")
         else:
             self._refuse(400, msg)
 
@@ -157,10 +183,16 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-def _without_upgrade(data: bytes) -> bytes:
+def _without_upgrade(data: bytes, before: bytes) -> bytes:
     """The head of a request as if it offered no other protocol, which it need not be answered in.
 
     Java's client offers HTTP/2 so; httptools would take what follows for that, and drop the body.
+
+    Args:
+        data: begins within a head, and may go on behind it.
+        before: the last bytes of the same head that came before, where its end may begin.
     """
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
+    if b"pgrade" not in data and b"PGRADE" not in data:
+        return data
+    head, end, rest = (before + data).partition(_END_OF_HEAD)
+    return (_UPGRADE.sub(_NO_UPGRADE, head) + end + rest)[len(before) :]

@@ -21,6 +21,8 @@ MAX_REMEMBERED_BYTES: Final = 2048
 NUM_REMEMBERED: Final = 1024
 _REGION: Final = "shared_memory_region"
 _INT64: Final = range(-(2**63), 2**63)
+# Of numpy; the product of as many as fit in JSON would take minutes of the event loop.
+_MOST_DIMS: Final = 32
 
 
 class OutputForms(NamedTuple):
@@ -151,6 +153,10 @@ def _add_inputs(request: pb.ModelInferRequest, inputs: list[Any]) -> tuple[bytes
 
 def _shape(tensor: Document) -> list[int]:
     shape: list[Any] = field(tensor, "shape", list)
+    if len(shape) > _MOST_DIMS:
+        raise InvalidRequestError(
+            f"shape: expected at most {_MOST_DIMS} dimensions, got {len(shape)}"
+        )
     for dim in shape:
         if type(dim) is not int or dim not in _INT64:
             raise InvalidRequestError(f"shape: expected integers of 64 bits, got {dim!r:.64}")

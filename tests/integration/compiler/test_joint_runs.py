@@ -16,7 +16,8 @@ from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.timing.joint import compare_engines, joint_run
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.errors import ProofError
+from services.contracts.builds.build_record import BuildOutcome
+from services.contracts.errors import CorruptBlobError, ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.document import Document
 from services.contracts.model.manifest import ModelVersion, SideTiming
@@ -180,3 +181,19 @@ def test_the_best_engine_does_not_cost_a_newcomer_its_proof(
     report = build_model(version, TWO_KINDS, worker)
     assert (report.is_success, asked) == (True, [1, 0])
     assert [len(run.digests) for run in report.joint_runs] == [2]
+
+
+def test_damage_to_the_best_engine_does_not_cost_a_newcomer_its_proof(
+    worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = with_settings(worker, benchmark_together=True)
+    build_model(version, ORT, worker)
+
+    def damaged(*_: object) -> Path:
+        raise CorruptBlobError("bytes are not those of their digest")
+
+    monkeypatch.setattr(type(worker.registry), "materialise_engine", damaged)
+    report = build_model(version, TWO_KINDS, worker)
+    assert report.is_success
+    assert [record.outcome for record in report.records] == [BuildOutcome.PROVEN]
+    assert report.joint_runs == ()

@@ -64,6 +64,7 @@ def document(**changes: Any) -> bytes:
         (document(shape=[1, 4.0]), "integers of 64 bits, got 4.0"),
         (document(shape=[2**63]), "integers of 64 bits"),
         (document(shape=[True, 4]), "integers of 64 bits"),
+        (document(shape=[2**62] * 300), "at most 32 dimensions, got 300"),
         (document(datatype="FP4"), "datatype: expected one of BOOL"),
         (document(data=[1, 2, 3]), "expected 4 values for shape [1, 4], got 3"),
         (document(data=[[1, 2], 3, 4]), "mixes arrays and values"),
@@ -144,6 +145,22 @@ async def test_large_heads_are_refused(http_fleet: "Fleet", is_whole: bool) -> N
         status, answer = await send(http_fleet, start + (b"\r\n\r\n" if is_whole else b""))
         assert status == 431
         assert "at most 16384 bytes" in answer["error"]
+
+
+CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_fields_behind_a_body_have_the_same_bound(http_fleet: "Fleet") -> None:
+    status, answer = await send(http_fleet, CHUNKED, b"0\r\nX-Long: ", b"x" * 40_000)
+    assert status == 431
+    assert "at most 16384 bytes" in answer["error"]
+
+
+async def test_fields_behind_a_body_are_no_part_of_the_head(http_fleet: "Fleet") -> None:
+    body = document()
+    trailer = b"Inference-Header-Content-Length: 99999\r\n\r\n"
+    request = CHUNKED + b"%x\r\n%b\r\n0\r\n" % (len(body), body) + trailer
+    assert (await send(http_fleet, request))[0] == 200
 
 
 async def test_a_body_beyond_the_bound_is_not_read(echo_fleet: "Fleet") -> None:
@@ -280,6 +297,34 @@ async def test_an_offer_of_another_protocol_is_not_taken(http_fleet: "Fleet") ->
         length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
         assert json.loads(await reader.readexactly(length))["outputs"]
     writer.close()
+
+
+async def test_what_looks_like_an_offer_in_a_body_stays_there(http_fleet: "Fleet") -> None:
+    raw = b"\r\nUpgrade:  \r\n\r\n"
+    head = document(data=None, parameters={"binary_data_size": len(raw)})
+    head = head[:-1] + b',"parameters":{"binary_data_output":true}}'
+    request = post(head + raw, f"Inference-Header-Content-Length: {len(head)}")
+    begins = request.index(b"\r\n\r\n") + 3
+    reader, writer = await asyncio.open_connection("127.0.0.1", http_fleet.gateway.http_port)
+    writer.write(request[:begins])
+    await asyncio.sleep(0.2)
+    writer.write(request[begins:])
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert answer.startswith("HTTP/1.1 200")
+    length = int(answer.lower().partition("content-length: ")[2].partition("\r\n")[0])
+    assert (await reader.readexactly(length)).endswith(raw)
+    writer.close()
+
+
+async def test_only_so_many_requests_wait_on_a_connection(http_fleet: "Fleet") -> None:
+    status, answer = await send(http_fleet, b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
+    assert (status, answer["error"]) == (429, "more than 16 requests wait on this connection")
+
+
+async def test_a_large_body_before_a_pipelined_head_is_no_head(http_fleet: "Fleet") -> None:
+    body = document() + b" " * 100_000
+    status, _ = await send(http_fleet, post(body)[:-90_000], b" " * 90_000 + post(b"")[:20])
+    assert status == 200
 
 
 async def test_pipelined_requests_are_answered_in_order(http_fleet: "Fleet") -> None:

@@ -86,6 +86,13 @@ async def test_what_a_model_cannot_embed_is_refused(client: openai.AsyncOpenAI) 
         (b'{"model":"ids","input":[99999999999999999999]}', b"too large"),
         (b'{"model":"texts","input":[' + b'"a",' * 2048 + b'"a"]}', b"at most 2048"),
         (b'{"model":"ids","input":[[1],[' + b"1," * 600_000 + b"1]]}", b"ids at most"),
+        # Of two batches, each of which would be small enough.
+        (
+            b'{"model":"ids","input":['
+            + (b"[" + b"1," * 100_000 + b"1]" + b",[1]" * 7 + b",") * 2
+            + b"[1]]}",
+            b"ids at most",
+        ),
     ],
 )
 async def test_malformed_requests_are_refused(embedders: "Fleet", body: bytes, why: bytes) -> None:

@@ -71,6 +71,16 @@ async def test_a_caller_without_a_token_sends_no_large_body(
     writer.close()
 
 
+async def test_json_of_a_caller_without_a_token_is_not_parsed(
+    echo_fleet: "Fleet", token: str, tmp_path: Path
+) -> None:
+    fleet = await with_http(echo_fleet, access_file=tmp_path / "access.yaml")
+    assert (await run_curl(fleet, "-d", "{", "/v2/repository/index")).status == 401
+    bearer = ("-H", f"Authorization: Bearer {token}")
+    assert (await run_curl(fleet, *bearer, "-d", "{", "/v2/repository/index")).status == 400
+    assert (await run_curl(fleet, *bearer, "-d", "{}", "/v2/repository/index")).status == 403
+
+
 async def test_beyond_the_bound_a_request_is_told_when_to_try_again(
     echo_fleet: "Fleet",
 ) -> None:

@@ -54,7 +54,12 @@ def _remove(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("spoil", [_damage, _remove])
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [_damage, _remove, _empty])
 def test_what_is_damaged_or_gone_is_made_again(
     tmp_path: Path, maker: Maker, spoil: Callable[[Path], None]
 ) -> None:

@@ -160,6 +160,21 @@ def test_the_newest_run_of_an_engine_with_the_fallback_counts(
     assert engine_history(engine, "cuda-sm80", runs) == [(proof,)]
 
 
+def test_a_proof_that_is_newer_than_the_runs_counts(
+    make_engine: MakeEngine, make_proof: MakeProof
+) -> None:
+    """Proven again, as on a device that has become slower: what was before is of the past."""
+    first = make_engine(make_proof(speedup=3.0))
+    fast = run_of({first.digest: 1.0}, fallback_s=4.0)
+    (timing,) = first.proof.timings
+    slow = timing.model_copy(update={"fallback": side(timing.p50_s / 2)})
+    again = {"created_at": "2026-02-01T00:00:00.000+00:00", "timings": (slow,)}
+    proof = first.proof.model_copy(update=again)
+    engine = first.model_copy(update={"proof": proof})
+    assert engine_history(engine, HERE, [fast]) == [fast.timings(first.digest), (slow,)]
+    assert speed_over_fallback(deciding(engine_history(engine, HERE, [fast]))) == 0.5
+
+
 def measured(widest: float, wild: str = "", **engines_s: float) -> JointRun:
     """A run on paired calls: intervals reach so many times beyond medians, wild ones forty."""
     plain = run_of(engines_s, fallback_s=1.0)
