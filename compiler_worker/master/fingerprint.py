@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
+from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory, TritonModel
 from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import InvalidModelError
 from services.contracts.model.document import canonical_json
@@ -30,6 +30,8 @@ def fingerprint(source: MasterSource) -> str:
     match source:
         case OnnxFile(path=path):
             facts = _file_facts(path)
+        case TritonModel():
+            facts = _triton_facts(source)
         case TorchFactory():
             facts = _factory_facts(source)
     return hashlib.sha256(canonical_json({"code": code_digest(*_MAKERS), **facts})).hexdigest()
@@ -40,6 +42,15 @@ def _file_facts(path: Path) -> dict[str, object]:
 
     files = (path, *read_onnx(path).data_files)
     return {"files": [_file_digest(file) for file in files]}
+
+
+def _triton_facts(source: TritonModel) -> dict[str, object]:
+    from compiler_worker.master.triton.config_text import CONFIG_FILE
+    from compiler_worker.master.triton.repository import onnx_file
+
+    config = source.folder / CONFIG_FILE
+    of_config = {"config": _file_digest(config)} if config.is_file() else {}
+    return _file_facts(onnx_file(source)) | of_config
 
 
 def _factory_facts(source: TorchFactory) -> dict[str, object]:

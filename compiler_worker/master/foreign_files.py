@@ -96,6 +96,8 @@ def refusal_of(path: Path, *, is_onnx: bool = True) -> str:
 def _of_folder(folder: Path) -> _Found:
     if (folder / "saved_model.pb").is_file():
         return _SAVED_MODEL
+    if (folder / "config.pbtxt").is_file():
+        return _Found("a model of a Triton repository", "smelt models add NAME triton://PATH")
     names = sorted(path.name for path in folder.iterdir())
     if models := [name for name in names if name.endswith(".onnx")]:
         return _Found("a folder", f"add a file in it: {', '.join(models)}")

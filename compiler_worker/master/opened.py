@@ -7,7 +7,7 @@ from pathlib import Path
 from compiler_worker.master.dimensions.named_dim import NamedDim
 from compiler_worker.master.pytorch_source import load_factory
 from compiler_worker.master.samples import check_samples, write_samples
-from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
+from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory, TritonModel
 from compiler_worker.progress import Progress
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
@@ -50,11 +50,13 @@ class OpenedMaster(StoredMaster):
         recipe: from a factory that brings one.
         samples: real inputs (.npz) from a factory that brings some.
         dim_limits: by dimension, from a factory.
+        remarks: what was taken of a source's own configuration and what was not, a line each.
     """
 
     recipe: Recipe | None = None
     samples: Path | None = None
     dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def open_master(
@@ -66,7 +68,7 @@ def open_master(
     """Turn a source into a normalised, checked master in an empty folder.
 
     Args:
-        source: an ONNX file, or a factory of a PyTorch module.
+        source: an ONNX file, a factory of a PyTorch module, or a model of a Triton repository.
         target_dir: an empty folder; `model.onnx` and its external data are written there.
         progress: called with each step in words.
         check_dims: called with the dynamic dimensions of the inputs as soon as they are known,
@@ -83,6 +85,10 @@ def open_master(
             from compiler_worker.master.stored import store_onnx
 
             return OpenedMaster(**vars(store_onnx(path, target_dir, check_dims)))
+        case TritonModel():
+            from compiler_worker.master.triton.opening import open_triton
+
+            return open_triton(source, target_dir, check_dims)
         case TorchFactory():
             return _open_factory(source, target_dir, progress, check_dims)
 

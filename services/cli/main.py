@@ -13,6 +13,7 @@ import typer
 
 from services.cli.main_bench import bench_app
 from services.cli.main_builds import builds_app
+from services.cli.main_export import export_app
 from services.cli.main_host import host_app
 from services.cli.main_models import models_app
 from services.cli.main_options import (
@@ -39,6 +40,7 @@ app.add_typer(builds_app)
 app.add_typer(bench_app)
 app.add_typer(models_app, name="models")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(export_app, name="export")
 
 
 def _print_version(is_asked: bool) -> None:

@@ -15,7 +15,7 @@ from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.hub_folder import HubFolder, read_hub_folder
 from compiler_worker.master.opened import MODEL_FILE, CheckDims, OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
-from compiler_worker.master.source import MasterSource, OnnxFile, source_from_text
+from compiler_worker.master.source import MasterSource, OnnxFile, TritonModel, source_from_text
 from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
@@ -102,7 +102,8 @@ def add_model(
     Args:
         registry: the version is published there.
         name: of the model.
-        source_text: an ONNX file, a folder of Hugging Face's layout or a factory `module:function`.
+        source_text: an ONNX file, a folder of Hugging Face's layout, a factory
+            `module:function` or `triton://DIR`.
         options: recipe, samples, text, and the folder that the recipe's paths are relative to.
         steps: show the progress.
 
@@ -129,6 +130,26 @@ def add_model(
         version = _publish(registry, name, source, source_print, options, hub, line)
         line.summary = f"version {version.version}"
         return version
+
+
+def add_models(
+    registry: Registry, name: str, sources: Sequence[str], options: AddOptions, steps: Steps
+) -> list[ModelVersion]:
+    """Add sources as versions, oldest first; `add_model` each, and raises as it does.
+
+    Where the last is the newest version already, so are those before it older ones.
+
+    Args:
+        registry: the versions are published there.
+        name: of the model.
+        sources: as `add_model` has them.
+        options: given with each of them.
+        steps: show the progress.
+    """
+    if len(sources) > 1 and options == AddOptions():
+        last = fingerprint(source_from_text(sources[-1]))
+        sources = sources[-1:] if _unchanged(registry, name, last) else sources
+    return [add_model(registry, name, each, options, steps) for each in sources]
 
 
 def _unchanged(registry: Registry, name: str, source_print: str) -> ModelVersion | None:
@@ -162,10 +183,10 @@ def _publish(
         master = opened.files[MODEL_FILE], record
         unnamed = [dim.name for dim in opened.named_dims]
         shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
-        if isinstance(source, OnnxFile):
+        if (file := _onnx_file(source)) is not None:
             own = taken.unpooled
             plain = own.files[MODEL_FILE], master_record(own, files={})
-            check_file(source.path, *plain, shapes.recipe, shapes.buckets)
+            check_file(file, *plain, shapes.recipe, shapes.buckets)
         for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)
@@ -209,7 +230,8 @@ def _opened(
     chosen = options.recipe or opened.recipe or Recipe()
     taken = text_source(opened, chosen, options.folder, options.text, hub, folder / "text")
     named = [dim.words for dim in opened.named_dims]
-    words = (*taken.words, *named, *([OTHERWISE] if named else []))
+    told = opened.remarks if chosen is opened.recipe else ()
+    words = (*told, *taken.words, *named, *([OTHERWISE] if named else []))
     return replace(taken, words=words)
 
 
@@ -217,6 +239,15 @@ def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:
     """Those of dimensions that the master has; a factory may name others too."""
     own = dynamic_dims(opened.inputs)
     return {name: limit for name, limit in opened.dim_limits.items() if name in own}
+
+
+def _onnx_file(source: MasterSource) -> Path | None:
+    """The file that a master was read from; None of one that was exported."""
+    if isinstance(source, TritonModel):
+        from compiler_worker.master.triton.repository import onnx_file
+
+        return onnx_file(source)
+    return source.path if isinstance(source, OnnxFile) else None
 
 
 def _calibration(

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from compiler_worker.master.source import OnnxFile, source_from_text
+from compiler_worker.master.source import OnnxFile, TritonModel, source_from_text
 from services.cli.models.asked_text import AskedText
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
@@ -28,11 +28,12 @@ def run_models_add(
     Args:
         settings: where store and fleet are.
         name: of the model.
-        source: an ONNX file, a folder of Hugging Face's layout or a factory `module:function`.
+        source: an ONNX file, a folder of Hugging Face's layout, a factory `module:function`
+            or `triton://DIR`, of which each version that Triton would serve is added.
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
         text: tokenizer and pooling.
-        as_json: print the version as one document.
+        as_json: print the version as one document; of several the newest.
 
     Raises:
         InvalidModelError: the source cannot become a master, or the samples are not for it.
@@ -43,12 +44,17 @@ def run_models_add(
     parsed = source_from_text(source)
     if isinstance(parsed, OnnxFile):
         parsed.require()
+    sources = [source]
+    if isinstance(parsed, TritonModel):
+        from compiler_worker.master.triton.repository import versions_of
+
+        sources = [str(each) for each in versions_of(parsed)]
     # A factory is looked for in the folder that the user is in, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
     given = read_recipe(recipe) if recipe else None
     registry = open_registry_to_publish(settings)
     from services.cli.fleet.control_client import notify_fleet
-    from services.cli.models.add import AddOptions, add_model, added_words
+    from services.cli.models.add import AddOptions, add_models, added_words
     from services.cli.models.listing import version_document
 
     options = AddOptions(
@@ -58,10 +64,12 @@ def run_models_add(
         text=text,
     )
     with recipe_place(recipe, given):
-        version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
+        versions = add_models(registry, name, sources, options, Steps(is_quiet=as_json))
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(given and given.buckets)
-    lines = [*added_words(version, has_sizes=has_sizes), f"{then} {name}"]
-    show(version_document(version), lines, as_json=as_json)
+    lines = [line for each in versions for line in added_words(each, has_sizes=has_sizes)]
+    if isinstance(parsed, TritonModel):
+        lines += [f"{each.source} is version {each.version} here" for each in versions]
+    show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)

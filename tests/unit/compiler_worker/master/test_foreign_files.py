@@ -72,6 +72,7 @@ def script(path: Path) -> None:
         ("m.pt2", program, ("a program of torch.export", "torch.export.load(", "dynamo=True")),
         ("m.safetensors", safetensors, ("a state_dict", "optimum-cli export onnx")),
         ("bert", of_files("config.json", "model.safetensors"), ("Hugging Face", "optimum-cli")),
+        ("t", of_files("config.pbtxt"), ("Triton repository", "models add NAME triton://")),
         ("tf", of_files("saved_model.pb"), ("SavedModel", "tf2onnx.convert --saved-model")),
         ("onnx", of_files("encoder.onnx", "decoder.onnx"), ("decoder.onnx, encoder.onnx",)),
         ("empty", of_files(), ("a folder with nothing", "torch.onnx.export")),

@@ -26,13 +26,13 @@ SERVICE = "inference.GRPCInferenceService"
 OMITTED_FIELDS = {
     "inference.ModelInstanceGroup": {"rate_limiter", "secondary_devices"},
     "inference.ModelConfig": {
-        "optimization", "model_warmup", "model_operations", "batch_input",
+        "optimization", "model_operations", "batch_input",
         "batch_output", "model_repository_agents", "model_metrics",
     },
 }  # fmt: skip
 OMITTED_MESSAGES = {
     "ModelRateLimiter", "BatchInput", "BatchOutput", "ModelOptimizationPolicy",
-    "ModelWarmup", "ModelOperations", "ModelRepositoryAgents", "ModelMetrics",
+    "ModelOperations", "ModelRepositoryAgents", "ModelMetrics",
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""`smelt export`: models of the store in the layouts of other servers."""
