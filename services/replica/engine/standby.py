@@ -28,7 +28,11 @@ class StandbyEngine:
 
 
 class Standby:
-    """Holds one engine, or none; used from the event loop."""
+    """Holds one engine, or none; used from the event loop.
+
+    Attributes:
+        is_loading: another engine comes beside the one in use, and takes time of the device.
+    """
 
     def __init__(self, keep_s: float = 0.0, *, close_timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Empty.
@@ -37,6 +41,7 @@ class Standby:
             keep_s: how long an engine stays after its last use; 0 keeps none.
             close_timeout_s: how long engines that close are waited for.
         """
+        self.is_loading = False
         self._keep_s = keep_s
         self._close_timeout_s = close_timeout_s
         self._held: StandbyEngine | None = None
@@ -84,12 +89,16 @@ class Standby:
 
         Three at once may be more than a device holds. Returns None when `load` does.
         """
-        await self.drop()
-        thread = EngineThread()
-        if loaded := await thread.call_or_end(load):
-            return StandbyEngine(loaded=loaded, executor=EngineExecutor.of(loaded, thread))
-        thread.end()
-        return None
+        self.is_loading = True
+        try:
+            await self.drop()
+            thread = EngineThread()
+            if loaded := await thread.call_or_end(load):
+                return StandbyEngine(loaded=loaded, executor=EngineExecutor.of(loaded, thread))
+            thread.end()
+            return None
+        finally:
+            self.is_loading = False
 
     def close_soon(self, executor: EngineExecutor) -> None:
         """Close an engine in the background: one that runs a batch now does so after that."""

@@ -129,8 +129,10 @@ class EngineWorker:
         """
         executor = self.executor
         try:
-            # No engine runs twice at once: its thread may be at a sample of a proof.
-            is_brief_now = is_alone and executor.is_brief_alone and executor.thread.is_idle
+            # No engine runs twice at once: its thread may be at a sample of a proof. None is brief
+            # beside one that is being loaded.
+            is_free = executor.thread.is_idle and not self._standby.is_loading
+            is_brief_now = is_alone and executor.is_brief_alone and is_free
             is_on_loop = executor.is_brief or is_brief_now
             return await self._on(executor, self._counted_run, rules, calls, is_on_loop=is_on_loop)
         except InvalidRequestError:

@@ -329,6 +329,19 @@ async def test_a_call_that_is_alone_waits_for_what_the_engine_runs(
     assert are_on_loop == [False, False, True]
 
 
+async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pair) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    are_on_loop = note_threads(pair.engine)
+    may_load = threading.Event()
+    loading = asyncio.create_task(pair.standby.load_beside(lambda: may_load.wait(30) and None))
+    await asyncio.sleep(0)
+    await submit(pair.batcher, text_call())
+    may_load.set()
+    assert await loading is None
+    await submit(pair.batcher, text_call())
+    assert are_on_loop == [False, True]
+
+
 async def test_a_call_that_holds_the_event_loop_is_seen_from_other_threads(pair: Pair) -> None:
     pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
     pair.engine.may_run.clear()
