@@ -1,7 +1,7 @@
 """How many replicas serve a version on GPUs, where the recipe has `num_replicas: auto`.
 
 One process decodes requests, forms batches and encodes answers on one core, and most engines
-wait for it: on an H200 one replica kept 13 to 48 % of the GPU busy, four 56 to 100 %
+wait for it: on an H200 one replica kept 10 to 44 % of the GPU busy, eight 84 to 100 %
 (tests/benchmarks/results/gpu/served_speed_h200_202611.md). So Ray Serve starts more of them
 while requests wait, and neither the GPU nor the host's processors are the bound.
 """
