@@ -25,7 +25,9 @@ from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from
 from services.gateway.http.http_connection import CONNECTION
 from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
 from services.gateway.http.requests import JSON_LENGTH, request_from_body
+from services.gateway.http.reranking import rerank
 from services.gateway.http.responses import answer_from_response
+from services.gateway.http.text_rows import Ask
 from services.grpc_server.calls.context import AbortError
 from services.grpc_server.request.messages import StatusError
 from services.grpc_server.server_options import ServerOptions, UnhandledCall
@@ -35,9 +37,9 @@ _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
 _MAX_QUESTION_BYTES: Final = 1 << 20
 _LONGEST_NUMBER: Final = 18
 # OpenAI's paths that are inference: from a document, through `ask`, to an answer.
-Ask = Callable[[str, Any], Awaitable[Any]]
 _OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[HttpAnswer]]]] = {
     "/v1/embeddings": embed,
+    "/v1/rerank": rerank,
 }
 
 

@@ -197,10 +197,10 @@ async def test_a_bomb_is_refused(echo_fleet: "Fleet", encoding: str) -> None:
     ("body", "encoding", "status"),
     [
         (b"no gzip", "gzip", 400),
-        (gzip.compress(document())[:-9], "gzip", 400),
-        (gzip.compress(document()) + b"more", "gzip", 400),
+        (gzip.compress(document(), mtime=0)[:-9], "gzip", 400),
+        (gzip.compress(document(), mtime=0) + b"more", "gzip", 400),
         (document(), "br", 501),
-        (gzip.compress(document()), "GZIP", 200),
+        (gzip.compress(document(), mtime=0), "GZIP", 200),
     ],
 )
 async def test_encodings_that_are_not_what_they_say(

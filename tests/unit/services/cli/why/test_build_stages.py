@@ -68,6 +68,7 @@ def test_an_engine_that_a_worker_has_is_not_missing(
         ("", "queued: 2. in the fleet's queue"),
         (SINCE, f"queued: its turn comes in the build that runs since {SHOWN}"),
     ],
+    ids=["queued", "its_build_runs"],
 )
 def test_what_no_worker_has_waits_in_the_queue(
     registry: Registry,
