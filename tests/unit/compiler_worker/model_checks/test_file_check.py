@@ -2,6 +2,7 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -62,9 +63,9 @@ def test_a_large_model_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.Mon
     opened: list[weakref.ref[OrtModel]] = []
     original = OrtModel.open
 
-    def watched(path: Path, master: MasterRecord) -> OrtModel:
+    def watched(path: Path, master: MasterRecord, **options: Any) -> OrtModel:
         assert not any(known() for known in opened)
-        model = original(path, master)
+        model = original(path, master, **options)
         opened.append(weakref.ref(model))
         return model
 
