@@ -40,8 +40,8 @@ CASES = {
         ("7", "-1", "3"),
     ),
     "several of one table, which is an output too": (
-        f"(float[?, 3] x) => ({MAPS} y, {TEXTS} z, float[?, 3] s) "
-        f"{{ s = Softmax (x)  y = {INTEGERS} (s)  z = {STRINGS} (s) }}",
+        f"""(float[?, 3] x) => ({MAPS} y, {TEXTS} z, float[?, 3] s)
+            {{ s = Softmax (x)  y = {INTEGERS} (s)  z = {STRINGS} (s) }}""",
         {"y": ("7", "-1", "3"), "z": ("b", "a", "ü")},
         (),
     ),
@@ -85,10 +85,11 @@ def test_a_model_of_no_op_of_ai_onnx(save: Save, tmp_path: Path) -> None:
 def test_the_words_name_the_columns_and_not_a_thousand(save: Save, tmp_path: Path) -> None:
     path = save(parser.parse_model(HEAD + CASES["integers"][0]))
     stored = store_onnx(path, tmp_path / "target")
-    assert list(table_words(stored.outputs, stored.classes)) == [
+    (words,) = table_words(stored.outputs, stored.classes)
+    assert words == (
         "y: the table of probabilities [batch, 3] in place of ZipMap's maps; its columns are the "
         "classes 7, -1, 3"
-    ]
+    )
     (words,) = table_words(stored.outputs, {"y": tuple(map(str, range(1000)))})
     assert words.endswith("8, 9, ... (1000 of them)")
 
