@@ -7,6 +7,7 @@ from onnx import defs
 
 from compiler_worker.master import walk
 from compiler_worker.master.reading import ReadModel
+from compiler_worker.master.zipmaps import ZIPMAP
 from services.contracts.errors import InvalidModelError, UnsupportedGraphError
 
 # 7 is where broadcasting took today's form (6 is written in it); above 26, the newest that ONNX
@@ -18,7 +19,7 @@ MAX_OPSET = defs.onnx_opset_version()
 # Trees and the like are no tensor programs, but some kinds of engines run them.
 ML_DOMAIN = "ai.onnx.ml"
 # ONNX's drafts: the importer and ONNX's own implementation run them, no other library does.
-_DOMAINS = ("", ML_DOMAIN, "ai.onnx.preview", "ai.onnx.preview.training")
+DOMAINS = ("", ML_DOMAIN, "ai.onnx.preview", "ai.onnx.preview.training")
 _NO_ZIPMAP = (
     "export it with zipmap=False (skl2onnx: convert_sklearn(..., options={'zipmap': False})), so "
     "that the probabilities are one tensor"
@@ -80,10 +81,7 @@ def _check_import(path: Path) -> None:
 
 
 def _check_opset(proto: onnx.ModelProto) -> None:
-    opsets = walk.opsets_of(proto.opset_import)
-    opset = opsets.get("", 0)
-    if "" not in opsets and opsets.keys() & set(_DOMAINS):
-        return  # then no node is of ai.onnx
+    opset = walk.opsets_of(proto.opset_import).get("", 0)
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise UnsupportedGraphError(
             f"opset {opset} of ai.onnx found, {MIN_OPSET - 1} to {MAX_OPSET} wanted; export again "
@@ -124,15 +122,16 @@ def _check_output(value: onnx.ValueInfoProto) -> None:
 def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     domain = walk.domain_of(node.domain)
     opset = opsets.get(domain, 0)
-    if domain not in _DOMAINS:
+    if domain not in DOMAINS:
         raise _refusal(
             node,
             opset,
-            f"custom domain '{domain}' found, only ai.onnx, {', '.join(_DOMAINS[1:])} are taken; "
+            f"custom domain '{domain}' found, only ai.onnx, {', '.join(DOMAINS[1:])} are taken; "
             "export without custom ops or bring the op's body as a local function of the model",
         )
-    if domain and node.op_type == "ZipMap":
-        raise _refusal(node, opset, f"it gives maps, a tensor wanted; {_NO_ZIPMAP}")
+    if domain and node.op_type == ZIPMAP:
+        used = "it gives maps that are not an output alone, a tensor wanted"
+        raise _refusal(node, opset, f"{used}; {_NO_ZIPMAP}")
     try:
         schema = defs.get_schema(node.op_type, opset, domain)
     except (defs.SchemaError, TypeError) as error:  # TypeError: an opset beyond 32 bits

@@ -41,14 +41,14 @@ _PROGRAM = _Found(
 )
 _PICKLE = _Found(
     "a pickle",
-    "load it where it was made, and convert it: skl2onnx.to_onnx(model, X[:1], options="
-    "{'zipmap': False}) of scikit-learn, onnxmltools.convert_lightgbm or convert_xgboost(model, "
-    "initial_types=[('x', FloatTensorType([None, num_features]))]) of trees",
+    "load it where it was made, and convert it: skl2onnx.to_onnx(model, X[:1]) of scikit-learn, "
+    "onnxmltools.convert_lightgbm or convert_xgboost(model, initial_types=[('x', "
+    "FloatTensorType([None, num_features]))]) of trees",
 )
 _LIGHTGBM = _Found(
     "a LightGBM model",
     "onnxmltools.convert_lightgbm(lightgbm.Booster(model_file='PATH'), initial_types=[('x', "
-    "FloatTensorType([None, num_features]))], zipmap=False)",
+    "FloatTensorType([None, num_features]))])",
 )
 _KERAS = _Found(
     "a Keras model", 'keras.models.load_model("PATH").export("model.onnx", format="onnx")'

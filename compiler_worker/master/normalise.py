@@ -25,6 +25,7 @@ def normalise(model: ir.Model) -> None:
         passes.InlinePass(),
         passes.RemoveInitializersFromInputsPass(),
     )
+    names = [value.name for value in model.graph.outputs]
     declared = _without_shapes(model)
     before = None
     for _ in range(_MAX_ROUNDS):
@@ -33,7 +34,11 @@ def normalise(model: ir.Model) -> None:
         if after == before:
             break
         before = after
-    _run(model, passes.OutputFixPass(), passes.NameFixPass(), passes.TopologicalSortPass())
+    _run(model, passes.OutputFixPass())
+    # Outputs of one value have been merged, and parted again under other names.
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        value.name = name
+    _run(model, passes.NameFixPass(), passes.TopologicalSortPass())
     # The pass takes every value for a tensor.
     if not any("Sequence" in n.op_type or "Optional" in n.op_type for n in model.graph.all_nodes()):
         _run(model, passes.ShapeInferencePass())

@@ -30,6 +30,7 @@ class StoredMaster:
         num_parameters: elements over all initialisers.
         input_values: by input, the integers that its graph takes.
         named_dims: dimensions that its source left unnamed.
+        classes: by output that its source gives as maps, those of its columns.
     """
 
     digest: str
@@ -40,6 +41,7 @@ class StoredMaster:
     num_parameters: int
     input_values: Mapping[str, InputValues] = field(default_factory=dict)
     named_dims: tuple[NamedDim, ...] = ()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from compiler_worker.master import walk
-from compiler_worker.master.admission import NEWEST_RUN_OPSET, admit, check_rules
+from compiler_worker.master.admission import DOMAINS, NEWEST_RUN_OPSET, admit, check_rules
 from compiler_worker.master.digest import canonical_digest
 from compiler_worker.master.dimensions.dim_names import name_dims
 from compiler_worker.master.integers.integer_inputs import input_values
@@ -23,6 +23,7 @@ from compiler_worker.master.normalise import normalise
 from compiler_worker.master.opened import MODEL_FILE, StoredMaster
 from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
+from compiler_worker.master.zipmaps import Classes, without_zipmaps
 from services.contracts.model.default_buckets import dynamic_dims
 
 WEIGHTS_FILE = "weights.bin"
@@ -43,7 +44,7 @@ def store_onnx(
     Raises:
         InvalidModelError: the file cannot become a master.
     """
-    model = load_ir(path)
+    model, classes = load_ir(path)
     normalise(model)
     named_dims = name_dims(model, path)
     inputs = tensor_specs(model.graph.inputs)
@@ -62,22 +63,25 @@ def store_onnx(
         num_parameters=_num_parameters(model),
         input_values=values,
         named_dims=named_dims,
+        classes=classes,
     )
 
 
-def load_ir(path: Path) -> ir.Model:
-    """Read and admit an ONNX file; its external weights stay on disk, memory-mapped."""
+def load_ir(path: Path) -> tuple[ir.Model, Classes]:
+    """Read and admit an ONNX file, its external weights on disk; and the classes of its tables."""
     read = read_onnx(path)
     read = replace(read, proto=at_opset_7(read.proto))
+    opsets = walk.opsets_of(read.proto.opset_import)
+    if "" not in opsets and opsets.keys() & set(DOMAINS):
+        # A master has a version of ai.onnx, also one that uses none of its ops.
+        read.proto.opset_import.append(onnx.helper.make_opsetid("", NEWEST_RUN_OPSET))
+    classes = without_zipmaps(read.proto)
     admit(read)
     for entry in read.proto.opset_import:
         entry.domain = walk.domain_of(entry.domain)
-    if "" not in walk.opsets_of(read.proto.opset_import):
-        # A master has a version of ai.onnx, also one that uses none of its ops.
-        read.proto.opset_import.append(onnx.helper.make_opsetid("", NEWEST_RUN_OPSET))
     model = ir.from_proto(read.proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
-    return model
+    return model, classes
 
 
 def _write(model: ir.Model, target_dir: Path) -> dict[str, Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compiler_worker.inputs.sample_sizes import edge_sizes, timed_sizes
 from compiler_worker.inputs.sampling import Sample, draw_sample
+from compiler_worker.master.zipmaps import Classes
 from compiler_worker.measures.comparison import compare_output, has_numbers
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import sizes_text
@@ -24,7 +25,12 @@ _ALLOWED = DEFAULT_TOLERANCES[Precision.INT8_WEIGHT_ONLY]
 
 
 def check_file(
-    path: Path, master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+    path: Path,
+    master_path: Path,
+    master: MasterRecord,
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    classes: Classes | None = None,
 ) -> None:
     """Run both in ONNX Runtime at the smallest and the usual sizes of the first bucket.
 
@@ -36,6 +42,7 @@ def check_file(
         master: names inputs and outputs.
         recipe: how inputs are drawn.
         buckets: what is to be served.
+        classes: by output that is maps in the file, the columns of the master's table.
 
     Raises:
         InvalidModelError: an output differs by far more than rounding.
@@ -43,7 +50,8 @@ def check_file(
     sizes = [edge_sizes(buckets[0])[0], timed_sizes(buckets[0])[0]]
     samples = [draw_sample(master, recipe, buckets[0], each) for each in sizes]
     try:
-        wanted, found = (_answers(each, master, samples) for each in (path, master_path))
+        wanted = _answers(path, master, samples, classes)
+        found = _answers(master_path, master, samples)
     except ProofError:
         return
     for spec in master.outputs:
@@ -59,7 +67,9 @@ def check_file(
                 )
 
 
-def _answers(path: Path, master: MasterRecord, samples: Sequence[Sample]) -> list[dict[str, Array]]:
+def _answers(
+    path: Path, master: MasterRecord, samples: Sequence[Sample], classes: Classes | None = None
+) -> list[dict[str, Array]]:
     # The model goes with this call: a large one is in memory once.
-    model = OrtModel.open(path, master)
+    model = OrtModel.open(path, master, classes=classes)
     return [model.run(sample.inputs) for sample in samples]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from compiler_worker.master.zipmaps import Classes, table_of
 from services.contracts.errors import ProofError
 from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensor_spec import TensorSpec
@@ -148,9 +149,10 @@ class FxModel:
 class OrtModel:
     """The master in ONNX Runtime on the CPU, without graph optimisations."""
 
-    def __init__(self, session: Any, master: MasterRecord) -> None:
+    def __init__(self, session: Any, master: MasterRecord, classes: Classes | None = None) -> None:
         self._session = session
         self._master = master
+        self._classes = classes or {}
 
     @classmethod
     def open(
@@ -160,6 +162,7 @@ class OrtModel:
         *,
         num_threads: int = 0,
         is_double: bool = False,
+        classes: Classes | None = None,
     ) -> "OrtModel":
         """Load the master, in its own types or in float64.
 
@@ -168,6 +171,7 @@ class OrtModel:
             master: names inputs and outputs.
             num_threads: of one run; 0 leaves it to ONNX Runtime.
             is_double: compute in float64 what is float32 in the master.
+            classes: by output that is maps in the file, the columns of the master's table.
 
         Raises:
             ProofError: ONNX Runtime is not installed or refuses the graph.
@@ -191,7 +195,7 @@ class OrtModel:
             )
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"ONNX Runtime refuses the master: {error}") from error
-        return cls(session, master)
+        return cls(session, master, classes)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs.
@@ -209,7 +213,9 @@ class OrtModel:
             )
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"ONNX Runtime run of the master failed: {error}") from error
-        return _plain(names, outputs)
+        named = zip(names, outputs, strict=True)
+        columns = self._classes
+        return _plain(names, [table_of(o, columns[n]) if n in columns else o for n, o in named])
 
 
 class EvaluatorModel:

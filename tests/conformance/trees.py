@@ -38,8 +38,8 @@ def regressor() -> onnx.ModelProto:
     return _model([scaler, trees], [_info("y", TensorProto.FLOAT, ["batch", 1])])
 
 
-def classifier() -> onnx.ModelProto:
-    """Two trees that vote for one of three classes, after an op of ai.onnx."""
+def classifier(*, has_maps: bool = False) -> onnx.ModelProto:
+    """Two trees that vote for one of three classes, after an op of ai.onnx; then ZipMap."""
     leaves = {f"class_{name}": values for name, values in _LEAVES.items()}
     trees = _node(
         "TreeEnsembleClassifier",
@@ -56,7 +56,15 @@ def classifier() -> onnx.ModelProto:
         _info("label", TensorProto.INT64, ["batch"]),
         _info("scores", TensorProto.FLOAT, ["batch", 3]),
     ]
-    return _model([helper.make_node("Sqrt", ["x"], ["s"], name="root"), trees], outputs)
+    nodes = [helper.make_node("Sqrt", ["x"], ["s"], name="root"), trees]
+    if has_maps:
+        nodes.append(_node("ZipMap", ["scores"], ["maps"], classlabels_int64s=[10, 20, 30]))
+        number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+        kind = helper.make_sequence_type_proto(
+            helper.make_map_type_proto(TensorProto.INT64, number)
+        )
+        outputs[1] = helper.make_value_info("maps", kind)
+    return _model(nodes, outputs)
 
 
 def _node(op_type: str, inputs: list[str], outputs: list[str], **attributes: Any) -> onnx.NodeProto:

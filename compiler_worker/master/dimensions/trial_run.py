@@ -71,7 +71,9 @@ class TrialRun:
             found = self._session.run(names, feeds, options)
         except Exception:  # its exceptions share no base below Exception
             return None
-        return {n: getattr(a, "shape", ()) for n, a in zip(names, found, strict=True)}
+        # Maps come as a list, one for each row.
+        shapes = (a.shape if hasattr(a, "shape") else (len(a),) for a in found)
+        return dict(zip(names, shapes, strict=True))
 
     @cached_property
     def _session(self) -> "onnxruntime.InferenceSession | None":

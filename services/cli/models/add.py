@@ -16,6 +16,7 @@ from compiler_worker.master.hub_folder import HubFolder, read_hub_folder
 from compiler_worker.master.opened import MODEL_FILE, CheckDims, OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, OnnxFile, TritonModel, source_from_text
+from compiler_worker.master.zipmaps import common_labels, table_words
 from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
@@ -186,7 +187,7 @@ def _publish(
         if (file := _onnx_file(source)) is not None:
             own = taken.unpooled
             plain = own.files[MODEL_FILE], master_record(own, files={})
-            check_file(file, *plain, shapes.recipe, shapes.buckets)
+            check_file(file, *plain, shapes.recipe, shapes.buckets, own.classes)
         for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)
@@ -231,8 +232,10 @@ def _opened(
     taken = text_source(opened, chosen, options.folder, options.text, hub, folder / "text")
     named = [dim.words for dim in opened.named_dims]
     told = opened.remarks if chosen is opened.recipe else ()
-    words = (*told, *taken.words, *named, *([OTHERWISE] if named else []))
-    return replace(taken, words=words)
+    tables = table_words(opened.outputs, opened.classes)
+    words = (*told, *taken.words, *tables, *named, *([OTHERWISE] if named else []))
+    labels = taken.recipe.labels or common_labels(opened.classes)
+    return replace(taken, words=words, recipe=taken.recipe.model_copy(update={"labels": labels}))
 
 
 def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:

@@ -184,9 +184,9 @@ def _pipeline(path: Path) -> tuple[Inputs, ...]:
 
         pipeline = make_pipeline(StandardScaler(), RandomForestClassifier(10, random_state=0))
         pipeline.fit(features, labels)
-        model = skl2onnx.to_onnx(pipeline, features[:1], options={"zipmap": False})
+        model = skl2onnx.to_onnx(pipeline, features[:1])
     else:
-        model = classifier()
+        model = classifier(has_maps=True)
     onnx.save(model, path)
     return _rows(model)
 

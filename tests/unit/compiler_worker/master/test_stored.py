@@ -215,3 +215,22 @@ def test_narrow_weights_keep_their_bytes(
     rows = outputs_of(saved.SerializeToString(), x=np.int64([3]))[0]
     expected = bits.view(ml_dtypes.bfloat16).reshape(1024, 4)[3].astype(np.float32)
     np.testing.assert_array_equal(rows[0], expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Softmax (x)  z = Softmax (x)",
+        "y = Softmax (x)  z = Identity (y)",
+        "s = Softmax (x)  z = Identity (s)  y = Identity (s)",
+        "y = Identity (x)  z = Identity (x)",
+    ],
+)
+def test_outputs_of_one_value_keep_their_names(body: str, save: Save, tmp_path: Path) -> None:
+    text = f"(float[?, 3] x) => (float[?, 3] y, float[?, 3] z) {{ {body} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g {text}')
+    stored = store_onnx(save(model), tmp_path / "target")
+    shapes = [(spec.name, spec.shape) for spec in stored.outputs]
+    assert shapes == [("y", ("batch", 3)), ("z", ("batch", 3))]
+    again = store_onnx(stored.files["model.onnx"], tmp_path / "again")
+    assert again.digest == stored.digest

@@ -2,6 +2,7 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -62,12 +63,28 @@ def test_a_large_model_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.Mon
     opened: list[weakref.ref[OrtModel]] = []
     original = OrtModel.open
 
-    def watched(path: Path, master: MasterRecord) -> OrtModel:
+    def watched(path: Path, master: MasterRecord, **options: Any) -> OrtModel:
         assert not any(known() for known in opened)
-        model = original(path, master)
+        model = original(path, master, **options)
         opened.append(weakref.ref(model))
         return model
 
     monkeypatch.setattr(OrtModel, "open", watched)
     checked(tmp_path, GRAPH)
     assert len(opened) == 2
+
+
+MAPS = """<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 1]>
+g (float[batch, 8] x) => (seq(map(int64, float[])) y, int64[batch] best) {
+    s = Softmax (x)  best = ArgMax <axis = 1, keepdims = 0> (s)
+    y = ai.onnx.ml.ZipMap <classlabels_int64s = [9, 1, 2, 3, 4, 5, 6, 7]> (s) }"""
+
+
+def test_maps_are_compared_with_the_table_in_the_order_of_its_columns(tmp_path: Path) -> None:
+    path, master_path = tmp_path / "given.onnx", tmp_path / "model.onnx"
+    onnx.save(parser.parse_model(MAPS), path)
+    onnx.save(parser.parse_model(GRAPH), master_path)
+    own = tuple("91234567")
+    check_file(path, master_path, MASTER, Recipe(), (BUCKET,), {"y": own})
+    with pytest.raises(InvalidModelError, match="computes something else: output 'y' at"):
+        check_file(path, master_path, MASTER, Recipe(), (BUCKET,), {"y": tuple(sorted(own))})
