@@ -130,8 +130,10 @@ def main() -> None:
         path, (inputs, *_) = exported(_MODEL, folder)
         smelt("up", "--detach", "--grpc-port", str(PORT), "--metrics-port", "0")
         try:
+            recipe = folder / "recipe.yaml"
+            recipe.write_text("num_replicas: 1\n")
             for name in ("a", "b"):
-                add(name, path, inputs)
+                add(name, path, inputs, "--recipe", str(recipe))
             show_status()
             with load("a", inputs, num_callers) as asking:
                 time.sleep(5)
@@ -141,10 +143,9 @@ def main() -> None:
                 while asking.answered < num_answered + num_callers:
                     time.sleep(_LOOK_S)
                 print(f"a serves again after {time.monotonic() - began_s:.1f} s", flush=True)
-            recipe = folder / "recipe.yaml"
-            recipe.write_text("gpu_share: 0.6\n")
+            recipe.write_text("num_replicas: 1\ngpu_share: 0.6\n")
             add("c", path, inputs, "--recipe", str(recipe))
-            recipe.write_text("gpu_share: 0.61\n")
+            recipe.write_text("num_replicas: 1\ngpu_share: 0.61\n")
             with load("c", inputs, num_callers):
                 began_s = time.monotonic()
                 smelt("models", "add", "c", str(path), "--recipe", str(recipe))
