@@ -150,6 +150,13 @@ class OrtModel:
     """The master in ONNX Runtime on the CPU, without graph optimisations."""
 
     def __init__(self, session: Any, master: MasterRecord, classes: Classes | None = None) -> None:
+        """Take what `open` has opened.
+
+        Args:
+            session: of ONNX Runtime.
+            master: names inputs and outputs.
+            classes: as `open` has them.
+        """
         self._session = session
         self._master = master
         self._classes = classes or {}
