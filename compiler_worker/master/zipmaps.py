@@ -46,7 +46,7 @@ def _classes(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(each.decode() if isinstance(each, bytes) else str(each) for each in labels)
 
 
-def table_of(maps: Sequence[Mapping[int | str, float]], classes: Sequence[str]) -> Array:
+def class_table(maps: Sequence[Mapping[int | str, float]], classes: Sequence[str]) -> Array:
     """What ONNX Runtime gives for maps, as the table that they were made of."""
     rows = [{str(key): value for key, value in row.items()} for row in maps]
     table = [[row[each] for each in classes] for row in rows]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from compiler_worker.master.zipmaps import Classes, table_of
+from compiler_worker.master.zipmaps import Classes, class_table
 from services.contracts.errors import ProofError
 from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensor_spec import TensorSpec
@@ -222,7 +222,7 @@ class OrtModel:
             raise ProofError(f"ONNX Runtime run of the master failed: {error}") from error
         named = zip(names, outputs, strict=True)
         columns = self._classes
-        return _plain(names, [table_of(o, columns[n]) if n in columns else o for n, o in named])
+        return _plain(names, [class_table(o, columns[n]) if n in columns else o for n, o in named])
 
 
 class EvaluatorModel:

@@ -13,7 +13,7 @@ from onnx import parser
 
 from compiler_worker.master.opened import MODEL_FILE
 from compiler_worker.master.stored import store_onnx
-from compiler_worker.master.zipmaps import common_labels, table_of, table_words
+from compiler_worker.master.zipmaps import class_table, common_labels, table_words
 from services.contracts.errors import UnsupportedGraphError
 
 Save = Callable[..., Path]
@@ -65,7 +65,7 @@ def test_the_table_is_the_output_and_equals_the_maps(
     wanted, found = (ran(each, feeds) for each in (path, stored.files[MODEL_FILE]))
     assert list(found) == list(wanted)
     for name, columns in classes.items():
-        np.testing.assert_array_equal(found[name], table_of(wanted[name], columns))
+        np.testing.assert_array_equal(found[name], class_table(wanted[name], columns))
     again = store_onnx(stored.files[MODEL_FILE], tmp_path / "again")
     assert again.digest == stored.digest
 
