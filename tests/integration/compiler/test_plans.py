@@ -42,7 +42,8 @@ def test_a_plan_is_kept_and_its_keys_are_built_by_name(
     assert plan.facts is not None
     assert plan.node_class == NodeClass.from_facts(plan.facts)
     kinds = {planned.key.kind.value: planned for planned in plan.planned}
-    assert {skipped.kind for skipped in plan.skipped} == {"tensorrt"}
+    # JAX is not everywhere where the others are.
+    assert {skipped.kind for skipped in plan.skipped} == {"tensorrt", "xla"} - kinds.keys()
 
     wanted = kinds["onnxruntime"].digest
     build = ["build", "tiny", "--generation", LOWER, "--key", wanted, *QUICK, *simulated]
