@@ -1,7 +1,9 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,18 @@ def own_headers_of_torch() -> None:
     """Where a test had torch compile into a folder of its own, torch remembers headers there."""
     if "torch._inductor.codecache" in sys.modules:
         keep_headers_in_cache()
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers() -> Iterator[None]:
+    """A command that a test runs in this process sends logs to a stream that ends with the test."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 # Folders whose tests share what is dear to start, and so run in one process.

@@ -33,7 +33,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 def hold(registry: Registry, number: int, stage: str) -> None:
     lease = BuildLease(
         holder="a", host="node-1", process_id=7, lease_s=30.0, stage=stage, stage_since=SINCE,
-        taken_at=SINCE, renewed_at=SINCE,
+        taken_at=SINCE, renewed_at=timestamp(utc_now()),
     )  # fmt: skip
     registry.offer_lease(KEY.digest(), number, lease)
 
