@@ -40,6 +40,9 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     outputs = _by_name(master.outputs)
     _check_names("inputs", recipe.inputs, inputs)
     _check_names("outputs", recipe.outputs, outputs)
+    if recipe.sampling is not None:
+        _check_names("sampling.drop", recipe.sampling.drop, inputs)
+        _check_names("sampling.hash", recipe.sampling.hash, inputs)
     for name, input_recipe in recipe.inputs.items():
         _check_limits(inputs[name], input_recipe)
         _check_range(name, input_recipe)

@@ -26,6 +26,7 @@ from services.cli.main_options import (
     settings_for,
 )
 from services.cli.main_recipe import recipe_app
+from services.cli.main_samples import samples_app
 from services.cli.output.show import print_error, print_json_error, print_line
 from services.contracts.errors import SmeltError
 from services.gateway.access.verbs import Verb
@@ -40,6 +41,7 @@ app.add_typer(builds_app)
 app.add_typer(bench_app)
 app.add_typer(models_app, name="models")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(samples_app, name="samples")
 app.add_typer(export_app, name="export")
 
 

@@ -18,6 +18,7 @@ from services.contracts.model.kind_options import InductorOptions, TensorrtOptio
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.recipe_faults import faults_in
 from services.contracts.model.replica_number import ReplicaNumber
+from services.contracts.model.sampling import Sampling
 from services.contracts.model.task_recipe import Task
 from services.contracts.model.text_recipe import TextRecipe
 
@@ -244,6 +245,7 @@ class Recipe(Document):
         must_beat_fallback: an engine that was timed as slower than the fallback is published
             but not selected; False selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.
+        sampling: rows of requests that replicas keep in the store; None keeps none.
     """
 
     kinds: tuple[EngineKind, ...] = tuple(EngineKind)
@@ -271,6 +273,8 @@ class Recipe(Document):
     gpu_share: float | None = Field(default=None, ge=1e-4, le=1, exclude_if=lambda v: v is None)
     must_beat_fallback: bool = True
     response_cache: bool = False
+    # Left out by default, as above.
+    sampling: Sampling | None = Field(default=None, exclude_if=lambda v: v is None)
 
     @field_validator("accuracy")
     @classmethod

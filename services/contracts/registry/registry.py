@@ -6,21 +6,26 @@ created only after everything that it names, and never changes afterwards.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from services.contracts.model.manifest import BlobRef, MasterRecord, PublishedEngine
+from services.contracts.model.manifest import BlobRef, MasterRecord, ModelVersion, PublishedEngine
 from services.contracts.registry.builds import BuildRegistry
 from services.contracts.registry.caches import CacheRegistry
 from services.contracts.registry.engines import EngineRegistry
 from services.contracts.registry.event_log import EventRegistry
 from services.contracts.registry.joint_runs import JointRegistry
 from services.contracts.registry.serving import ServingRegistry
+from services.contracts.registry.traffic import TrafficRegistry
 from services.contracts.registry.trust import TrustRegistry
 from services.contracts.registry.weights import WeightRegistry
 from services.contracts.store.artifact_store import ArtifactStore
 from services.contracts.store.cache import FileCache
 from services.contracts.store.identity import SameStore
 from services.contracts.store.listing import Listing
+from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
+
+if TYPE_CHECKING:
+    from services.contracts.kserve.tensors import Array
 
 
 class Registry(
@@ -32,11 +37,25 @@ class Registry(
     CacheRegistry,
     EventRegistry,
     ServingRegistry,
+    TrafficRegistry,
 ):
     """Everything published, and its files on this disk; safe to share between threads."""
 
-    def __init__(self, store: ArtifactStore, cache_dir: Path) -> None:
+    def __init__(
+        self, store: ArtifactStore, cache_dir: Path, sample_key: Path | None = None
+    ) -> None:
+        """Open nothing yet but the key.
+
+        Args:
+            store: what is published.
+            cache_dir: verified copies on this machine.
+            sample_key: file of the key that samples are sealed with; None has them in the clear.
+
+        Raises:
+            InvalidRequestError: the file has no key.
+        """
         super().__init__(store)
+        self.cipher = SampleCipher(sample_key) if sample_key else None
         self._cache = FileCache(store, cache_dir)
         self._same = SameStore(store)
 
@@ -60,6 +79,21 @@ class Registry(
     def materialise_samples(self, ref: BlobRef) -> Path:
         """A model's samples as one .npz file, verified; raises as `FileCache.file` does."""
         return self._cache.file(ref, ".npz")
+
+    def calibration_rows(self, version: ModelVersion) -> "list[dict[str, Array]]":
+        """The rows of a version's calibration set, by input; none where it has none.
+
+        Raises StoreError where they are sealed and the key is another one, or missing.
+        """
+        from services.contracts.traffic.sampled_rows import arrays_from_bytes
+
+        if version.calibration is None:
+            return []
+        stored = self.materialise_samples(version.calibration).read_bytes()
+        what = f"the calibration set of {version.name} version {version.version}"
+        arrays = arrays_from_bytes(opened_samples(stored, self.cipher, what))
+        rows = zip(*arrays.values(), strict=True)
+        return [dict(zip(arrays, row, strict=True)) for row in rows]
 
     def materialise_tokenizer(self, ref: BlobRef) -> Path:
         """A model's `tokenizer.json`, verified; raises as `FileCache.file` does."""

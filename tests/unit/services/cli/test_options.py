@@ -40,6 +40,8 @@ EXPECTED = {
     "recipe check": ["--json", "--model", "--store", "FILE"],
     "recipe init": ["--json", "--out", "--store", "MODEL"],
     "recipe schema": ["--json"],
+    "samples delete": ["--before", "--json", "--store", "NAME"],
+    "samples show": ["--json", "--store", "NAME"],
     "status": ["--json", "--wide", "MODEL"],
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
