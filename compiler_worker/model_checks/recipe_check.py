@@ -107,6 +107,13 @@ def _check_calibration(master: MasterRecord, recipe: Recipe) -> None:
             f"recipe: precision {wanting[0]}: input '{strings[0]}' is strings (BYTES), and models "
             f"of strings are built in {Precision.FP32} alone; take {wanting[0]} out"
         )
+    if recipe.calibration and recipe.calibration.traffic:
+        kept = recipe.sampling
+        if kept is None or kept.drop or kept.hash:
+            raise InvalidRecipeError(
+                "recipe: calibration: traffic needs whole rows; expected `sampling: {}` "
+                f"without drop and hash, got {'no sampling' if kept is None else 'some of them'}"
+            )
     if wanting and recipe.calibration is None:
         raise InvalidRecipeError(f"recipe: precision {wanting[0]}: {CALIBRATION_FIX}")
 

@@ -92,7 +92,13 @@ def plan_builds(
         builder = find_builder(kind)
         reason = builder.unavailable_reason(generation, precision)
         if not reason and precision.is_calibrated and version.calibration is None:
-            reason = f"version {version.version} was added without a calibration set: add it again"
+            waits = version.recipe.calibration is not None and version.recipe.calibration.traffic
+            lacks = (
+                "waits for samples of its requests"
+                if waits
+                else ("was added without a calibration set: add it again")
+            )
+            reason = f"version {version.version} {lacks}"
         if not reason and wanted.is_elsewhere and builder.is_device_bound(generation):
             reason = f"it is tuned on the device that runs it: a {generation} node must be there"
         reason = reason or refusal(kind)

@@ -38,6 +38,18 @@ def samples_show(
     run_samples(settings_for(store), name, as_json=as_json)
 
 
+@samples_app.command("calibrate", epilog="Example: smelt samples calibrate ranker")
+def samples_calibrate(
+    name: Annotated[str, model_argument("Model whose recipe has `calibration: traffic`.")],
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Publish the next version, the same but calibrated with samples since the last calibration."""
+    from services.cli.sizes.samples import run_samples_calibrate
+
+    run_samples_calibrate(settings_for(store), name, as_json=as_json)
+
+
 @samples_app.command("delete", epilog="Example: smelt samples delete ranker --before 2026-11-01")
 def samples_delete(
     name: Annotated[str, model_argument("Model whose samples are deleted.")],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.cli.output.show import show
-from services.cli.registry import open_registry
+from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.manifest import ModelVersion
@@ -60,6 +60,31 @@ def run_samples_delete(settings: CliSettings, name: str, before: str, *, as_json
     show(document, [f"{name}: {num} samples deleted, {left} left"], as_json=as_json)
 
 
+def run_samples_calibrate(settings: CliSettings, name: str, *, as_json: bool) -> None:
+    """Publish a version that is calibrated with the newest samples.
+
+    Args:
+        settings: of the command line.
+        name: of the model.
+        as_json: print the version as one document.
+
+    Raises:
+        InvalidRequestError: the recipe has no `calibration: traffic`, or samples are too few.
+        StoreError: the samples are encrypted with a key that is not given.
+    """
+    from services.cli.fleet.control_client import notify_fleet
+    from services.cli.models.listing import version_document
+    from services.contracts.traffic.recalibration import publish_calibrated
+
+    registry = open_registry_to_publish(settings, must_exist=True)
+    version = publish_calibrated(registry, registry.model_version(name))
+    then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
+    source = version.traffic
+    words = f"{source.num_samples} samples, {source.num_held_out} held out" if source else ""
+    text = f"{name} version {version.version}: calibrated with {words}; {then} {name}"
+    show(version_document(version), [text], as_json=as_json)
+
+
 def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any]:
     """Everything about the samples of a model, as plain data.
 
@@ -94,7 +119,19 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         "features": {what: _quantiles(values) for what, values in sorted(found.items())},
         "num_different": {n: len({row.hashes.get(n) for row in rows}) for n in sorted(hashed)},
         "drift": [each._asdict() for each in drifts(before, found)],
+        "calibration": _calibration_words(registry, version),
     }
+
+
+def _calibration_words(registry: Registry, version: ModelVersion) -> str:
+    """What the samples mean for a version with `calibration: traffic`; "" for others."""
+    from services.contracts.traffic.recalibration import traffic_state
+
+    if not (version.recipe.calibration and version.recipe.calibration.traffic):
+        return ""
+    state = traffic_state(registry, version)
+    fix = f"; calibrate it: smelt samples calibrate {version.name}" if state.is_due else ""
+    return f"version {version.version}: {state.words}{fix}"
 
 
 def _quantiles(values: Sequence[Any]) -> dict[str, float]:
@@ -127,6 +164,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         for what, quantiles in document["features"].items()
     ]
     yield Table("Samples", ("what", *_SHARES), rows)
+    yield document["calibration"]
     for name, number in document["num_different"].items():
         yield f"{name} is hashed: {number} different"
     if not document["drift"]:

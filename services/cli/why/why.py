@@ -70,6 +70,7 @@ def run_why(
             loading_words(report) for report in (replicas_of(snapshot, explained) or {}).get("", ())
         ]
         text.append(last_trouble(registry, name, ""))
+    text.append(drift_words(registry, explained))
     text.append(unplaced and f"{name}: {unplaced}")
     text.append(standby["reason"] if standby else "")
     text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")
@@ -90,6 +91,14 @@ def last_trouble(registry: Registry, model: str, generation: str) -> str:
         if event.kind in _TROUBLES and generation in ("", event.generation):
             kind = event.kind.replace("_", " ")
             return f"Last event ({kind}, {readable_time(event.at)}): {event.why}"
+    return ""
+
+
+def drift_words(registry: Registry, version: ModelVersion) -> str:
+    """One line on requests that a version is no longer calibrated for; "" when there is none."""
+    for _, event in registry.last_events(_NUM_EVENTS_READ, version.name):
+        if event.kind is EventKind.TRAFFIC_DRIFTED and event.version == version.version:
+            return f"{version.name} version {version.version}: {event.why}"
     return ""
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
+from services.contracts.model.calibration import Calibration
 from services.contracts.model.document import Document
 from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
@@ -204,18 +205,6 @@ class RankingTask(Document):
     num_queries: int = Field(default=16, ge=1)
     top_k: int = Field(default=10, ge=1)
     min_overlap: float = Field(default=1.0, ge=0, le=1)
-
-
-class Calibration(Document):
-    """Real inputs that the scales of quantised activations are taken from.
-
-    Attributes:
-        path: an .npz or .parquet file with one array or column for each input, a row being a
-            sample; relative to the recipe's file. It is read once, when the model is added,
-            and kept in the store with the model version.
-    """
-
-    path: str = Field(min_length=1)
 
 
 class Recipe(Document):

@@ -4,7 +4,7 @@ All that other parts do with the store. Whatever is listed here is whole: a docu
 created only after everything that it names, and never changes afterwards.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -22,7 +22,7 @@ from services.contracts.store.artifact_store import ArtifactStore
 from services.contracts.store.cache import FileCache
 from services.contracts.store.identity import SameStore
 from services.contracts.store.listing import Listing
-from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
+from services.contracts.traffic.sample_cipher import SampleCipher, is_sealed, opened_samples
 
 if TYPE_CHECKING:
     from services.contracts.kserve.tensors import Array
@@ -76,9 +76,33 @@ class Registry(
         """A folder with the engine's files, verified; raises as `FileCache.folder` does."""
         return self._cache.folder(engine.manifest.files)
 
-    def materialise_samples(self, ref: BlobRef) -> Path:
-        """A model's samples as one .npz file, verified; raises as `FileCache.file` does."""
-        return self._cache.file(ref, ".npz")
+    def materialise_samples(self, ref: BlobRef, folder: Path | None = None) -> Path:
+        """A model's samples as one .npz file, verified; raises as `FileCache.file` does.
+
+        Args:
+            ref: of the samples.
+            folder: where those that are sealed are put for as long as the folder lives; None
+                leaves them sealed.
+
+        Raises:
+            StoreError: they are sealed, and the key is another one, or missing.
+        """
+        path = self._cache.file(ref, ".npz")
+        if folder is None or not is_sealed(path):
+            return path
+        plain = folder / path.name
+        plain.touch(mode=0o600)
+        plain.write_bytes(opened_samples(path.read_bytes(), self.cipher, f"blob {ref.sha256}"))
+        return plain
+
+    def put_samples(self, arrays: "Mapping[str, Array]", folder: Path) -> BlobRef:
+        """Store samples, sealed where there is a key; `folder` is for a file meanwhile."""
+        from services.contracts.traffic.sampled_rows import bytes_from_arrays
+
+        data = bytes_from_arrays(arrays)
+        file = folder / "samples"
+        file.write_bytes(self.cipher.sealed(data) if self.cipher else data)
+        return self._store.put_blob(file)
 
     def calibration_rows(self, version: ModelVersion) -> "list[dict[str, Array]]":
         """The rows of a version's calibration set, by input; none where it has none.

@@ -40,6 +40,11 @@ def bytes_from_rows(rows: Sequence[SampledRow]) -> bytes:
         named[f"shapes {name}"] = shapes.reshape(len(rows), arrays[0].ndim)
     for name in sorted(rows[0].hashes):
         named[f"hashes {name}"] = np.array([row.hashes[name] for row in rows])
+    return bytes_from_arrays(named)
+
+
+def bytes_from_arrays(named: Mapping[str, Array]) -> bytes:
+    """An .npz file; equal arrays give equal bytes."""
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **named)
     return file.getvalue()
