@@ -208,6 +208,9 @@ def buckets(
         list[str] | None,
         typer.Option(help="host:port of a metrics endpoint, in place of the fleet's; repeatable."),
     ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Publish the next version, with these buckets.")
+    ] = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -216,7 +219,15 @@ def buckets(
 
     settings = settings_for(store)
     number = version or None
-    run_buckets(settings, name, version=number, num=num, metrics=metrics or (), as_json=as_json)
+    run_buckets(
+        settings,
+        name,
+        version=number,
+        num=num,
+        metrics=metrics or (),
+        is_applied=apply,
+        as_json=as_json,
+    )
 
 
 @app.command("node-labels", epilog="Example: smelt node-labels")

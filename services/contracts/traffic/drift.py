@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import InputRole
@@ -17,6 +18,7 @@ _NUM_PARTINGS = 20
 _MAX_ROWS = 1000
 _MAX_VALUES = 64  # of each row and input
 Features = dict[str, list[Array]]
+_Dims = tuple[int | str, ...]
 
 
 class Drift(NamedTuple):
@@ -37,30 +39,56 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
         version: names the inputs, the masks, and the batch dimension, which is no length.
     """
     found: Features = {}
-    inputs = version.master.inputs
-    batch_dim = version.recipe.batching.batch_dim
-    masks = [n for n, each in version.recipe.inputs.items() if each.role is InputRole.MASK]
     for row in rows:
-        lengths: dict[str, int] = {}
-        valid: dict[tuple[int | str, ...], Array] = {}
-        for spec in sorted(inputs, key=lambda spec: spec.name not in masks):
-            if (array := row.get(spec.name)) is None:
+        valid, lengths = _valid(row, version)
+        for spec in version.master.inputs:
+            dims = _dims(spec, row)
+            if dims is None or (dims in valid and spec.name in _masks(version)):
                 continue
-            dims = spec.shape[len(spec.shape) - array.ndim :]
-            if spec.name in masks and array.ndim == 1:
-                valid[dims] = array != 0
-                lengths[str(dims[0])] = int(np.flatnonzero(array).max(initial=-1)) + 1
-                continue
-            for dim, size in zip(dims, array.shape, strict=True):
-                if isinstance(dim, str) and dim != batch_dim:
-                    lengths.setdefault(dim, size)
-            values = (array[valid[dims]] if dims in valid else array).reshape(-1)
+            values = row[spec.name]
+            values = (values[valid[dims]] if dims in valid else values).reshape(-1)
             if values.size and values.dtype.kind in "fiub":
                 step = -(-values.size // _MAX_VALUES)
                 found.setdefault(f"values {spec.name}", []).append(values[::step].astype(float))
         for dim, size in lengths.items():
             found.setdefault(f"length {dim}", []).append(np.array([size], float))
     return found
+
+
+def lengths_of(row: Mapping[str, Array], version: ModelVersion) -> dict[str, int]:
+    """Sizes of a row's dynamic dimensions, without padding that a mask marks."""
+    return _valid(row, version)[1]
+
+
+def _valid(
+    row: Mapping[str, Array], version: ModelVersion
+) -> tuple[dict[_Dims, Array], dict[str, int]]:
+    """Where masks of one dimension are open, by that, and the lengths."""
+    masks = _masks(version)
+    valid: dict[_Dims, Array] = {}
+    lengths: dict[str, int] = {}
+    for spec in sorted(version.master.inputs, key=lambda spec: spec.name not in masks):
+        if (dims := _dims(spec, row)) is None:
+            continue
+        array = row[spec.name]
+        if spec.name in masks and array.ndim == 1:
+            valid[dims] = array != 0
+            lengths[str(dims[0])] = int(np.flatnonzero(array).max(initial=-1)) + 1
+        for dim, size in zip(dims, array.shape, strict=True):
+            if isinstance(dim, str) and dim != version.recipe.batching.batch_dim:
+                lengths.setdefault(dim, size)
+    return valid, lengths
+
+
+def _masks(version: ModelVersion) -> list[str]:
+    recipes = version.recipe.inputs
+    return [name for name, each in recipes.items() if each.role is InputRole.MASK]
+
+
+def _dims(spec: TensorSpec, row: Mapping[str, Array]) -> _Dims | None:
+    """What the axes of a row's array are; None where the row lacks it."""
+    array = row.get(spec.name)
+    return None if array is None else spec.shape[len(spec.shape) - array.ndim :]
 
 
 def drifts(before: Features, now: Features) -> list[Drift]:

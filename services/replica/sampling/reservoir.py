@@ -20,6 +20,8 @@ class Reservoir:
         next_at: the number, from 0, of the next one that is taken.
     """
 
+    __slots__ = ("_largest", "_random", "_size", "kept", "label", "next_at", "seen")
+
     def __init__(self, label: str, size: int, random: Random) -> None:
         """Begin empty.
 

@@ -79,6 +79,7 @@ class Sampler:
         self._random = random or Random()  # noqa: S311 - it keeps no secret
         self._clock = clock
         self._signature = Signature.from_model(model)
+        self._batch_dim = self._signature.batch_dim or ""
         self._kept_inputs = [n for n in self._signature.inputs if n not in sampling.drop]
         # Of each bucket an equal part: the rare ones are what calibration lacks.
         self._labels = [bucket.label for bucket in model.buckets] or ["any"]
@@ -109,8 +110,8 @@ class Sampler:
         key = tuple(sizes.values())
         reservoir = self._known.get(key) or self._learn(key, sizes)
         begin = reservoir.seen
-        reservoir.seen = begin + sizes.get(self._signature.batch_dim or "", 1)
-        while reservoir.next_at < reservoir.seen:
+        reservoir.seen = end = begin + sizes.get(self._batch_dim, 1)
+        while reservoir.next_at < end:
             row = None
             try:
                 row = self._row(call, reservoir.next_at - begin, reservoir.label)
@@ -164,8 +165,7 @@ class Sampler:
 
     def _of(self, name: str, array: Array, number: int) -> Array:
         shape = self._signature.inputs[name].shape
-        batch_dim = self._signature.batch_dim
-        return array[number] if batch_dim and shape[:1] == (batch_dim,) else array
+        return array[number] if shape[:1] == (self._batch_dim,) else array
 
     def _hand_over(self) -> None:
         window = _Window(self._begins_at, self._clock(), self._reservoirs)

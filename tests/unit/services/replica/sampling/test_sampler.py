@@ -108,6 +108,7 @@ async def test_a_window_ends_by_time_and_the_next_one_begins_empty(tmp_path: Pat
     world.now += timedelta(seconds=20)
     world.sampler.turn_over()
     world.send(1, SHORT)
+    world.now += timedelta(seconds=1)
     await world.sampler.close()
     assert [w.num_samples for w in world.registry.sample_windows("m").values()] == [2, 1]
 
