@@ -1,6 +1,6 @@
 """The p99 that `smelt plan` simulates, beside that of a fleet under the same load.
 
-    SMELT_HOME=FOLDER python -m tests.benchmarks.plan_against_fleet --port 8001 [--loads 0.3 0.5 0.7]
+    SMELT_HOME=FOLDER python -m tests.benchmarks.plan_against_fleet [--port 8001] [--loads 0.3]
 
 FOLDER is that of a fleet which serves the demo's model: `make run`, until nothing is left to be
 built. Requests are single texts of --length ids, sent at random times (Poisson), whether earlier
@@ -16,7 +16,7 @@ from statistics import median
 import grpc
 import numpy as np
 
-from services.cli.planning.curves import Side, measured_curves
+from services.cli.planning.curves import MeasuredSide, measured_curves
 from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.cli.registry import open_registry
@@ -73,7 +73,9 @@ async def measure(arguments: argparse.Namespace) -> None:
     registry = open_registry(CliSettings())
     version = registry.model_version(MODEL)
     ((generation, sides),) = measured_curves(registry, version).items()
-    measured = next(sides[side] for side in (Side.ENGINE, Side.FALLBACK) if side in sides)
+    measured = next(
+        sides[side] for side in (MeasuredSide.ENGINE, MeasuredSide.FALLBACK) if side in sides
+    )
     sizes = {"sequence": {arguments.length: 1.0}}
     async with grpc.aio.insecure_channel(f"127.0.0.1:{arguments.port}") as channel:
         client = Client(channel, request_of(arguments.length))

@@ -16,7 +16,7 @@ from services.contracts.selection.speed_gate import deciding
 from services.replica.batching.run_shapes import elements_of
 
 
-class Side(StrEnum):
+class MeasuredSide(StrEnum):
     """What computes: the engine that selection takes, the fallback, or eager PyTorch."""
 
     ENGINE = "engine"
@@ -76,7 +76,7 @@ class Curve:
 
 def measured_curves(
     registry: Registry, version: ModelVersion, precision: Precision | None = None
-) -> dict[str, dict[Side, Curve]]:
+) -> dict[str, dict[MeasuredSide, Curve]]:
     """Curves by generation and side.
 
     Args:
@@ -91,7 +91,7 @@ def measured_curves(
     engines = registry.engines(version.master.digest)
     runs = registry.joint_runs(version.master.digest)
     chosen = [e for e in engines if precision in (None, e.manifest.key.precision)]
-    curves: dict[str, dict[Side, Curve]] = {}
+    curves: dict[str, dict[MeasuredSide, Curve]] = {}
     devices = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
     for generation, device in devices.items():
         timed = {
@@ -108,18 +108,18 @@ def measured_curves(
 
 def _sides(
     engine: PublishedEngine | None, timed: Mapping[str, Sequence[Timing]]
-) -> dict[Side, Curve]:
+) -> dict[MeasuredSide, Curve]:
     """The engine's own run has all sides; without an engine any run that has the fallback."""
     own = timed.get(engine.digest, ()) if engine else ()
     others = max(timed.values(), key=lambda each: sum(t.fallback is not None for t in each))
     best = own or others
     name = f"{engine.manifest.key.kind} {engine.manifest.key.precision}" if engine else ""
     sides = {
-        Side.ENGINE: Curve.through(name, ((_size(t), t.p50_s) for t in own)),
-        Side.FALLBACK: Curve.through(
+        MeasuredSide.ENGINE: Curve.through(name, ((_size(t), t.p50_s) for t in own)),
+        MeasuredSide.FALLBACK: Curve.through(
             "fallback", ((_size(t), t.fallback.p50_s) for t in best if t.fallback)
         ),
-        Side.EAGER: Curve.through("eager", ((_size(t), t.eager_p50_s) for t in best)),
+        MeasuredSide.EAGER: Curve.through("eager", ((_size(t), t.eager_p50_s) for t in best)),
     }
     return {side: curve for side, curve in sides.items() if curve}
 

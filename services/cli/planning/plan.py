@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.output.show import show
-from services.cli.planning.curves import Curve, Side, measured_curves
+from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
 from services.cli.planning.fleet_size import FleetSize, cheapest_fleet
 from services.cli.planning.plan_profile import HOURS, PlanProfile
 from services.cli.planning.queue_simulation import ReplicaQueue
@@ -15,7 +15,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.text_table import Table
 
-Curves = Mapping[tuple[str, str], Mapping[Side, Curve]]
+Curves = Mapping[tuple[str, str], Mapping[MeasuredSide, Curve]]
 Queues = Mapping[tuple[str, str], ReplicaQueue]
 
 
@@ -52,11 +52,11 @@ def run_plan(
         for generation, sides in measured_curves(registry, version, precision).items()
         if generation in profile.devices
     }
-    document = plan_document(profile, versions, curves)
+    document = sizing_document(profile, versions, curves)
     show(document, _text(document), as_json=as_json, is_wide=is_wide)
 
 
-def plan_document(
+def sizing_document(
     profile: PlanProfile, versions: Mapping[str, ModelVersion], curves: Curves
 ) -> dict[str, Any]:
     """The plan as plain data.
@@ -74,13 +74,13 @@ def plan_document(
             f"no engine of {', '.join(unknown)} was proven and timed on any of "
             f"{', '.join(profile.devices)}: build one there (smelt build MODEL --generation ...)"
         )
-    served = _queues(profile, versions, curves, (Side.ENGINE, Side.FALLBACK))
+    served = _queues(profile, versions, curves, (MeasuredSide.ENGINE, MeasuredSide.FALLBACK))
     capacities = {pair: queue.capacity() for pair, queue in served.items()}
     size = _cheapest(profile, capacities)
     by_hour = [_cheapest(profile, capacities, hour) for hour in _hours(profile)]
     without = {
-        "the fallback alone": (Side.FALLBACK, Side.EAGER),
-        "eager PyTorch alone": (Side.EAGER,),
+        "the fallback alone": (MeasuredSide.FALLBACK, MeasuredSide.EAGER),
+        "eager PyTorch alone": (MeasuredSide.EAGER,),
     }
     return {
         "currency_per_day": 24 * size.price_per_h,
@@ -108,7 +108,7 @@ def _queues(
     profile: PlanProfile,
     versions: Mapping[str, ModelVersion],
     curves: Curves,
-    sides: Sequence[Side],
+    sides: Sequence[MeasuredSide],
 ) -> dict[tuple[str, str], ReplicaQueue]:
     """A queue for each pair of model and generation, by the first side that was timed there."""
     return {
@@ -174,7 +174,7 @@ def _model(
     pair: tuple[str, str],
     queue: ReplicaQueue,
     capacity: float,
-    sides: Mapping[Side, Curve],
+    sides: Mapping[MeasuredSide, Curve],
 ) -> dict[str, Any]:
     """One model on one generation: what a device does, and what its requests will see."""
     name, generation = pair
@@ -184,7 +184,9 @@ def _model(
     return {
         "model": name,
         "generation": generation,
-        "computes": next(sides[s].name for s in (Side.ENGINE, Side.FALLBACK) if s in sides),
+        "computes": next(
+            sides[s].name for s in (MeasuredSide.ENGINE, MeasuredSide.FALLBACK) if s in sides
+        ),
         "requests_per_s_of_a_device": capacity,
         "devices": used,
         "p99_s": found and found.p99_s + overhead_s,

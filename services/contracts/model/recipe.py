@@ -308,4 +308,5 @@ class Recipe(Document):
         # Recipes of the store are JSON: most commands read no YAML, and start sooner without.
         from services.contracts.model.yaml_document import document_from_yaml
 
-        return document_from_yaml(cls, text, source, InvalidRecipeError)
+        otherwise = "leave it out to have everything as by default, or "
+        return document_from_yaml(cls, text, source, InvalidRecipeError, if_empty=otherwise)

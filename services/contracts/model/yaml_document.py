@@ -13,7 +13,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def document_from_yaml(
-    document: type[Model], text: str, source: str, error_type: type[SmeltError]
+    document: type[Model],
+    text: str,
+    source: str,
+    error_type: type[SmeltError],
+    *,
+    if_empty: str = "",
 ) -> Model:
     """Read a document; `source` names its file in errors, which then have line numbers.
 
@@ -22,6 +27,7 @@ def document_from_yaml(
         text: YAML.
         source: its file; "" for none.
         error_type: that is raised, with a line for each fault: key, value and expectation.
+        if_empty: what else the author of an empty text may do.
 
     Raises:
         SmeltError: of `error_type`.
@@ -30,7 +36,7 @@ def document_from_yaml(
     try:
         found = value_from_yaml(text)
         if found is None:
-            raise error_type(f"{where}: it is empty; give some of {_keys(document)}")
+            raise error_type(f"{where}: it is empty; {if_empty}give some of {_keys(document)}")
         return document.model_validate(found)
     except yaml.YAMLError as error:
         raise error_type(f"{where}: {error}") from error

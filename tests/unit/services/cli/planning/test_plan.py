@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.planning.curves import Curve, Side
-from services.cli.planning.plan import plan_document
+from services.cli.planning.curves import Curve, MeasuredSide
+from services.cli.planning.plan import sizing_document
 from services.cli.planning.plan_profile import PlanProfile
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.recipe import Bucket, DimRange
@@ -49,10 +49,10 @@ def line(name: str, factor: float) -> Curve:
     return found
 
 
-def document(profile: PlanProfile, *sides: Side) -> dict[str, Any]:
-    factors = {Side.ENGINE: 1 / 1.74, Side.FALLBACK: 0.9, Side.EAGER: 1.0}
-    curves = {side: line(side, factors[side]) for side in sides or Side}
-    return plan_document(profile, {"m": planned_model(BUCKET)}, {("m", GPU): curves})
+def document(profile: PlanProfile, *sides: MeasuredSide) -> dict[str, Any]:
+    factors = {MeasuredSide.ENGINE: 1 / 1.74, MeasuredSide.FALLBACK: 0.9, MeasuredSide.EAGER: 1.0}
+    curves = {side: line(side, factors[side]) for side in sides or MeasuredSide}
+    return sizing_document(profile, {"m": planned_model(BUCKET)}, {("m", GPU): curves})
 
 
 def test_forty_devices_become_twenty_three(profile: Callable[..., PlanProfile]) -> None:
@@ -71,13 +71,13 @@ def test_forty_devices_become_twenty_three(profile: Callable[..., PlanProfile]) 
 def test_the_p99_that_is_planned_is_within_the_wanted_one(
     profile: Callable[..., PlanProfile],
 ) -> None:
-    (model,) = document(profile(("p99_ms: 60", "p99_ms: 30")), Side.ENGINE)["models"]
+    (model,) = document(profile(("p99_ms: 60", "p99_ms: 30")), MeasuredSide.ENGINE)["models"]
     assert 0.01 < model["p99_s"] <= model["p99_wanted_s"]
 
 
 def test_without_an_engine_the_fallback_is_planned(profile: Callable[..., PlanProfile]) -> None:
-    plan = document(profile(), Side.FALLBACK, Side.EAGER)
-    assert plan["models"][0]["computes"] == Side.FALLBACK
+    plan = document(profile(), MeasuredSide.FALLBACK, MeasuredSide.EAGER)
+    assert plan["models"][0]["computes"] == MeasuredSide.FALLBACK
     assert plan["without_engines"][0]["num_devices"] == plan["devices"][0]["num_devices"]
 
 
