@@ -72,7 +72,7 @@ def sizing_document(
     if unknown := [name for name in versions if name not in {pair[0] for pair in curves}]:
         raise InvalidRequestError(
             f"no engine of {', '.join(unknown)} was proven and timed on any of "
-            f"{', '.join(profile.devices)}: start a fleet on such a node, which builds and times them"
+            f"{', '.join(profile.devices)}: a fleet with such a node builds and times them"
         )
     served = _queues(profile, versions, curves, (MeasuredSide.ENGINE, MeasuredSide.FALLBACK))
     capacities = {pair: queue.capacity() for pair, queue in served.items()}
