@@ -1,5 +1,6 @@
 """`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from services.cli.sizes.bucket_advice import (
     time_per_request,
     waste,
 )
-from services.cli.sizes.measured_costs import measured_cost
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.manifest import ModelVersion
@@ -62,7 +62,7 @@ def run_buckets(
     model = registry.model_version(name, version)
     seen = None if metrics else _sampled_sizes(registry, model)
     seen = seen or observed_sizes(metrics or _endpoints(settings), name, model.version)
-    document = advice_document(model, seen, num, partial(measured_cost, registry, model))
+    document = advice_document(model, seen, num, partial(_measured_cost, registry, model))
     document["published"] = _published(settings, model, document) if is_applied else None
     show(document, _text(document), as_json=as_json)
 
@@ -80,6 +80,29 @@ def _sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | N
             seen.counts[size] = seen.counts.get(size, 0.0) + row.weight * share
             seen.total += size * row.weight * share
     return found if found.dims else None
+
+
+def _measured_cost(registry: Registry, model: ModelVersion, dim: str) -> tuple[Cost, str] | None:
+    """Seconds of a row by its size in a dimension, and by what; None where nothing was timed.
+
+    In a batch that is full, and at the largest sizes of other dimensions.
+    """
+    from services.cli.planning.curves import MeasuredSide, measured_curves
+
+    spans = model.buckets[-1].dims
+    rows = spans[batch_dim].max if (batch_dim := model.recipe.batching.batch_dim) in spans else 1
+    others = math.prod(span.max for name, span in spans.items() if name != dim)
+    curves = measured_curves(registry, model)
+    found = [
+        (generation, sides[side])
+        for generation, sides in sorted(curves.items())
+        for side in MeasuredSide
+        if side in sides
+    ]
+    if not found:
+        return None
+    generation, curve = found[0]
+    return lambda size: curve.run_s(others * size) / rows, f"{curve.name} on {generation}"
 
 
 def _published(settings: CliSettings, model: ModelVersion, document: dict[str, Any]) -> int:
@@ -232,7 +255,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
             before, after = each["rows_per_s"]
             yield (
                 f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed "
-                f"({each['speedup']:.2f}x), by what engines took on {each['measured_on']}"
+                f"({each['speedup']:.2f}x), by measurements of {each['measured_on']}"
             )
     if document["published"]:
         yield f"Published as version {document['published']}; its engines: smelt events"

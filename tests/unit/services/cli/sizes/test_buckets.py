@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.cli.sizes.bucket_advice import SizeCounts, best_edges, time_per_request, waste
 from services.cli.sizes.buckets import advice_document
-from services.cli.sizes.measured_costs import measured_cost
 from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
+from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
@@ -37,6 +37,7 @@ SEEN = [5] * 60 + [30] * 30 + [120] * 9 + [500]
 # Of one request after the other.
 ROWS = [1, 1, 1, 4]
 NAMES = ("ids", "mask")
+DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="CPU", memory_gib=1)
 BUCKET = Bucket(
     dims={"batch": DimRange(min=1, opt=8, max=32), "sequence": DimRange(min=1, opt=64, max=512)}
 )
@@ -262,6 +263,18 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     registry.add_model_version(
         name="texts", master=master, recipe=recipe, source="s", source_fingerprint="0"
     )
+    timings = tuple(
+        Timing(
+            bucket="b", sizes={"batch": 32, "sequence": size}, p50_s=size / 1000, p95_s=1,
+            throughput=1, eager_p50_s=size / 1000,
+        )
+        for size in (64, 512)
+    )  # fmt: skip
+    proof = small_proof(ProofOutcome.PASSED).model_copy(
+        update={"timings": timings, "device": DEVICE}
+    )
+    manifest = small_manifest(small_key(master_digest=master.digest))
+    registry.publish_engine(manifest, {}, proof)
     lengths = _log_normal(2000)
     _sampled(store, "texts", lengths, tmp_path)
     where = ("texts", "--store", store, "--json")
@@ -270,6 +283,12 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     assert (said["num_requests"], said["measured_waste"], said["published"]) == (2000, None, 2)
     assert advice["mean"] == pytest.approx(np.mean(lengths))
     assert len(advice["proposed"]) <= 4
+    assert advice["measured_on"].endswith("cpu-x86_64-v3")
+    before, after = advice["rows_per_s"]
+    # A row of 512 takes 16 ms.
+    assert before == pytest.approx(62.5)
+    assert after == pytest.approx(before * advice["speedup"])
+    assert after > 4 * before
     padded = [edge / (1 - edge) for edge in (advice["waste_now"], advice["waste_proposed"])]
     assert padded[1] < padded[0] / 2
     published = registry.model_version("texts")
@@ -293,25 +312,3 @@ def test_what_engines_took_decides_where_it_is_not_in_proportion() -> None:
     assert time_per_request(seen, [64, 512], flat) == pytest.approx(108 / 101)
     many = SizeCounts(counts=dict.fromkeys(range(1, 8193), 1.0), total=8192 * 4096.5)
     assert best_edges(many, 2, 8192) == [4096, 8192]
-
-
-def test_costs_are_the_quickest_engines_of_one_generation(store: str, tmp_path: Path) -> None:
-    registry = Registry(open_store(store), tmp_path / "cache")
-    model = registry.model_version("m")
-    assert measured_cost(registry, model, "sequence") is None
-    for number, (places, factor) in enumerate([((32, 128), 1.0), ((32, 128), 2.0), ((64,), 0.5)]):
-        key = small_key(master_digest=model.master.digest, toolchain={"x": str(number)})
-        timings = tuple(
-            Timing(
-                bucket="b", sizes={"batch": 4, "sequence": each}, p50_s=4 * factor * each,
-                p95_s=1, throughput=1, eager_p50_s=1,
-            )
-            for each in places
-        )  # fmt: skip
-        proof = small_proof(ProofOutcome.PASSED).model_copy(update={"timings": timings})
-        registry.publish_engine(small_manifest(key), {}, proof)
-    found = measured_cost(registry, model, "sequence")
-    assert found is not None
-    cost, generation = found
-    assert generation == small_key().generation
-    assert [cost(size) for size in (16, 32, 48, 64, 96, 128, 256)] == [16, 32, 32, 32, 80, 128, 256]
