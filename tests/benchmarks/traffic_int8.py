@@ -29,7 +29,7 @@ from services.cli.requests.infer import request_from_arrays
 from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.calibration import Calibration
+from services.contracts.model.calibration import Calibration, TrafficCalibration
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.model.sampling import Sampling
 from services.contracts.traffic.recalibration import publish_calibrated
@@ -57,7 +57,7 @@ def measure(seconds: float) -> None:
                 "precisions": (Precision.FP32, Precision.INT8),
                 "ranking": None,
                 "sampling": Sampling(rate_per_s=100),
-                "calibration": Calibration.model_validate("traffic"),
+                "calibration": Calibration(traffic=TrafficCalibration()),
             }
         )
         source = "services.cli.demo.minilm:sentence_embedder"

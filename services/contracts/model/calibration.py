@@ -1,8 +1,8 @@
 """What the scales of quantised activations are taken from: part of a recipe."""
 
-from typing import Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from services.contracts.model.document import Document
 
@@ -37,13 +37,18 @@ class Calibration(Document):
     path: str = Field(default="", exclude_if=lambda path: not path)
     traffic: TrafficCalibration | None = Field(default=None, exclude_if=lambda v: v is None)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _in_a_word(cls, value: object) -> object:
-        return {"traffic": {}} if value == "traffic" else value
-
     @model_validator(mode="after")
     def _is_of_one(self) -> Self:
         if bool(self.path) is bool(self.traffic):
             raise ValueError("expected `{path: FILE}` or `traffic`, one of the two")
         return self
+
+
+def _in_full(value: object) -> object:
+    return {"traffic": {}} if value == "traffic" else value
+
+
+CalibrationChoice = Annotated[
+    Calibration,
+    BeforeValidator(_in_full, json_schema_input_type=Calibration | Literal["traffic"]),
+]

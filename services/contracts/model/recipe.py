@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
-from services.contracts.model.calibration import Calibration
+from services.contracts.model.calibration import CalibrationChoice
 from services.contracts.model.document import Document
 from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
@@ -249,7 +249,7 @@ class Recipe(Document):
     accuracy: Accuracy = Field(
         default=Accuracy.CLOSE, exclude_if=lambda word: word is Accuracy.CLOSE
     )
-    calibration: Calibration | None = None
+    calibration: CalibrationChoice | None = None
     batching: Batching = Batching()
     # Both left out when they are not given: an older release refuses keys it does not know.
     text: TextRecipe | None = Field(default=None, exclude_if=lambda v: v is None)
