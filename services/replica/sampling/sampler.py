@@ -158,7 +158,7 @@ class Sampler:
         hashed = self._sampling.hash
         rows = {name: self._of(name, call.inputs[name], number) for name in self._kept_inputs}
         kept = {name: row for name, row in rows.items() if name not in hashed}
-        if sum(row.nbytes for row in kept.values()) > self._max_row_bytes:
+        if sum(len(bytes_from_array(row)) for row in kept.values()) > self._max_row_bytes:
             return None
         hashes = {n: self._hash(bytes_from_array(row)) for n, row in rows.items() if n in hashed}
         return SampledRow(label, {name: np.array(row) for name, row in kept.items()}, hashes)
