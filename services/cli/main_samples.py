@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -12,7 +11,7 @@ from services.cli.main_options import AsJson, Store, model_argument, settings_fo
 class _ShowByDefault(TyperGroup):
     """Takes what is no sub-command for a model to show."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """`smelt samples ranker` is `smelt samples show ranker`."""
         is_model = args[0] not in self.commands and not args[0].startswith("-")
         return super().resolve_command(ctx, ["show", *args] if is_model else args)

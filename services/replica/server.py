@@ -37,7 +37,7 @@ from services.replica.reporting.control_link import ControlLink
 from services.replica.reporting.reports import report_from_replica
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.request.tokeniser import Tokeniser, tokeniser_of
-from services.replica.sampling.sampler import Sampler, sampler_of
+from services.replica.sampling.sampler import Sampler
 from services.replica.settings import ReplicaSettings
 from services.replica.transport.data_server import DataServer
 from services.replica.transport.port_check import check_data_port
@@ -216,7 +216,9 @@ class ReplicaServer:
             notes=FailureNotes(settings.cache_dir / "failed"),
         )
         tokeniser = tokeniser_of(model, registry)
-        return model, device, manager, tokeniser, sampler_of(model, registry, self._recorder)
+        sampling = model.recipe.sampling
+        sampler = Sampler(model, sampling, registry, self._recorder) if sampling else None
+        return model, device, manager, tokeniser, sampler
 
     def _attach(self, model: ModelVersion, device: DeviceFacts) -> None:
         if not self._settings.controller_address:

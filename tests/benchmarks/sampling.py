@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from timeit import repeat, timeit
 
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.replica.replica import Replica

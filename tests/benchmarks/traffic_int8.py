@@ -29,9 +29,9 @@ from services.cli.requests.infer import request_from_arrays
 from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.calibration import Calibration, TrafficCalibration
+from services.contracts.model.calibration_recipe import Calibration, TrafficCalibration
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.traffic.recalibration import publish_calibrated
 from services.engines.base import Engine, LoadSpec
 from services.engines.loader import engine_class

@@ -42,8 +42,8 @@ def run_models_remove(
     if num_samples := sum(window.num_samples for window in samples.values()):
         text += f"\n{num_samples} samples of its requests were deleted"
     document = {"name": name, "removed": removed, "left": left, "unread": unread}
-    document |= {"num_samples_deleted": num_samples}
-    show(document, [text], as_json=as_json)
+    deleted = {"num_samples_deleted": num_samples}
+    show({**document, **deleted}, [text], as_json=as_json)
 
 
 def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:

@@ -7,9 +7,9 @@ from services.cli.output.show import show
 from services.cli.recipes.docstrings import attributes, description, sentence
 from services.contracts.model import (
     batching,
-    calibration,
+    calibration_recipe,
     recipe,
-    sampling,
+    sampling_recipe,
     task_recipe,
     text_recipe,
 )
@@ -34,7 +34,8 @@ def recipe_schema() -> str:
 
 
 def _class(name: str) -> type[Any]:
-    modules = (recipe, batching, calibration, sampling, task_recipe, text_recipe)
+    own = (calibration_recipe, sampling_recipe, task_recipe, text_recipe)
+    modules = (recipe, batching, *own)
     found: type[Any] = next(vars(module)[name] for module in modules if name in vars(module))
     return found
 

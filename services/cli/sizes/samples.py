@@ -10,7 +10,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.traffic import SampleWindow
+from services.contracts.registry.sample_windows import SampleWindow
 from services.contracts.text.moments import timestamp
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_size, readable_time

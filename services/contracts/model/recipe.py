@@ -13,12 +13,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
-from services.contracts.model.calibration import CalibrationChoice
+from services.contracts.model.calibration_recipe import CalibrationChoice
 from services.contracts.model.document import Document
 from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.replica_number import ReplicaNumber
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.model.task_recipe import Task
 from services.contracts.model.text_recipe import TextRecipe
 

@@ -14,8 +14,8 @@ from services.contracts.registry.caches import CacheRegistry
 from services.contracts.registry.engines import EngineRegistry
 from services.contracts.registry.event_log import EventRegistry
 from services.contracts.registry.joint_runs import JointRegistry
+from services.contracts.registry.sample_windows import TrafficRegistry
 from services.contracts.registry.serving import ServingRegistry
-from services.contracts.registry.traffic import TrafficRegistry
 from services.contracts.registry.trust import TrustRegistry
 from services.contracts.registry.weights import WeightRegistry
 from services.contracts.store.artifact_store import ArtifactStore

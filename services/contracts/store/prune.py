@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.traffic import beyond_bounds
+from services.contracts.registry.sample_windows import beyond_bounds
 from services.contracts.store.artifact_store import StoredObject
 from services.contracts.store.object_store import ObstoreArtifactStore
 

@@ -20,7 +20,7 @@ from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, bytes_
 from services.contracts.model.manifest import ModelVersion, TrafficSource
 from services.contracts.model.recipe import InputRecipe, InputRole
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.traffic import Windows
+from services.contracts.registry.sample_windows import Windows
 from services.contracts.traffic.drift import Drift, drifts, features
 
 _MAX_CALIBRATED = 256
@@ -150,6 +150,6 @@ def _stacked(rows: Sequence[_Row], version: ModelVersion) -> dict[str, Array]:
         pad = recipes.get(name, InputRecipe()).pad
         stacked[name] = np.full([len(rows), *largest], pad, first.dtype)
         for number, row in enumerate(rows):
-            place = (number, *(slice(size) for size in row[name].shape))
-            stacked[name][place] = row[name]
+            place = tuple(slice(size) for size in row[name].shape)
+            stacked[name][number][place] = row[name]
     return stacked

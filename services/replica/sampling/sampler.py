@@ -21,8 +21,9 @@ import numpy as np
 
 from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.contracts.model.manifest import ModelVersion
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
+from services.contracts.registry.sample_windows import beyond_bounds
 from services.contracts.text.moments import utc_now
 from services.contracts.traffic.sampled_rows import SampledRow
 from services.replica.request.codec import InferCall
@@ -196,10 +197,6 @@ class Sampler:
         seen = {label: each.seen for label, each in window.reservoirs.items()}
         span = (window.begins_at, window.ends_at)
         self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
-        self._registry.bound_samples(model.name, self._sampling, window.ends_at)
-
-
-def sampler_of(model: ModelVersion, registry: Registry, recorder: Recorder) -> Sampler | None:
-    """The sampler of a version whose recipe asks for one; see there."""
-    sampling = model.recipe.sampling
-    return Sampler(model, sampling, registry, recorder) if sampling else None
+        windows = self._registry.sample_windows(model.name)
+        gone = beyond_bounds(windows, self._sampling, window.ends_at)
+        self._registry.delete_samples(gone)

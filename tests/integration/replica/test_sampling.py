@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InputRefusedError
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.replica.server import ReplicaServer

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.sampled_rows import SampledRow

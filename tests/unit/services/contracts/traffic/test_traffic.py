@@ -9,9 +9,9 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError, StoreError
 from services.contracts.kserve.byte_strings import STRING_DTYPE
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.traffic import SampleWindow
+from services.contracts.registry.sample_windows import SampleWindow, beyond_bounds
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.drift import drifts, features
 from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
@@ -85,7 +85,7 @@ def test_windows_are_bounded_by_age_number_and_size(tmp_path: Path, has_key: boo
     assert {row.weight for row in rows} == {7.0}
 
     def left(sampling: Sampling) -> list[SampleWindow]:
-        registry.bound_samples("m", sampling, NOW)
+        registry.delete_samples(beyond_bounds(registry.sample_windows("m"), sampling, NOW))
         return list(registry.sample_windows("m").values())
 
     assert left(Sampling()) == windows

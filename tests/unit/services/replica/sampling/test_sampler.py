@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import StoreError
 from services.contracts.model.recipe import Bucket, DimRange
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.sampled_rows import SampledRow

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from services.contracts.errors import NotFoundError, StoreError
 from services.contracts.model.document import Document
-from services.contracts.model.sampling import Sampling
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.records import RecordKeeper
 from services.contracts.text.moments import timestamp
 from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
@@ -137,10 +137,6 @@ class TrafficRegistry(RecordKeeper):
             self._store.delete(_rows_key(key))
             self._store.delete(key)
 
-    def bound_samples(self, model: str, sampling: Sampling, now: datetime) -> None:
-        """Delete the oldest windows of a model beyond what its recipe allows."""
-        self.delete_samples(beyond_bounds(self.sample_windows(model), sampling, now))
-
 
 def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[str]:
     """Keys of the windows that are too old, too many or too large, of one model.
@@ -153,7 +149,7 @@ def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[s
     oldest = timestamp(now - timedelta(hours=sampling.max_age_h))
     num_samples = num_bytes = 0
     gone = []
-    for key, window in reversed(windows.items()):
+    for key, window in reversed(list(windows.items())):
         num_samples += window.num_samples
         num_bytes += window.num_bytes
         is_within = num_samples <= sampling.max_samples and num_bytes <= sampling.max_mib * 2**20
