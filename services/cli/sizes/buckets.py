@@ -26,6 +26,7 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
 from services.contracts.registry.registry import Registry
 from services.contracts.text.text_table import Table
+from services.telemetry.catalog import SIZE_BUCKETS
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.
@@ -187,11 +188,16 @@ def _caution(num_requests: int) -> str:
 
 
 def _distribution(seen: SizeCounts) -> dict[str, Any]:
+    counts: dict[int, float] = {}
+    for size, number in seen.counts.items():
+        # Samples have exact sizes, too many to show.
+        bound = next((round(each) for each in SIZE_BUCKETS if each >= size), size)
+        counts[bound] = counts.get(bound, 0.0) + number
     return {
         **seen.quantiles,
         "largest": seen.largest,
         "mean": seen.total / seen.num_requests,
-        "counts": {str(bound): round(n) for bound, n in sorted(seen.counts.items())},
+        "counts": {str(bound): round(n) for bound, n in sorted(counts.items())},
     }
 
 

@@ -97,14 +97,17 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         StoreError: they cannot be opened.
     """
     from services.contracts.traffic.drift import drifts, features
+    from services.contracts.traffic.recalibration import traffic_state
 
     windows = registry.sample_windows(version.name)
     if not windows:
         raise NotFoundError(f"no samples of {version.name} are in the store; {_OPT_IN}")
     rows = registry.sampled_rows(windows)
     found = features([row.arrays for row in rows], version)
-    # None of a version without a calibration set.
+    # None of a version without a calibration set; of one with traffic only what came since.
     before = features(registry.calibration_rows(version), version)
+    asked = version.recipe.calibration
+    state = traffic_state(registry, version) if asked and asked.traffic else None
     kept: Sequence[SampleWindow] = list(windows.values())
     hashed = {name for row in rows for name in row.hashes}
     return {
@@ -118,20 +121,9 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         "keys": sorted({each.key_id for each in kept}),
         "features": {what: _quantiles(values) for what, values in sorted(found.items())},
         "num_different": {n: len({row.hashes.get(n) for row in rows}) for n in sorted(hashed)},
-        "drift": [each._asdict() for each in drifts(before, found)],
-        "calibration": _calibration_words(registry, version),
+        "drift": [d._asdict() for d in (state.drifts if state else drifts(before, found))],
+        "calibration": state and {"is_due": state.is_due, "words": state.words},
     }
-
-
-def _calibration_words(registry: Registry, version: ModelVersion) -> str:
-    """What the samples mean for a version with `calibration: traffic`; "" for others."""
-    from services.contracts.traffic.recalibration import traffic_state
-
-    if not (version.recipe.calibration and version.recipe.calibration.traffic):
-        return ""
-    state = traffic_state(registry, version)
-    fix = f"; calibrate it: smelt samples calibrate {version.name}" if state.is_due else ""
-    return f"version {version.version}: {state.words}{fix}"
 
 
 def _quantiles(values: Sequence[Any]) -> dict[str, float]:
@@ -164,11 +156,14 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         for what, quantiles in document["features"].items()
     ]
     yield Table("Samples", ("what", *_SHARES), rows)
-    yield document["calibration"]
+    if state := document["calibration"]:
+        fix = f"; calibrate it: smelt samples calibrate {document['model']}"
+        yield f"version {document['version']}: {state['words']}{fix if state['is_due'] else ''}"
     for name, number in document["num_different"].items():
         yield f"{name} is hashed: {number} different"
-    if not document["drift"]:
+    if not document["drift"] and not document["calibration"]:
         yield f"version {document['version']} has no calibration set to compare with"
+    if not document["drift"]:
         return
     yield Table(
         f"Drift from the calibration of version {document['version']} (Kolmogorov-Smirnov)",

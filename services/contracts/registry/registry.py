@@ -76,19 +76,17 @@ class Registry(
         """A folder with the engine's files, verified; raises as `FileCache.folder` does."""
         return self._cache.folder(engine.manifest.files)
 
-    def materialise_samples(self, ref: BlobRef, folder: Path | None = None) -> Path:
-        """A model's samples as one .npz file, verified; raises as `FileCache.file` does.
+    def materialise_samples(self, ref: BlobRef) -> Path:
+        """A model's samples as one .npz file, verified; raises as `FileCache.file` does."""
+        return self._cache.file(ref, ".npz")
 
-        Args:
-            ref: of the samples.
-            folder: where those that are sealed are put for as long as the folder lives; None
-                leaves them sealed.
+    def plain_samples(self, ref: BlobRef | None, folder: Path) -> Path | None:
+        """The same of samples that may be sealed: opened in a folder, for as long as that lives.
 
-        Raises:
-            StoreError: they are sealed, and the key is another one, or missing.
+        Raises StoreError where the key is another one, or missing.
         """
-        path = self._cache.file(ref, ".npz")
-        if folder is None or not is_sealed(path):
+        path = self.materialise_samples(ref) if ref else None
+        if ref is None or path is None or not is_sealed(path):
             return path
         plain = folder / path.name
         plain.touch(mode=0o600)
