@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
+from services.cli.why.why import drift_words
+from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.model.sampling_recipe import Sampling
@@ -110,3 +112,13 @@ def test_pruning_takes_samples_that_no_recipe_keeps(world: World) -> None:
     world.run("prune", "--yes")
     assert list(world.registry.sample_windows("m")) == [max(kept)]
     assert len(list((world.folder / "store" / "samples" / "m").glob("*"))) == 2
+
+
+def test_why_tells_that_requests_moved_of_the_version_that_they_moved_from(world: World) -> None:
+    event = Event(
+        at=NOW.isoformat(), kind=EventKind.TRAFFIC_DRIFTED, model="m", version=1, why="length 0.9"
+    )
+    world.registry.append_event(event, EventPosition())
+    first = world.registry.model_version("m")
+    assert drift_words(world.registry, first) == "m version 1: length 0.9"
+    assert drift_words(world.registry, world.publish(text_model().recipe)) == ""
