@@ -1,10 +1,10 @@
-"""MiniLM in int8, calibrated with the requests that a replica answered: how close, how fast.
+"""MiniLM in int8, calibrated with rows that a replica's sampler kept: how close, how fast.
 
     HF_HUB_OFFLINE=1 python -m tests.benchmarks.traffic_int8 [--seconds S]
 
-Two thirds of the demo's sentences are sent to a replica that samples, one at a time and without
-padding. Its rows calibrate the next version, whose engines are built and proven. The last third was
-never sent: on that, engines are compared with ONNX Runtime's fp32. Engines take turns to be timed.
+Texts of one to eight sentences go through a replica's sampler, one at a time and without padding.
+Its rows calibrate the next version. Engines are compared with ONNX Runtime's fp32 on texts of other
+sentences, which were never sent, and take turns to be timed; last of all one is proven.
 """
 
 import argparse
@@ -20,30 +20,28 @@ import numpy as np
 
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
-from compiler_worker.worker_context import WorkerContext
 from services.cli.demo.minilm import OUTPUT, recipe, tokenise
 from services.cli.demo.sentences import sample_sentences
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.cli.requests.infer import request_from_arrays
-from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.calibration_recipe import Calibration, TrafficCalibration
-from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.sampling_recipe import Sampling
+from services.contracts.registry.registry import Registry
 from services.contracts.traffic.recalibration import publish_calibrated
-from services.engines.base import Engine, LoadSpec
-from services.engines.loader import engine_class
-from services.replica.server import ReplicaServer
-from services.replica.settings import ReplicaSettings
+from services.replica.request.codec import InferCall
+from services.replica.sampling.sampler import Sampler
 from services.telemetry.recorder import NullRecorder
+from tests.benchmarks.cpu.unproven import Call, unproven
 from tests.benchmarks.joint_runs import print_machine
 from tests.quick_worker import quick_worker
 
 NAME = "minilm"
 SHAPES = ((1, 16), (8, 32), (8, 128))
 KINDS = (EngineKind.OPENVINO, EngineKind.ONNXRUNTIME)
+PROVEN = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.INT8,))
 
 
 def measure(seconds: float) -> None:
@@ -63,58 +61,51 @@ def measure(seconds: float) -> None:
         source = "services.cli.demo.minilm:sentence_embedder"
         options = AddOptions(recipe=asked)
         version = add_model(worker.registry, NAME, source, options, Steps(is_quiet=True))
-        sentences = sample_sentences()
-        sent = tuple(each for number, each in enumerate(sentences) if number % 3)
-        asyncio.run(_serve(worker, folder, sent))
+        sent, others = _texts()
+        asyncio.run(_sample(version, worker.registry, sent))
         calibrated = publish_calibrated(worker.registry, version)
         print(calibrated.traffic, flush=True)
-        for record in build_model(calibrated, Wanted(), worker).records:
-            key = record.key
-            samples = record.proof.samples if record.proof else {}
-            print(key.kind, key.precision, record.outcome, samples, record.reason, flush=True)
-        engines = {
-            f"{each.manifest.key.kind} {each.manifest.key.precision}": _loaded(
-                each, calibrated, worker
-            )
-            for each in worker.registry.engines(calibrated.master.digest)
-        }
-        _compare(engines, tokenise(sentences[::3]))
+        engines = unproven(worker, calibrated, Wanted(), num_threads=2)
+        _compare(engines, tokenise(others))
         for shape in SHAPES:
             _time(engines, shape, seconds)
+        for record in build_model(calibrated, PROVEN, worker).records:
+            samples = record.proof.samples if record.proof else {}
+            words = f"{record.key.kind} {record.key.precision} {record.outcome}"
+            print(words, samples, record.reason, flush=True)
 
 
-async def _serve(worker: WorkerContext, folder: Path, sentences: tuple[str, ...]) -> None:
-    settings = ReplicaSettings(
-        store_url=worker.settings.store_url, cache_dir=worker.settings.cache_dir, model=NAME,
-        socket_dir=folder, num_threads=2,
-    )  # fmt: skip
-    server = ReplicaServer(settings, NullRecorder())
-    await server.start()
-    for sentence in sentences:
-        body = request_from_arrays(NAME, "", tokenise((sentence,)))
-        await server.replica.infer(body.SerializeToString())
-    await server.stop(0)
+def _texts() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Texts of one to eight sentences: two thirds of the sentences are in those that are sent."""
+    sentences = sample_sentences()
+    sent = [each for number, each in enumerate(sentences) if number % 3]
+    sides = [sent, list(sentences[::3])]
+    random = np.random.default_rng(0)
+    texts = [
+        tuple(" ".join(random.choice(side, random.integers(1, 9))) for _ in range(num))
+        for side, num in zip(sides, (300, 100), strict=True)
+    ]
+    return texts[0], texts[1]
 
 
-def _loaded(engine: PublishedEngine, version: ModelVersion, worker: WorkerContext) -> Engine:
-    master = worker.registry.materialise_master(version.master)
-    spec = LoadSpec(
-        manifest=engine.manifest,
-        master=version.master,
-        directory=worker.registry.materialise_engine(engine),
-        master_path=master / "model.onnx",
-        device=worker.devices[Platform.CPU],
-        num_threads=2,
-    )
-    return engine_class(engine.manifest.key.kind).load(spec)
+async def _sample(version: ModelVersion, registry: Registry, texts: tuple[str, ...]) -> None:
+    """Has a replica's sampler see each text as a request of its own, without padding."""
+    sampling = version.recipe.sampling
+    assert sampling is not None
+    sampler = Sampler(version, sampling, registry, NullRecorder())
+    for text in texts:
+        arrays = tokenise((text,))
+        sizes = dict(zip(("batch", "sequence"), arrays["input_ids"].shape, strict=True))
+        sampler.offer(InferCall(inputs=arrays, sizes=sizes, outputs=()))
+    await sampler.close()
 
 
-def _compare(engines: Mapping[str, Engine], inputs: Mapping[str, Array]) -> None:
+def _compare(engines: Mapping[str, Call], inputs: Mapping[str, Array]) -> None:
     rows = len(next(iter(inputs.values())))
     answers = {
         name: np.concatenate(
             [
-                engine.run({n: a[i : i + 8] for n, a in inputs.items()})[OUTPUT]
+                engine({n: a[i : i + 8] for n, a in inputs.items()})[OUTPUT]
                 for i in range(0, rows, 8)
             ]
         )
@@ -127,7 +118,7 @@ def _compare(engines: Mapping[str, Engine], inputs: Mapping[str, Array]) -> None
         print(f"| {name} | {cosines.mean():.4f} | {cosines.min():.4f} |", flush=True)
 
 
-def _time(engines: Mapping[str, Engine], shape: tuple[int, int], seconds: float) -> None:
+def _time(engines: Mapping[str, Call], shape: tuple[int, int], seconds: float) -> None:
     ids = np.random.default_rng(0).integers(1000, 20000, shape)
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     took_ms: dict[str, list[float]] = {name: [] for name in engines}
@@ -135,7 +126,7 @@ def _time(engines: Mapping[str, Engine], shape: tuple[int, int], seconds: float)
     while time.perf_counter() < until_s:
         for name, engine in engines.items():
             began_s = time.perf_counter()
-            engine.run(inputs)
+            engine(inputs)
             took_ms[name].append(1000 * (time.perf_counter() - began_s))
     # Other work of the machine only ever adds: the quickest tenth is what an engine takes.
     quick = {name: float(np.quantile(each, 0.1)) for name, each in took_ms.items()}
