@@ -30,6 +30,8 @@ class CliSettings(FleetSecuritySettings):
         tls_ca_file: who signed gateways' certificates (PEM); None talks in the clear.
         tls_cert_file, tls_key_file: the commands' own certificate, where a gateway asks for one.
         scrape_interval_s: how often the Prometheus of `smelt up --observe` asks for figures.
+        oci_plain_http: OCI registries beyond this host that are spoken to without TLS, as
+            `host:port`, separated by commas.
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
 
@@ -45,6 +47,7 @@ class CliSettings(FleetSecuritySettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     scrape_interval_s: float = Field(default=5.0, ge=0.1)
+    oci_plain_http: str = ""
     ready_fd: int = -1
 
     @model_validator(mode="after")

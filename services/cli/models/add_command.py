@@ -5,11 +5,13 @@ from pathlib import Path
 
 from compiler_worker.master.source import OnnxFile, TritonModel, source_from_text
 from services.cli.models.asked_text import AskedText
+from services.cli.oci.reference import OCI_SCHEME, parse_reference
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe, recipe_place
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.model_versions import check_model_name
 
 
@@ -29,7 +31,8 @@ def run_models_add(
         settings: where store and fleet are.
         name: of the model.
         source: an ONNX file, a folder of Hugging Face's layout, a factory `module:function`
-            or `triton://DIR`, of which each version that Triton would serve is added.
+            or `triton://DIR`, of which each version that Triton would serve is added; or
+            `oci://REGISTRY/REPOSITORY:TAG`, which brings its engines.
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
         text: tokenizer and pooling.
@@ -41,7 +44,13 @@ def run_models_add(
             file and line where a recipe's file is given.
     """
     check_model_name(name)
-    parsed = source_from_text(source)
+    place = parse_reference(source) if source.startswith(OCI_SCHEME) else None
+    if place and (recipe or samples or text != AskedText()):
+        raise InvalidRequestError(
+            f"{place}: it brings its recipe and samples, with which its engines were proven; leave "
+            "out the options, or add its ONNX file with them"
+        )
+    parsed = None if place else source_from_text(source)
     if isinstance(parsed, OnnxFile):
         parsed.require()
     sources = [source]
@@ -63,12 +72,18 @@ def run_models_add(
         folder=recipe.parent if recipe else Path(),
         text=text,
     )
-    with recipe_place(recipe, given):
-        versions = add_models(registry, name, sources, options, Steps(is_quiet=as_json))
+    steps = Steps(is_quiet=as_json)
+    if place:
+        from services.cli.oci.pull import Pull
+
+        versions = [Pull(place, registry, settings).run(name, steps)]
+    else:
+        with recipe_place(recipe, given):
+            versions = add_models(registry, name, sources, options, steps)
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
-    has_sizes = bool(given and given.buckets)
+    has_sizes = bool(place or (given and given.buckets))
     lines = [line for each in versions for line in added_words(each, has_sizes=has_sizes)]
     if isinstance(parsed, TritonModel):
         lines += [f"{each.source} is version {each.version} here" for each in versions]
