@@ -2,12 +2,15 @@
 
 import secrets
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
+
+if TYPE_CHECKING:  # it needs a library of cryptography
+    from services.contracts.security.signing import TrustRoot
 
 _TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 
@@ -75,6 +78,15 @@ class CliSettings(FleetSecuritySettings):
         partial.write_text(f"{secrets.token_hex(32)}\n")
         partial.replace(path)
         return self.model_copy(update={"fleet_token_file": path})
+
+    @property
+    def trust(self) -> "TrustRoot | None":
+        """Whose signatures count; None where none are asked for."""
+        if self.trust_root is None:
+            return None
+        from services.contracts.security.signing import TrustRoot
+
+        return TrustRoot(self.trust_root)
 
     @property
     def cache_dir(self) -> Path:

@@ -16,13 +16,9 @@ from services.cli.oci.reference import OciReference
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidModelError, UnsupportedFeatureError
 from services.contracts.model.document import Document
-from services.contracts.model.manifest import (
-    BlobRef,
-    MasterRecord,
-    ProofOutcome,
-    PublishedEngine,
-)
+from services.contracts.model.manifest import BlobRef, ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.registry.registry import Registry
+from services.contracts.selection.selection import recipe_fault
 
 if TYPE_CHECKING:  # it needs an extra
     from services.cli.oci.client import OciClient
@@ -69,27 +65,25 @@ class Descriptor(_Wire):
 
         Args:
             media_type: what it is.
-            path: where tools that unpack artifacts put it; a document's key.
-            content: the document, or a file's digest.
+            path: where tools that unpack artifacts put it; a document's key in a store.
+            content: the document, or the file's digest.
         """
-        ref = content if isinstance(content, BlobRef) else _ref(content)
+        if isinstance(content, bytes):
+            sha256 = hashlib.sha256(content).hexdigest()
+            content = BlobRef(sha256=sha256, num_bytes=len(content))
         return cls(
             media_type=media_type,
-            digest=f"sha256:{ref.sha256}",
-            size=ref.num_bytes,
+            digest=f"sha256:{content.sha256}",
+            size=content.num_bytes,
             annotations={_PATH: path, _TITLE: path},
         )
 
     @property
-    def is_file(self) -> bool:
-        """Whether it is a blob of a store, and not a document."""
-        return not self.media_type.endswith("+json")
-
-    @property
     def key(self) -> str:
         """In a store."""
-        blob = f"blobs/{self.digest.replace(':', '/')}"
-        return blob if self.is_file else self.annotations.get(_PATH, "")
+        if self.media_type.endswith("+json"):
+            return self.annotations.get(_PATH, "")
+        return f"blobs/{self.digest.replace(':', '/')}"
 
 
 class Artifact(_Wire):
@@ -103,45 +97,44 @@ class Artifact(_Wire):
 
 
 def read_artifact(data: bytes, place: OciReference) -> Artifact:
-    """Read a manifest; raises InvalidModelError for any that this release did not push."""
+    """Read a manifest; raises InvalidModelError for one that this release would not push."""
     try:
         artifact = Artifact.from_json(data)
     except ValidationError as error:
-        raise InvalidModelError(f"{place}: no manifest of an artifact: {error}") from error
+        fault = error.errors()[0]
+        what = ".".join(map(str, fault["loc"]))
+        raise InvalidModelError(f"{place}: no artifact: {what}: {fault['msg']}") from error
     types = {each.media_type for each in artifact.layers}
     unknown = {artifact.artifact_type, *types} - {_ARTIFACT_TYPE, *LayerType}
     if unknown or LayerType.VERSION not in types:
         raise InvalidModelError(
-            f"{place}: media types {sorted(unknown or types)} found, '{_ARTIFACT_TYPE}' with layers that this "
-            "release of Smelt knows wanted: push it by smelt export; of what another tool pushed, "
-            "add the ONNX file"
+            f"{place}: media types {', '.join(sorted(unknown or types))} found, {_ARTIFACT_TYPE} "
+            f"with a layer of {LayerType.VERSION} wanted: have it pushed by smelt export of this "
+            "release; of what another tool pushed, add the ONNX file"
         )
     return artifact
 
 
 def proven(
-    registry: Registry, master: MasterRecord, settings: CliSettings
+    registry: Registry, version: ModelVersion, settings: CliSettings
 ) -> tuple[list[PublishedEngine], list[str]]:
-    """The engines of a master that are proven, and trusted where that is asked for.
+    """The engines of a version that are proven, and trusted where that is asked for.
 
     Args:
         registry: has them.
-        master: that they were built from.
+        version: whose master and recipe they were built for.
         settings: whose signatures count.
 
     Returns:
         The engines; why others are left out.
     """
-    trust = None
-    if settings.trust_root:
-        from services.contracts.security.signing import TrustRoot
-
-        trust = TrustRoot(settings.trust_root)
-    engines = registry.engines(master.digest)
-    faults = registry.untrusted(engines, master, trust)
+    engines = registry.engines(version.master.digest)
+    faults = registry.untrusted(engines, version.master, settings.trust)
     for each in engines:
         if each.proof.outcome is not ProofOutcome.PASSED:
             faults[each.digest] = f"its proof says {each.proof.outcome}"
+        elif fault := recipe_fault(each, version):
+            faults[each.digest] = fault
     left_out = [f"engine {e[:12]} left out: {f.partition(';')[0]}" for e, f in faults.items()]
     return [each for each in engines if each.digest not in faults], left_out
 
@@ -152,10 +145,6 @@ def open_client(place: OciReference, settings: CliSettings) -> "OciClient":
         from services.cli.oci.client import OciClient
     except ImportError as error:
         raise UnsupportedFeatureError(
-            f"{place}: registries need a package: {error}; {install_command('requests')}"
+            f"{place}: registries need a package: {error}: {install_command('requests')}"
         ) from error
     return OciClient(place, settings.oci_plain_http.split(","))
-
-
-def _ref(content: bytes) -> BlobRef:
-    return BlobRef(sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))

@@ -17,7 +17,7 @@ from requests.exceptions import RequestException
 from urllib3.util import Retry
 
 from services.cli.oci.artifact import MANIFEST_TYPE
-from services.cli.oci.login import login_file, login_of
+from services.cli.oci.login import login_of
 from services.cli.oci.reference import OciReference
 from services.contracts.errors import (
     CorruptBlobError,
@@ -42,16 +42,14 @@ _RETRIES = Retry(
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
 _REASON = re.compile(r'"message"\s*:\s*"([^"]{1,200})')
-_AWAY = "it is away or slow; is it up, and reached from this host? then try again"
-_UNTRUSTED = (
-    "REQUESTS_CA_BUNDLE names who signed its certificate; one without TLS, on a network that you "
-    "trust: SMELT_OCI_PLAIN_HTTP={registry}"
+_AWAY = (
+    "is it up, reached from this host, and its certificate signed by one of REQUESTS_CA_BUNDLE? "
+    "Without TLS, on a network that you trust: SMELT_OCI_PLAIN_HTTP={registry}; then try again"
 )
 _REFUSALS: dict[int, tuple[type[SmeltError], str]] = {
-    401: (UnauthenticatedError, "{login_file} has no login that it takes: docker login {registry}"),
-    403: (NotAllowedError, "this login may not; as another: docker login {registry}"),
+    401: (UnauthenticatedError, "log in as somebody whom it knows: docker login {registry}"),
+    403: (NotAllowedError, "log in as somebody who may: docker login {registry}"),
     404: (NotFoundError, "is the repository, tag or digest right, and was it pushed?"),
-    429: (NotReadyError, _AWAY),
 }
 
 
@@ -90,14 +88,12 @@ class OciClient:
                     sha.update(part)
                     yield part
             except RequestException as error:
-                raise self._away(f"GET {what}", error) from error
+                raise self._fault(f"GET {what}", type(error).__name__) from error
         found = f"sha256:{sha.hexdigest()}"
         if num_bytes > max_bytes or (":" in what and not what.endswith(found)):
             size = f"more than {max_bytes} bytes" if num_bytes > max_bytes else found
-            raise CorruptBlobError(
-                f"{self._place}: GET {what}: got {size}: it was altered or cut short; pull it once "
-                "more, or have it pushed again"
-            )
+            fix = "it was altered or cut short; pull it once more, or have it pushed again"
+            raise self._fault(f"GET {what}", f"got {size}", CorruptBlobError, fix)
 
     def put_blob(self, digest: str, opened: Callable[[], BinaryIO]) -> bool:
         """Push what is opened, unless it is there; returns whether it was not."""
@@ -109,8 +105,8 @@ class OciClient:
         headers = {"Content-Type": "application/octet-stream"}
         with opened() as file:
             # The registry hashes it too, and refuses other bytes.
-            params = {"digest": digest}
-            self._send("PUT", place, data=file, params=params, headers=headers).close()
+            query = {"digest": digest}
+            self._send("PUT", place, data=file, params=query, headers=headers).close()
         return True
 
     def put_manifest(self, data: bytes) -> None:
@@ -121,20 +117,20 @@ class OciClient:
     def _send(self, method: str, what: str, **options: Any) -> requests.Response:
         """Ask for a path of the repository, or for a whole URL; raises what the status means."""
         url = urljoin(f"{self._root}v2/{self._place.repository}/", what)
-        shown = f"{method} {what.partition('?')[0]}"  # a query may hold a signature
-        options |= {"stream": True, "timeout": _TIMEOUT_S}
+        what = f"{method} {what.partition('?')[0]}"  # a query may hold a signature
         for is_last in (False, True):
             try:
-                answer = self._session.request(method, url, **options)
+                answer = self._session.request(
+                    method, url, stream=True, timeout=_TIMEOUT_S, **options
+                )
                 if answer.ok:
                     break
                 with answer:
-                    said = answer.raw.read(_PART_BYTES, decode_content=True)
-                    if answer.status_code != requests.codes.unauthorized or is_last:
-                        raise self._refusal(shown, answer, said)
+                    if is_last or answer.status_code != requests.codes.unauthorized:
+                        raise self._refusal(what, answer)
                     self._log_in(answer.headers.get("WWW-Authenticate", ""))
             except RequestException as error:
-                raise self._away(shown, error) from error
+                raise self._fault(what, type(error).__name__) from error
             if hasattr(options.get("data"), "seek"):
                 options["data"].seek(0)
         return answer
@@ -158,16 +154,17 @@ class OciClient:
             found = answer.json() if answer.ok else {}
             self._header = f"Bearer {found.get('token') or found.get('access_token')}"
 
-    def _away(self, what: str, error: RequestException) -> SmeltError:
-        # Not its own words: they have the URL with its query.
-        is_untrusted = isinstance(error, requests.exceptions.SSLError)
-        fix = (_UNTRUSTED if is_untrusted else _AWAY).format(registry=self._place.registry)
-        return NotReadyError(f"{self._place}: {what}: {type(error).__name__}: {fix}")
-
-    def _refusal(self, what: str, answer: requests.Response, said: bytes) -> SmeltError:
+    def _refusal(self, what: str, answer: requests.Response) -> SmeltError:
         status = answer.status_code
-        other = (InvalidRequestError, "the registry's log may say why")
-        kind, fix = _REFUSALS.get(status if status < 500 else 429, other)
-        fix = fix.format(login_file=login_file(), registry=self._place.registry)
-        reasons = ", ".join([answer.reason, *_REASON.findall(said.decode(errors="replace"))])
-        return kind(f"{self._place}: {what}: HTTP {status} ({reasons}): {fix}")
+        is_away = status >= 500 or status == requests.codes.too_many_requests
+        other = (NotReadyError, _AWAY) if is_away else (InvalidRequestError, "see its log")
+        said = answer.raw.read(_PART_BYTES, decode_content=True).decode(errors="replace")
+        reasons = ", ".join([answer.reason, *_REASON.findall(said)])
+        return self._fault(what, f"HTTP {status} ({reasons})", *_REFUSALS.get(status, other))
+
+    def _fault(
+        self, what: str, found: str, kind: type[SmeltError] = NotReadyError, fix: str = _AWAY
+    ) -> SmeltError:
+        # Of an exception its name alone: its words have the URL with its query.
+        fix = fix.format(registry=self._place.registry)
+        return kind(f"{self._place}: {what}: {found}: {fix}")

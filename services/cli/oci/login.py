@@ -16,34 +16,28 @@ class _DockerEnvironment(BaseSettings):
     docker_config: Path = Path("~/.docker")
 
 
-def login_file() -> Path:
-    """Docker's configuration of this user; it may be missing."""
-    return _DockerEnvironment().docker_config.expanduser() / "config.json"
-
-
-def login_of(registry: str) -> str | None:
-    """`USER:PASSWORD` for a registry; None where there is none.
+def login_of(registry: str) -> str:
+    """`USER:PASSWORD` for a registry; "" where there is none.
 
     Raises:
         InvalidRequestError: the configuration or its helper cannot be read.
     """
-    path = login_file()
+    path = _DockerEnvironment().docker_config.expanduser() / "config.json"
     try:
         config = json.loads(path.read_bytes()) if path.exists() else {}
-        if auth := config.get("auths", {}).get(registry, {}).get("auth"):
-            return base64.b64decode(auth).decode()
+        auth = config.get("auths", {}).get(registry, {}).get("auth")
         helper = config.get("credHelpers", {}).get(registry) or config.get("credsStore")
-        if not helper:
-            return None
-        command = [f"docker-credential-{helper}", "get"]
-        given = registry.encode()
+        if auth or not helper:
+            return base64.b64decode(auth or "").decode()
         done = subprocess.run(
-            command, input=given, capture_output=True, timeout=_HELPER_TIMEOUT_S, check=False
+            [f"docker-credential-{helper}", "get"],
+            input=registry.encode(),
+            capture_output=True,
+            timeout=_HELPER_TIMEOUT_S,
+            check=False,
         )
-        if done.returncode != 0:  # as it ends where it knows none
-            return None
-        found = json.loads(done.stdout)
-        return f"{found['Username']}:{found['Secret']}"
+        found = json.loads(done.stdout if done.returncode == 0 else "{}")  # it knows none
+        return f"{found['Username']}:{found['Secret']}" if found else ""
     except (OSError, ValueError, KeyError, AttributeError, subprocess.SubprocessError) as error:
         # Neither its words nor where it comes from: they may hold what is secret.
         raise InvalidRequestError(

@@ -20,9 +20,9 @@ from services.contracts.store.object_store import open_store
 from services.contracts.store.scratch import scratch_folder
 from services.contracts.text.words import readable_size
 
-_MAX_DOCUMENT_BYTES = 64 * 2**20  # they are read into memory
 _MAX_MANIFEST_BYTES = 4 * 2**20  # as registries have it
-_OTHERS = ("samples", "calibration", "tokenizer", "fallback_answers")
+_MAX_DOCUMENT_BYTES = 64 * 2**20  # documents are read into memory
+_GIVEN = ("samples", "calibration", "tokenizer", "fallback_answers")
 
 
 class Pull:
@@ -42,34 +42,35 @@ class Pull:
         self._client = open_client(place, settings)
 
     def run(self, name: str, steps: Steps) -> ModelVersion:
-        """Publish its engines, and then its version under a name; the same is not pulled twice.
+        """Publish its engines, then its version under a name; the same is not pulled twice.
 
         Raises:
             CorruptBlobError: a manifest, blob, master or engine is not what its digest says.
             InvalidModelError: Smelt did not push it.
-            NotFoundError: the registry has it not, or it names files that it has not.
+            NotFoundError: the registry has it not, or a file is missing in it.
             NotReadyError: the registry is away.
             StoreError: the disk is full.
         """
-        home = self._settings.cache_dir
+        parent = self._settings.cache_dir
         with (
             steps.step(f"Model {name}") as line,
-            scratch_folder(home, ".pull-", abandoned=".pull-*") as folder,
+            scratch_folder(parent, ".pull-", abandoned=".pull-*") as folder,
         ):
             line.begin(1, 3, f"asking for {self._place}")
             what = f"manifests/{self._place.digest or self._place.tag}"
             data = b"".join(self._client.read(what, _MAX_MANIFEST_BYTES))
             digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-            source = str(self._place._replace(digest=digest))
-            newest = self._registry.versions(name)[-1:]
-            if newest and newest[0].source == source:
-                line.summary = f"version {newest[0].version}, unchanged"
-                return newest[0]
-            line.begin(2, 3, f"pulling {source}")
-            self._fetch(read_artifact(data, self._place), folder, line)
-            line.begin(3, 3, "verifying, and publishing")
+            pinned = self._place._replace(digest=digest)
+            if name in self._registry.model_names():
+                newest = self._registry.model_version(name)
+                if newest.source == str(pinned):
+                    line.summary = f"version {newest.version}, unchanged"
+                    return newest
+            line.begin(2, 3, f"pulling {pinned}")
+            self._fetch(read_artifact(data, pinned), folder, line)
+            line.begin(3, 3, "verifying and publishing")
             pulled = Registry(open_store(str(folder / "store")), folder / "cache")
-            version = self._publish(pulled, name, source, line)
+            version = self._publish(pulled, name, str(pinned), line)
             line.summary = f"version {version.version}"
             return version
 
@@ -77,7 +78,7 @@ class Pull:
         """Make a store of its layers, each under its key."""
         check_file_names(each.key for each in artifact.layers)
         total = sum(each.size for each in artifact.layers)
-        # Once more as verified files, and once in a store that may be on this disk.
+        # They are verified in a second place, and published in a third, on this disk or another.
         if (free := shutil.disk_usage(folder).free) < 3 * total:
             raise StoreError(
                 f"{self._place}: {readable_size(total)} need three times that on the disk of "
@@ -85,43 +86,42 @@ class Pull:
             )
         done = 0
         for each in artifact.layers:
-            target = folder / "store" / each.key
-            most = each.size if each.is_file else min(each.size, _MAX_DOCUMENT_BYTES)
+            path = folder / "store" / each.key
+            most = each.size if each.key.startswith("blobs/") else _MAX_DOCUMENT_BYTES
             try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("wb") as file:
-                    for part in self._client.read(f"blobs/{each.digest}", most):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    for part in self._client.read(f"blobs/{each.digest}", min(each.size, most)):
                         file.write(part)
                         done += len(part)
                         line.show(f"{readable_size(done)} of {readable_size(total)}")
             except OSError as error:
-                raise StoreError(f"{target}: {error.strerror}: is the disk full?") from error
+                raise StoreError(f"{path}: {error.strerror}: is the disk full?") from error
 
     def _publish(self, pulled: Registry, name: str, source: str, line: StepLine) -> ModelVersion:
-        """Publish what was pulled; whatever is refused is, before anything is published.
+        """Publish what a store holds; what is refused is, before anything is published.
 
         Args:
-            pulled: the store of what was pulled.
+            pulled: its registry.
             name: of the model.
-            source: pinned by its digest.
-            line: shows what is left out.
+            source: of the version.
+            line: shows which engines are left out.
         """
-        model = next(iter(pulled.model_names()), name)
-        version = pulled.model_version(model)
+        version = pulled.model_version(next(iter(pulled.model_names()), name))
         record = version.master
         master = read_recorded(pulled.materialise_master(record), record)
-        engines, left_out = proven(pulled, record, self._settings)
-        places = [engine_folder(each.manifest.key) for each in engines]
-        wanted = [f"engines/{master.digest}/{each.digest}/" for each in engines]
-        if places != wanted:
-            raise CorruptBlobError(
-                f"{source}: found engines for {places}, wanted {wanted}: it was altered; have it "
-                "pushed again"
-            )
         check_recipe(record, version.recipe)
+        keys = {key for key in pulled.engine_keys() if key.endswith("/manifest.json")}
+        own = {engine_folder(each.manifest.key) for each in pulled.engines(record.digest)}
+        if strange := keys - {f"{folder}manifest.json" for folder in own}:
+            raise CorruptBlobError(
+                f"{source}: {min(strange)} is of another engine or master, or its proof of another "
+                "manifest: it was altered; have it pushed again"
+            )
+        engines, left_out = proven(pulled, version, self._settings)
         folders = [pulled.materialise_engine(each) for each in engines]
-        blobs = {name: getattr(version, name) for name in _OTHERS}
-        others = {n: pulled.materialise_samples(ref) for n, ref in blobs.items() if ref}
+        refs = {each: getattr(version, each) for each in _GIVEN}
+        given = {each: pulled.materialise_samples(ref) for each, ref in refs.items() if ref}
         for remark in left_out:
             line.keep(remark)
         published = self._registry.publish_master(master)
@@ -138,5 +138,5 @@ class Pull:
             source_fingerprint=version.source_fingerprint,
             dim_limits=version.dim_limits,
             fallback_verdict=version.fallback_verdict,
-            **others,
+            **given,
         )

@@ -51,25 +51,24 @@ def run_export_oci(
     place = parse_reference(reference)
     if place.digest:
         raise InvalidRequestError(f"{place}: a push gives a tag, and prints its digest")
+    client = open_client(place, settings)
     store = open_store(settings.store_url, must_exist=True)
+    cache = FileCache(store, settings.cache_dir)
     registry = Registry(store, settings.cache_dir)
     found = registry.model_version(model, version)
-    engines, left_out = proven(registry, found.master, settings) if has_engines else ([], [])
+    engines, left_out = proven(registry, found, settings) if has_engines else ([], [])
     layers = list(_layers(store, found, engines))
-    digests = [Descriptor.of(*each).digest for each in layers]
-    config = LayerType.CONFIG, "config.json", _config(found, digests)
-    data = Artifact(
-        config=Descriptor.of(*config), layers=tuple(Descriptor.of(*each) for each in layers)
-    ).canonical_json()
-    client = open_client(place, settings)
-    cache = FileCache(store, settings.cache_dir)
+    descriptors = [Descriptor.of(*each) for each in layers]
+    config = LayerType.CONFIG, "config.json", _config(found, descriptors)
+    artifact = Artifact(config=Descriptor.of(*config), layers=tuple(descriptors))
+    data = artifact.canonical_json()
+    sent = 0
     with Steps(is_quiet=as_json).step(f"Push of {model} to {place}") as line:
-        sent = 0
-        for index, (kind, path, content) in enumerate((*layers, config), 1):
-            blob = Descriptor.of(kind, path, content)
-            line.begin(index, len(layers) + 1, f"{path}, {readable_size(blob.size)}")
-            is_new = client.put_blob(blob.digest, partial(_opened, cache, content))
-            sent += blob.size if is_new else 0
+        for index, each in enumerate((*layers, config), 1):
+            blob = Descriptor.of(*each)
+            line.begin(index, len(layers) + 1, f"{each[1]}, {readable_size(blob.size)}")
+            if client.put_blob(blob.digest, partial(_opened, cache, each[2])):
+                sent += blob.size
         client.put_manifest(data)
         line.summary = f"{readable_size(sent)} sent, the rest was there"
     pinned = place._replace(digest=f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -87,15 +86,15 @@ def run_export_oci(
 def _layers(
     store: ArtifactStore, version: ModelVersion, engines: Sequence[PublishedEngine]
 ) -> Iterator[_Layer]:
-    for name, ref in version.master.files.items():
-        yield LayerType.WEIGHTS, name, ref
-    files = (
+    files = [(LayerType.WEIGHTS, *each) for each in version.master.files.items()]
+    given = (
         (LayerType.TOKENIZER, "tokenizer.json", version.tokenizer),
         (LayerType.SAMPLES, "samples.npz", version.samples),
         (LayerType.SAMPLES, "calibration.npz", version.calibration),
         (LayerType.ANSWERS, "answers.npz", version.fallback_answers),
     )
-    yield from ((kind, path, ref) for kind, path, ref in files if ref)
+    yield from files
+    yield from ((kind, path, ref) for kind, path, ref in given if ref)
     key = numbered_key(f"models/{version.name}/versions/", version.version)
     yield LayerType.VERSION, key, version.canonical_json()
     for engine in engines:
@@ -111,13 +110,14 @@ def _document_type(name: str) -> LayerType:
     return known.get(name.partition("/")[0], LayerType.ENGINE_MANIFEST)
 
 
-def _config(version: ModelVersion, digests: Sequence[str]) -> bytes:
+def _config(version: ModelVersion, layers: Sequence[Descriptor]) -> bytes:
     """What ModelPack's tools show of a model."""
     own = {"name": version.name, "version": str(version.version), "createdAt": version.created_at}
-    layers = {"type": "layers", "diffIds": digests}
-    return canonical_json({"descriptor": own, "config": {"format": "onnx"}, "modelfs": layers})
+    files = {"type": "layers", "diffIds": [each.digest for each in layers]}
+    return canonical_json({"descriptor": own, "config": {"format": "onnx"}, "modelfs": files})
 
 
 def _opened(cache: FileCache, content: BlobRef | bytes) -> BinaryIO:
-    is_file = isinstance(content, BlobRef)
-    return cache.file(content, "").open("rb") if is_file else BytesIO(content)
+    if isinstance(content, bytes):
+        return BytesIO(content)
+    return cache.file(content, "").open("rb")
