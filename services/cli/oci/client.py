@@ -30,12 +30,13 @@ from services.contracts.errors import (
 )
 
 _PART_BYTES = 2**20
-_TIMEOUT_S = (10.0, 60.0)  # to connect, and between two parts of an answer
+# To connect, and to wait: a registry may hash gigabytes before it answers.
+_TIMEOUT_S = (10.0, 300.0)
 _RETRIES = Retry(
     total=2,
     backoff_factor=0.5,
     status_forcelist=(429, 502, 503, 504),
-    allowed_methods=None,
+    allowed_methods=("GET", "HEAD", "POST"),  # a part of a blob cannot be sent twice
     raise_on_status=False,
     respect_retry_after_header=False,  # it may name hours
 )
