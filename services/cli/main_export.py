@@ -10,7 +10,7 @@ from services.cli.main_options import AsJson, Store, model_argument, settings_fo
 
 
 class _ByDestination(TyperGroup):
-    """`smelt export oci://...` is the command `oci`, whose name the destination has."""
+    """`smelt export oci://...` is the command `oci`, which the destination names already."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         words = ["oci", *args] if args[0].startswith("oci://") else args
@@ -55,11 +55,11 @@ def export_triton(
     )
 
 
-@export_app.command(
-    "oci", epilog="Example: smelt export oci://registry.example/team/ranker:1 ranker"
-)
+@export_app.command("oci", epilog="Example: smelt export oci registry.example/team/ranker:1 ranker")
 def export_oci(
-    reference: Annotated[str, typer.Argument(help="oci://REGISTRY/REPOSITORY:TAG.")],
+    reference: Annotated[
+        str, typer.Argument(help="REGISTRY/REPOSITORY:TAG, with oci:// or without.")
+    ],
     model: Annotated[str, model_argument("Model to push.")],
     version: Annotated[int | None, typer.Option(min=1, help="By default the newest.")] = None,
     engines: Annotated[

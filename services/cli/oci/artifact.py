@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from services.cli.doctor.install_commands import install_command
-from services.cli.oci.reference import OciReference
+from services.cli.oci.artifact_reference import OciReference
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidModelError, UnsupportedFeatureError
 from services.contracts.model.document import Document

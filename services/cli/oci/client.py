@@ -17,8 +17,8 @@ from requests.exceptions import RequestException
 from urllib3.util import Retry
 
 from services.cli.oci.artifact import MANIFEST_TYPE
+from services.cli.oci.artifact_reference import OciReference
 from services.cli.oci.login import login_of
-from services.cli.oci.reference import OciReference
 from services.contracts.errors import (
     CorruptBlobError,
     InvalidRequestError,

@@ -8,7 +8,7 @@ from pathlib import Path
 from compiler_worker.master.recorded import read_recorded
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.cli.oci.artifact import Artifact, open_client, proven, read_artifact
-from services.cli.oci.reference import OciReference
+from services.cli.oci.artifact_reference import OciReference
 from services.cli.output.progress import StepLine, Steps
 from services.cli.settings import CliSettings
 from services.contracts.errors import AlreadyPublishedError, CorruptBlobError, StoreError

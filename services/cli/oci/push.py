@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import BinaryIO
 
 from services.cli.oci.artifact import Artifact, Descriptor, LayerType, open_client, proven
-from services.cli.oci.reference import parse_reference
+from services.cli.oci.artifact_reference import parse_reference
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.settings import CliSettings

@@ -18,6 +18,7 @@ EXPECTED = {
     "down": ["--json"],
     "engines": ["--json", "--store", "--wide", "MODEL"],
     "events": ["--follow", "--json", "--limit", "--store", "--wide", "MODEL"],
+    "export oci": ["--engines", "--json", "--store", "--version", "MODEL", "REFERENCE"],
     "export triton": ["--backend", "--generation", "--json", "--store", "FOLDER", "MODEL"],
     "infer": ["--address", "--input", "--json", "--text", "--version", "NAME"],
     "logs": ["--files", "--follow", "--json", "--lines", "--ray", "COMPONENT"],

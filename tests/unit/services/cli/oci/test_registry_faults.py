@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from services.cli.oci.artifact_reference import OciReference, parse_reference
 from services.cli.oci.login import login_of
-from services.cli.oci.reference import OciReference, parse_reference
 from services.contracts.errors import InvalidRequestError
 from tests.unit.services.cli.oci.conftest import Commands
 from tests.unit.services.cli.oci.registries import StubRegistry
@@ -22,6 +22,7 @@ DIGEST = f"sha256:{'0a' * 32}"
     ("text", "wanted"),
     [
         ("oci://registry/ranker", OciReference("registry", "ranker")),
+        ("r.example/ranker:2", OciReference("r.example", "ranker", "2")),
         ("oci://r.example:5000/a/b_c:v1.0", OciReference("r.example:5000", "a/b_c", "v1.0")),
         (f"oci://[::1]:5000/a@{DIGEST}", OciReference("[::1]:5000", "a", digest=DIGEST)),
         (f"oci://r/a:1@{DIGEST}", OciReference("r", "a", "1", DIGEST)),
@@ -33,7 +34,7 @@ def test_references_are_read(text: str, wanted: OciReference) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["r/a:1", "oci://ranker", "oci://r/A", "oci://u:p@r/a", "oci://r/a:", "oci://r/a@sha256:0",
+    ["r", "oci://ranker", "oci://r/A", "oci://u:p@r/a", "oci://r/a:", "oci://r/a@sha256:0",
      "oci://r/../a", "oci://r/a?x=1", "oci://r//a"],
 )  # fmt: skip
 def test_what_is_no_reference_is_refused(text: str) -> None:

@@ -8,7 +8,7 @@ from services.contracts.errors import InvalidRequestError
 OCI_SCHEME = "oci://"
 _NAME = "[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 _REFERENCE = re.compile(
-    rf"{OCI_SCHEME}((?:[\w.-]+|\[[0-9a-f:]+\])(?::\d+)?)/({_NAME}(?:/{_NAME})*)"
+    rf"(?:{OCI_SCHEME})?((?:[\w.-]+|\[[0-9a-f:]+\])(?::\d+)?)/({_NAME}(?:/{_NAME})*)"
     r"(?::(\w[\w.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
