@@ -5,6 +5,7 @@ pulled is read, and its engines are judged, by the code that reads a store.
 """
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:  # it needs an extra
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 _ARTIFACT_TYPE = "application/vnd.cncf.model.manifest.v1+json"
 _PATH = "org.cncf.model.filepath"
-_TITLE = "org.opencontainers.image.title"  # by which `oras pull` names files
+_KEY = re.compile(
+    r"blobs/sha256/\w{64}|models/[\w.-]+/versions/\d{6,}\.json|engines/\w{64}/\w{64}/[\w./-]+"
+)
 
 
 class LayerType(StrEnum):
@@ -75,7 +78,7 @@ class Descriptor(_Wire):
             media_type=media_type,
             digest=f"sha256:{content.sha256}",
             size=content.num_bytes,
-            annotations={_PATH: path, _TITLE: path},
+            annotations={_PATH: path},
         )
 
     @property
@@ -104,6 +107,8 @@ def read_artifact(data: bytes, place: OciReference) -> Artifact:
         fault = error.errors()[0]
         what = ".".join(map(str, fault["loc"]))
         raise InvalidModelError(f"{place}: no artifact: {what}: {fault['msg']}") from error
+    if strange := [each.key for each in artifact.layers if not _KEY.fullmatch(each.key)]:
+        raise InvalidModelError(f"{place}: '{strange[0]}' is no path of a document")
     types = {each.media_type for each in artifact.layers}
     unknown = {artifact.artifact_type, *types} - {_ARTIFACT_TYPE, *LayerType}
     if unknown or LayerType.VERSION not in types:

@@ -102,7 +102,7 @@ class OciClient:
             self._send("HEAD", f"blobs/{digest}").close()
             return False
         with self._send("POST", "blobs/uploads/") as answer:
-            place = urljoin(answer.url, answer.headers["Location"])
+            place = urljoin(answer.url, answer.headers.get("Location", ""))
         headers = {"Content-Type": "application/octet-stream"}
         with opened() as file:
             # The registry hashes it too, and refuses other bytes.
@@ -159,7 +159,7 @@ class OciClient:
         status = answer.status_code
         is_away = status >= 500 or status == requests.codes.too_many_requests
         other = (NotReadyError, _AWAY) if is_away else (InvalidRequestError, "see its log")
-        said = answer.raw.read(_PART_BYTES, decode_content=True).decode(errors="replace")
+        said = next(answer.iter_content(_PART_BYTES), b"").decode(errors="replace")
         reasons = ", ".join([answer.reason, *_REASON.findall(said)])
         return self._fault(what, f"HTTP {status} ({reasons})", *_REFUSALS.get(status, other))
 
