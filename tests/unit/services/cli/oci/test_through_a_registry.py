@@ -76,7 +76,7 @@ def test_what_is_there_is_neither_sent_nor_pulled_again(
     here.build(here.add())
     place = f"oci://{any_registry.address}/tiny"
     first = here.json("export", place, "tiny")
-    second = here.json("export", place, "tiny")
+    second = here.json("export", "oci", place.removeprefix("oci://"), "tiny")
     assert first["sent_bytes"] > 10_000
     assert second == first | {"sent_bytes": 0}
     there("models", "add", "tiny", place)
