@@ -36,6 +36,7 @@ EXPECTED = {
         "--bucket", "--json", "--out", "--precision", "--source", "--store", "--version", "--wide",
         "NAME",
     ],
+    "plan": ["--json", "--store", "--what-if", "--wide", "PROFILE"],
     "prune": ["--json", "--older-than", "--store", "--yes"],
     "rebuild": ["--generation", "--json", "--reason", "--store", "--version", "NAME"],
     "recipe check": ["--json", "--model", "--store", "FILE"],
