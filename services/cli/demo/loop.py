@@ -14,7 +14,7 @@ from services.cli.demo.words import (
     serving_words,
 )
 from services.cli.settings import CliSettings
-from services.cli.why.why import explained_cases
+from services.cli.why.why import cases_of
 from services.contracts.events import EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
@@ -143,7 +143,7 @@ class DemoLoop:
         return cases if all(map(_is_settled, cases)) else []
 
     def _cases(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
-        cases = explained_cases(self._settings, self._registry, self._version, "", snapshot)
+        cases = cases_of(self._settings, self._registry, self._version, "", snapshot)
         return [case | {"given_up": self._given_up(case)} for case in cases if case["replicas"]]
 
     def _given_up(self, case: dict[str, Any]) -> str:

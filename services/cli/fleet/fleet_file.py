@@ -14,10 +14,10 @@ from pydantic import Field, ValidationError
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.document import Document
+from services.contracts.text.words import NO_FLEET
 
 _FILE = "fleet.json"
 _LOCK = "fleet.lock"
-NO_FLEET = "no fleet runs here"
 START_ONE = "start one: smelt up"
 
 

@@ -5,12 +5,10 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds, standby_document
-from services.cli.builds.running_builds import running_builds, running_builds_text
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
-from services.cli.models.version_states import loading_words, ready_replicas, replica_state
+from services.cli.models.version_states import ready_replicas
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -21,6 +19,9 @@ from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
 from services.controller.events.fallback_words import INTERIM, fallback_name
+from services.controller.explain.build_queue import queued_builds, standby_document
+from services.controller.explain.replica_words import loading_words, replica_state
+from services.controller.explain.running_builds import running_builds, running_builds_text
 from services.pb import fleet_v1_pb2 as fleet
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.cli.fleet.control_client import fleet_on_store
-from services.cli.fleet.fleet_file import NO_FLEET, START_ONE
+from services.cli.fleet.fleet_file import START_ONE
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.model.version_shares import shares_among
-from services.contracts.text.words import readable_time
+from services.contracts.text.words import NO_FLEET
+from services.controller.explain.replica_words import version_words
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -84,20 +85,6 @@ def ready_replicas(
     ]
 
 
-def replica_state(report: fleet.ReplicaReport) -> str:
-    """Its state in a word, as documents have it: LOADING, READY, DRAINING, FAILED."""
-    return fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_")
-
-
-def loading_words(report: fleet.ReplicaReport) -> str:
-    """Since when a replica loads, and what it does; "" for one in another state."""
-    if report.state != fleet.REPLICA_STATE_LOADING:
-        return ""
-    since = f" since {readable_time(report.state_since)}" if report.state_since else ""
-    stage = "opens its data port" if report.engine_kind else "loads an engine or the fallback"
-    return f"replica {report.replica_id} is loading{since} ({stage})"
-
-
 def _words(
     snapshot: fleet.FleetSnapshot, name: str, version: int, ready: Sequence[fleet.ReplicaReport]
 ) -> str:
@@ -107,12 +94,4 @@ def _words(
         build.started_at and (build.model_name, build.model_version) == subject
         for build in snapshot.builds
     )
-    # Before replicas, which may be on their way out.
-    if found and found[0].is_unloaded:
-        return "unloaded"
-    if ready:
-        state = "ready" if any(report.engine_digest for report in ready) else "on the fallback"
-        return f"{state}, building" if is_building else state
-    if is_building:
-        return "building"
-    return found[0].state.lower() if found else "not deployed"
+    return version_words(found[0] if found else None, ready, is_building=is_building)
