@@ -49,7 +49,8 @@ def run_status(
     document |= builds_document(settings, snapshot)
     workers = document["gateway_workers"] = gateway_workers(running) if running else None
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
-    lines = where_lines(running, workers) if running else elsewhere
+    page_url = document["page_url"] = running.page_url(settings) if running else ""
+    lines = where_lines(running, workers, page_url) if running else elsewhere
     show(document, chain(lines, _text(document)), as_json=as_json, is_wide=is_wide)
 
 
@@ -157,13 +158,23 @@ def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
     ]
 
 
-def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) -> list[str]:
-    """Where the fleet listens, and where it can be looked at; `workers` as `gateway_workers`."""
+def where_lines(
+    running: RunningFleet, workers: dict[str, int] | None = None, page_url: str = ""
+) -> list[str]:
+    """Where the fleet listens, and where it can be looked at.
+
+    Args:
+        running: the fleet.
+        workers: as `gateway_workers` gives them.
+        page_url: of the controller's page; "" for none.
+    """
     words = workers_words(running, workers)
     grpc = f"gRPC {running.grpc_address}" + (f" ({words})" if words else "")
     http = f"   HTTP {running.http_address}" if running.http_address else ""
     addresses = f"{grpc}{http}   metrics {running.metrics_address}"
     lines = [f"{addresses}   store {running.store_url}"]
+    if page_url:
+        lines.append(f"page {page_url}")
     if running.prometheus_url:
         boards = f"   Grafana {running.grafana_url}" if running.grafana_url else ""
         lines.append(f"Prometheus {running.prometheus_url}{boards}")

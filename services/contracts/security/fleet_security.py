@@ -4,9 +4,11 @@ Settings of every process (`SMELT_GATEWAY_FLEET_CERT_FILE` and so on) name the f
 read again when they change, so that certificates and tokens are rotated while all serve.
 """
 
+import hashlib
+import hmac
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -189,6 +191,22 @@ class FleetTokens:
         """The one that this process sends."""
         return self.all[0]
 
+    def admit(self, authorization: str) -> bool:
+        """Whether a header has one of them: `Bearer TOKEN`."""
+        return _is_bearer(authorization, self.all)
+
+    def admit_to_page(self, authorization: str) -> bool:
+        """Whether a header has the page's token, made of one of them."""
+        return _is_bearer(authorization, map(page_token, self.all))
+
+
+def page_token(fleet_token: str) -> str:
+    """What opens the controller's page, and nothing else: a browser needs no more than to read.
+
+    The fleet's token cannot be found from it, and it changes with that.
+    """
+    return hmac.new(fleet_token.encode(), b"smelt page", hashlib.sha256).hexdigest()
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this host can connect to a port of that interface."""
@@ -210,6 +228,13 @@ def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger
             what,
             host,
         )
+
+
+def _is_bearer(authorization: str, tokens: Iterable[str]) -> bool:
+    given = authorization.encode(errors="replace")
+    # All are compared, so that the time does not show which one was nearly right.
+    found = [hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens]
+    return any(found)
 
 
 def _tokens_in(file: WatchedFile) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +16,9 @@ from services.controller.settings import ControllerSettings
 from services.telemetry.catalog import CONTROLLER_METRICS
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.prometheus_recorder import MetricsServer, PrometheusRecorder, serve_metrics
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 
 class ControllerMetrics:
@@ -35,13 +39,20 @@ class ControllerMetrics:
         """The store, with its requests counted."""
         return MeasuredStore(store, self.recorder)
 
-    def start(self, state: FleetState, latest: LatestView, store: ArtifactStore) -> int:
+    def start(
+        self,
+        state: FleetState,
+        latest: LatestView,
+        store: ArtifactStore,
+        page: "WSGIApplication | None" = None,
+    ) -> int:
         """Serve, and keep up with fleet and store; returns the port.
 
         Args:
             state: of the fleet.
             latest: what the store holds, as it was read last; may block.
             store: whose history is counted.
+            page: what people see at this port.
 
         Raises:
             InvalidRequestError: the port cannot be had.
@@ -49,7 +60,7 @@ class ControllerMetrics:
         host = self._settings.metrics_host
         port = self._settings.metrics_port
         try:
-            self._server = serve_metrics(port, self._collectors, address=host)
+            self._server = serve_metrics(port, self._collectors, address=host, elsewhere=page)
         except OSError as error:
             raise InvalidRequestError(
                 f"controller cannot serve metrics on {host}:{port}: {error}; choose another "
