@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-from services.contracts.errors import NotReadyError
+from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_view import FleetView
@@ -21,10 +21,9 @@ from services.controller.page.background_reads import BackgroundReads, Reads
 from services.controller.page.fleet_rows import fleet_document
 from services.pb import fleet_v1_pb2 as fleet
 
-# Of the time that passes, as much as a tenth may go into it: with thousands of models it takes long.
+# With thousands of models it takes long: then it may take a tenth of all time.
 _MADE_AGAIN_S: Final = 1.0
 _MAX_SHARE: Final = 0.1
-_ANSWER_S: Final = 5.0
 _NUM_EVENTS: Final = 50
 
 
@@ -53,6 +52,7 @@ class FleetPage:
         latest: LatestView,
         last_sync_s: Callable[[], float],
         *,
+        answer_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read yet; to be made in the event loop that owns the state.
@@ -62,6 +62,7 @@ class FleetPage:
             state: of the fleet.
             latest: what the build loop read last; must not block.
             last_sync_s: when the controller last looked at store and fleet, in seconds of `clock`.
+            answer_s: how long the event loop may take to answer.
             clock: monotonic seconds.
         """
         self._registry = registry
@@ -69,6 +70,7 @@ class FleetPage:
         self._loop = asyncio.get_running_loop()
         self._latest = latest
         self._last_sync_s = last_sync_s
+        self._answer_s = answer_s
         self._clock = clock
         self._reads = BackgroundReads(registry, latest)
         self._lock = threading.Lock()
@@ -93,12 +95,15 @@ class FleetPage:
         """One model version as `smelt why` and `smelt events` have it: JSON, compressed.
 
         Raises:
-            NotFoundError: no such version.
+            NotFoundError: the fleet has no such version.
             NotReadyError: the controller's event loop hangs.
             StoreError: the store cannot be read.
         """
         with self._lock:
             snapshot = self._newest()
+        # Names of the fleet alone: what a request names becomes a key of the store.
+        if not any((each.name, each.version) == (name, version) for each in snapshot.models):
+            raise NotFoundError(f"this fleet does not serve model '{name}' version {version}")
         explained = self._registry.model_version(name, version)
         cases = explained_cases(self._registry, explained, "", snapshot, snapshot.store_url)
         events = [each for each in self._reads.shown.events if each["model"] in ("", name)]
@@ -128,12 +133,12 @@ class FleetPage:
         taken: Future[fleet.FleetSnapshot] = Future()
         try:
             self._loop.call_soon_threadsafe(lambda: taken.set_result(self._state.snapshot()))
-            self._snapshot = taken.result(_ANSWER_S)
+            self._snapshot = taken.result(self._answer_s)
         # Of a loop that is closed, or does not come to it.
         except (RuntimeError, TimeoutError) as error:
             raise NotReadyError(
-                f"the controller's event loop did not answer within {_ANSWER_S:g} s: it hangs or "
-                "stops; see: smelt logs"
+                f"the controller's event loop did not answer within {self._answer_s:g} s: it "
+                "hangs or stops; see: smelt logs"
             ) from error
         return self._snapshot
 

@@ -40,25 +40,19 @@ class PageHost:
     Attributes:
         view: what the build loop read last.
         now_s, looked_s: what clocks show, and when the controller looked last.
-        answers: how each request is answered; None stands for the page itself.
+        broken: a status that answers all but the page itself; "" for none.
     """
 
-    def __init__(self, registry: Registry, token: str = TOKEN) -> None:
+    def __init__(self, registry: Registry, token: str = TOKEN, *, is_hasty: bool = False) -> None:
+        """`is_hasty`: it waits for the event loop for half a second only."""
+        self.is_hasty = is_hasty
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.registry, self.state = registry, self.do(lambda: FleetState("/store", 1))
         self.view: FleetView | None = FleetView()
         self.now_s = self.looked_s = 100.0
-        self.page = self.do(
-            lambda: FleetPage(
-                registry,
-                self.state,
-                lambda: (self.view, registry) if self.view else None,
-                lambda: self.looked_s,
-                clock=lambda: self.now_s,
-            )  # fmt: skip
-        )
+        self.page = self.do(self._made)
         tokens = FleetTokens(None, given=token) if token else None
         self._app, self.broken = PageApp(self.page, tokens), ""
         self._server = serve_metrics(0, CollectorRegistry(), elsewhere=self._answer)
@@ -92,6 +86,16 @@ class PageHost:
         self._thread.join()
         self._loop.close()
 
+    def _made(self) -> FleetPage:
+        return FleetPage(
+            self.registry,
+            self.state,
+            lambda: (self.view, self.registry) if self.view else None,
+            lambda: self.looked_s,
+            answer_s=0.5 if self.is_hasty else 60.0,
+            clock=lambda: self.now_s,
+        )
+
     def _answer(self, environ: Any, start_response: Any) -> Any:
         if self.broken and environ["PATH_INFO"] != "/":
             start_response(self.broken, [])
@@ -108,9 +112,9 @@ def _read(answer: Any) -> Any:
 
 
 @contextmanager
-def page_host(folder: Path, token: str = TOKEN) -> Iterator[PageHost]:
+def page_host(folder: Path, token: str = TOKEN, *, is_hasty: bool = False) -> Iterator[PageHost]:
     """One with version 1 of model `m` in its store, and nothing in its fleet."""
-    host = PageHost(world.registry_with_model(folder), token)
+    host = PageHost(world.registry_with_model(folder), token, is_hasty=is_hasty)
     try:
         yield host
     finally:
