@@ -4,7 +4,7 @@ Pure. It reads no store: what is read for one model alone is in `why_cases`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ from services.contracts.selection.speed_gate import deciding, is_wild, speed_ove
 from services.controller.build.build_view import FleetView, distinct_pools
 from services.controller.build.key_status import KeyState, RetryPolicy
 from services.controller.deploy.deployment import DeploymentState
+from services.controller.events.fallback_words import fallback_name
 from services.controller.events.serving_events import serving_of
 from services.controller.explain.build_queue import build_document, standby_document
 from services.controller.explain.replica_words import loading_words
@@ -127,7 +128,7 @@ class _Shown:
             "state": state,
             "why": why[:_MAX_WORDS],
             "is_building": place in self._building,
-            "engine": served.why if served and is_engine else "",
+            "engine": served.why if served and is_engine else _fallback_of(self._replicas[place]),
             **self._speed(engine, generation),
             **_power(engine),
             "trouble": troubles[0][:_MAX_WORDS] if troubles else "",
@@ -185,6 +186,12 @@ class _Shown:
         timings = deciding(engine_history(engine, generation, runs))
         speed = speed_over_fallback(timings)
         return {"times": speed and float(f"{speed:.3g}"), "is_wild": is_wild(timings)}
+
+
+def _fallback_of(reports: Iterable[fleet.ReplicaReport]) -> str:
+    """Which fallback answers; "" where none does."""
+    names = sorted({fallback_name(report) for report in reports if report.fallback_reason})
+    return f"fallback ({', '.join(names)})" if names else ""
 
 
 def _power(engine: PublishedEngine | None) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def test_each_state_says_why(
     found = row(*reports, **changes)
     assert (found["attention"], found["state"]) == (attention, state)
     assert why in found["why"]
+    assert found["engine"] in ("", "fallback (ONNX Runtime)")
 
 
 def test_a_build_that_failed_comes_before_what_serves() -> None:
