@@ -64,15 +64,13 @@ class CliSettings(FleetSecuritySettings):
         if self.fleet_token_file or self.fleet_token:
             return self
         path = self.home / _TOKEN_FILE
-        # A fleet that was started meanwhile has made it.
-        if not path.exists():
-            self.home.mkdir(parents=True, exist_ok=True)
-            # Renamed into place: a file that was written in part would be taken for a token.
-            partial = path.with_suffix(".partial")
-            partial.unlink(missing_ok=True)
-            partial.touch(mode=0o600, exist_ok=False)
-            partial.write_text(f"{secrets.token_hex(32)}\n")
-            partial.replace(path)
+        self.home.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: a file that was written in part would be taken for a token.
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600, exist_ok=False)
+        partial.write_text(f"{secrets.token_hex(32)}\n")
+        partial.replace(path)
         return self.model_copy(update={"fleet_token_file": path})
 
     @property

@@ -29,13 +29,11 @@ from services.controller.api.health import ControllerHealth
 from services.controller.api.model_loading import Serving
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.build_reader import ViewReader
-from services.controller.build.build_view import FleetView
 from services.controller.build.key_status import RetryPolicy
 from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.loops import Loops
 from services.controller.metrics.build_metrics import LatestView
 from services.controller.metrics.controller_metrics import ControllerMetrics
-from services.controller.page.fleet_page import FleetPage
 from services.controller.page.page_app import PageApp
 from services.controller.platform.cluster_platform import ClusterPlatform, open_platform
 from services.controller.settings import ControllerSettings
@@ -81,7 +79,7 @@ async def serve(settings: ControllerSettings) -> None:
     server = grpc.aio.server(interceptors=guards, options=_SERVER_OPTIONS)
     address = _listen(server, settings.listen, FleetTls.of(settings))
     replica_args = _replica_args(settings, address, tokens)
-    loops, latest, known = _loops(settings, registry, state, here, metrics, replica_args)
+    loops, latest = _loops(settings, registry, state, here, metrics, replica_args)
     serving = Serving(registry, state, loops, is_placing=here.replicas.is_placing)
     control = FleetControl(state, loops, serving, reattach_grace_s=settings.reattach_grace_s)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
@@ -89,8 +87,12 @@ async def serve(settings: ControllerSettings) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await server.start()
     health_server = await serve_health(settings.health_listen, health)
-    page = FleetPage(registry, state, known, lambda: loops.last_sync_s)
-    metrics_port = metrics.start(state, latest, store, PageApp(page, tokens))
+    metrics_port = metrics.start(
+        state,
+        latest,
+        store,
+        lambda seen: PageApp(registry, seen, lambda: loops.last_sync_s, tokens),
+    )
     announce_ready(
         settings.ready_fd,
         {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},
@@ -115,8 +117,8 @@ def _loops(
     here: ClusterPlatform,
     metrics: ControllerMetrics,
     replica_args: dict[str, Any],
-) -> tuple[Loops, LatestView, LatestView]:
-    """The loops, what the store holds, and what was read of it last without reading it now."""
+) -> tuple[Loops, LatestView]:
+    """The loops, and what was read last of the store."""
     deploying = ReconcileLoop(
         registry,
         here.nodes,
@@ -136,13 +138,9 @@ def _loops(
         pace=BuildPace(resync_s=settings.resync_s),
     )
     if settings.builds:
-        return Loops(deploying, building), lambda: building.latest, lambda: building.latest
+        return Loops(deploying, building), lambda: building.latest
     reader = ViewReader(registry, RetryPolicy(), here.launcher.compiler)
-
-    def read() -> tuple[FleetView, Registry]:
-        return reader.read(here.nodes.pools(), ()), reader.moment
-
-    return Loops(deploying, None), read, lambda: reader.latest
+    return Loops(deploying, None), lambda: (reader.read(here.nodes.pools(), ()), reader.moment)
 
 
 def _from_any_thread(event: asyncio.Event) -> Callable[[], None]:

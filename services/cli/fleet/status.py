@@ -18,9 +18,13 @@ from services.contracts.selection.selection import reason_words
 from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
-from services.controller.events.fallback_words import INTERIM, fallback_name
+from services.controller.events.fallback_words import (
+    INTERIM,
+    fallback_name,
+    loading_words,
+    replica_state,
+)
 from services.controller.explain.build_queue import queued_builds, standby_document
-from services.controller.explain.replica_words import loading_words, replica_state
 from services.controller.explain.running_builds import running_builds, running_builds_text
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -50,8 +54,9 @@ def run_status(
     workers = document["gateway_workers"] = gateway_workers(running) if running else None
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
     page_url = document["page_url"] = running.page_url(settings) if running else ""
-    lines = where_lines(running, workers, page_url) if running else elsewhere
-    show(document, chain(lines, _text(document)), as_json=as_json, is_wide=is_wide)
+    lines = where_lines(running, workers) if running else elsewhere
+    page = [f"page {page_url}"] if page_url else []
+    show(document, chain(lines, page, _text(document)), as_json=as_json, is_wide=is_wide)
 
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
@@ -158,23 +163,13 @@ def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
     ]
 
 
-def where_lines(
-    running: RunningFleet, workers: dict[str, int] | None = None, page_url: str = ""
-) -> list[str]:
-    """Where the fleet listens, and where it can be looked at.
-
-    Args:
-        running: the fleet.
-        workers: as `gateway_workers` gives them.
-        page_url: of the controller's page; "" for none.
-    """
+def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) -> list[str]:
+    """Where the fleet listens, and where it can be looked at; `workers` as `gateway_workers`."""
     words = workers_words(running, workers)
     grpc = f"gRPC {running.grpc_address}" + (f" ({words})" if words else "")
     http = f"   HTTP {running.http_address}" if running.http_address else ""
     addresses = f"{grpc}{http}   metrics {running.metrics_address}"
     lines = [f"{addresses}   store {running.store_url}"]
-    if page_url:
-        lines.append(f"page {page_url}")
     if running.prometheus_url:
         boards = f"   Grafana {running.grafana_url}" if running.grafana_url else ""
         lines.append(f"Prometheus {running.prometheus_url}{boards}")

@@ -139,6 +139,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     os.close(write_fd)
     with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
         announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
-    running = RunningFleet(**announced)
-    _print_serving(running, settings.with_fleet_token(), "smelt down", as_json=as_json)
+    # Read again: the fleet has made its token, if there was none.
+    known = CliSettings(home=settings.home)
+    _print_serving(RunningFleet(**announced), known, "smelt down", as_json=as_json)
     return 0

@@ -9,7 +9,6 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.model.version_shares import shares_among
 from services.contracts.text.words import NO_FLEET
-from services.controller.explain.replica_words import version_words
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -94,4 +93,12 @@ def _words(
         build.started_at and (build.model_name, build.model_version) == subject
         for build in snapshot.builds
     )
-    return version_words(found[0] if found else None, ready, is_building=is_building)
+    # Before replicas, which may be on their way out.
+    if found and found[0].is_unloaded:
+        return "unloaded"
+    if ready:
+        state = "ready" if any(report.engine_digest for report in ready) else "on the fallback"
+        return f"{state}, building" if is_building else state
+    if is_building:
+        return "building"
+    return found[0].state.lower() if found else "not deployed"

@@ -13,13 +13,12 @@ from services.cli.why.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion
-from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import NO_FLEET
+from services.controller.events.fallback_words import loading_words
 from services.controller.explain.build_queue import standby_document
-from services.controller.explain.replica_words import loading_words
 from services.controller.explain.why_case import replicas_of
 from services.controller.explain.why_cases import explained_cases, last_trouble
 from services.controller.explain.why_document import SHORT
@@ -57,7 +56,8 @@ def run_why(
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
-    found = cases_of(settings, registry, explained, wanted, snapshot)
+    where_and_whom = (settings.store_url, settings.trust_root)
+    found = explained_cases(registry, explained, wanted, snapshot, *where_and_whom)
     cases = [_with_precisions(case, explained) for case in found]
     unplaced = _unplaced(snapshot, explained)
     standby = standby_document(snapshot)
@@ -74,33 +74,6 @@ def run_why(
     where = {"model": name, "version": explained.version, "unplaced": unplaced}
     document = where | {"standby": standby, "generations": cases}
     show(document, text, as_json=as_json, is_wide=is_wide)
-
-
-def cases_of(
-    settings: CliSettings,
-    registry: Registry,
-    version: ModelVersion,
-    wanted: str,
-    snapshot: fleet.FleetSnapshot | None,
-) -> Iterator[dict[str, Any]]:
-    """As `explained_cases`, with the trust root of the settings.
-
-    Args:
-        settings: of the command line.
-        registry: on the store.
-        version: that is explained.
-        wanted: one generation; "" for all.
-        snapshot: the fleet on this store; None without one.
-
-    Raises:
-        NotFoundError: nothing is known of the generation.
-    """
-    trust = None
-    if settings.trust_root:
-        from services.contracts.security.signing import TrustRoot
-
-        trust = TrustRoot(settings.trust_root)
-    return explained_cases(registry, version, wanted, snapshot, settings.store_url, trust)
 
 
 def _with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import logging
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -191,13 +191,12 @@ class FleetTokens:
         """The one that this process sends."""
         return self.all[0]
 
-    def admit(self, authorization: str) -> bool:
-        """Whether a header has one of them: `Bearer TOKEN`."""
-        return _is_bearer(authorization, self.all)
-
-    def admit_to_page(self, authorization: str) -> bool:
-        """Whether a header has the page's token, made of one of them."""
-        return _is_bearer(authorization, map(page_token, self.all))
+    def admit(self, authorization: str, form: Callable[[str], str] = str) -> bool:
+        """Whether a header has one of them, in a form that is made of it: `Bearer TOKEN`."""
+        given = authorization.encode(errors="replace")
+        # All are compared, so that the time does not show which one was nearly right.
+        found = [hmac.compare_digest(given, f"Bearer {form(t)}".encode()) for t in self.all]
+        return any(found)
 
 
 def page_token(fleet_token: str) -> str:
@@ -228,13 +227,6 @@ def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger
             what,
             host,
         )
-
-
-def _is_bearer(authorization: str, tokens: Iterable[str]) -> bool:
-    given = authorization.encode(errors="replace")
-    # All are compared, so that the time does not show which one was nearly right.
-    found = [hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens]
-    return any(found)
 
 
 def _tokens_in(file: WatchedFile) -> tuple[str, ...]:

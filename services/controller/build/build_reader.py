@@ -56,7 +56,6 @@ class ViewReader:
 
     Attributes:
         moment: the store as the last view shows it.
-        latest: the last view with that; None before.
     """
 
     def __init__(self, registry: Registry, policy: RetryPolicy, compiler: str) -> None:
@@ -68,7 +67,6 @@ class ViewReader:
             compiler: the launcher's; a plan of another one may be out of date.
         """
         self._registry = self.moment = registry
-        self.latest: tuple[FleetView, Registry] | None = None
         self._policy = policy
         self._compiler = compiler
         # Records of keys that are attempted no more: those proven and those given up.
@@ -125,9 +123,7 @@ class ViewReader:
             marked_at=self._marked_at,
             began_at=self._began_at or view.began_at,
         )
-        view = replace(view, ends=self._ends(view), timings=self._timings(view))
-        self.latest = view, self.moment
-        return view
+        return replace(view, ends=self._ends(view), timings=self._timings(view))
 
     def _note_what_is_new(self, view: FleetView) -> None:
         """Take the time at which attempts and marks were first seen; at a start that is unknown."""

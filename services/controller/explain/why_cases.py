@@ -1,7 +1,8 @@
 """Every generation of a model version, explained: for `smelt why` and the controller's page."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from services.contracts.errors import NotFoundError
 from services.contracts.events import EventKind
@@ -12,9 +13,6 @@ from services.controller.explain.build_queue import queued_builds
 from services.controller.explain.why_case import Case, replicas_of
 from services.controller.explain.why_document import case_document
 from services.pb import fleet_v1_pb2 as fleet
-
-if TYPE_CHECKING:
-    from services.contracts.security.signing import TrustRoot
 
 _TROUBLES = (EventKind.QUARANTINED, EventKind.BUILD_FAILED, EventKind.BUILD_WAITING)
 _NUM_EVENTS_READ = 200
@@ -41,7 +39,7 @@ def explained_cases(
     wanted: str,
     snapshot: fleet.FleetSnapshot | None,
     store_url: str,
-    trust: "TrustRoot | None" = None,
+    trust_root: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A document for each generation that is planned, serves or is queued.
 
@@ -51,7 +49,7 @@ def explained_cases(
         wanted: one generation; "" for all.
         snapshot: the fleet on this store; None without one.
         store_url: for the commands in it.
-        trust: whose signatures count; None takes all.
+        trust_root: public keys whose signatures count; None takes all.
 
     Raises:
         NotFoundError: nothing is known of the generation.
@@ -73,6 +71,11 @@ def explained_cases(
                 + worker_command(store_url, *plan)
             )
         )
+    trust = None
+    if trust_root:
+        from services.contracts.security.signing import TrustRoot
+
+        trust = TrustRoot(trust_root)
     for each in [wanted] if wanted else sorted(known):
         # One that does not know its generation yet may be of this one.
         here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]

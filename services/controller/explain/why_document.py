@@ -8,9 +8,14 @@ from services.contracts.selection.selection import mean_speedup
 from services.contracts.selection.speed_gate import is_wild, speed_bounds, speed_over_fallback
 from services.contracts.text.words import NO_FLEET, readable_time, worker_command
 from services.controller.build.key_status import KeyState, KeyStatus
-from services.controller.events.fallback_words import INTERIM, fallback_name, fallback_why
+from services.controller.events.fallback_words import (
+    INTERIM,
+    fallback_name,
+    fallback_why,
+    loading_words,
+    replica_state,
+)
 from services.controller.explain.proof_words import proof_words
-from services.controller.explain.replica_words import loading_words, replica_state
 from services.controller.explain.why_case import Case
 from services.pb import fleet_v1_pb2 as fleet
 

@@ -1,6 +1,7 @@
 """The controller's /metrics: what it knows of replicas, builds and the store."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from services.telemetry.prometheus_recorder import MetricsServer, PrometheusReco
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
+
+    from services.controller.page.page_app import Seen
 
 
 class ControllerMetrics:
@@ -44,7 +47,7 @@ class ControllerMetrics:
         state: FleetState,
         latest: LatestView,
         store: ArtifactStore,
-        page: "WSGIApplication | None" = None,
+        page_of: "Callable[[Callable[[], Seen]], WSGIApplication]",
     ) -> int:
         """Serve, and keep up with fleet and store; returns the port.
 
@@ -52,11 +55,14 @@ class ControllerMetrics:
             state: of the fleet.
             latest: what the store holds, as it was read last; may block.
             store: whose history is counted.
-            page: what people see at this port.
+            page_of: makes the page of this port, which is given what was seen last.
 
         Raises:
             InvalidRequestError: the port cannot be had.
         """
+        fleet_metrics = FleetMetrics(self.recorder)
+        builds = BuildMetrics(self.recorder, BuildHistory(store), latest)
+        page = page_of(lambda: (fleet_metrics.seen, builds.seen))
         host = self._settings.metrics_host
         port = self._settings.metrics_port
         try:
@@ -66,9 +72,8 @@ class ControllerMetrics:
                 f"controller cannot serve metrics on {host}:{port}: {error}; choose another "
                 "SMELT_CONTROLLER_METRICS_PORT, 0 takes a free one"
             ) from error
-        builds = BuildMetrics(self.recorder, BuildHistory(store), latest)
         self._tasks = (
-            asyncio.create_task(FleetMetrics(self.recorder).follow(state)),
+            asyncio.create_task(fleet_metrics.follow(state)),
             asyncio.create_task(builds.follow(self._settings.resync_s)),
         )
         return self._server.port

@@ -22,8 +22,7 @@ from services.contracts.security.fleet_security import FleetTokens, page_token
 from services.contracts.selection.proof_checks import PowerCheck
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_view import FleetView
-from services.controller.page.fleet_page import FleetPage
-from services.controller.page.page_app import PageApp
+from services.controller.page.page_app import PageApp, Seen
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry.prometheus_recorder import serve_metrics
 from tests.unit.services.controller import build_world as world
@@ -43,22 +42,29 @@ class PageHost:
         broken: a status that answers all but the page itself; "" for none.
     """
 
-    def __init__(self, registry: Registry, token: str = TOKEN, *, is_hasty: bool = False) -> None:
-        """`is_hasty`: it waits for the event loop for half a second only."""
-        self.is_hasty = is_hasty
+    def __init__(self, registry: Registry, token: str = TOKEN) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.registry, self.state = registry, self.do(lambda: FleetState("/store", 1))
         self.view: FleetView | None = FleetView()
         self.now_s = self.looked_s = 100.0
-        self.page = self.do(self._made)
+        self.broken = ""
+        self._snapshot = self.do(self.state.snapshot)
         tokens = FleetTokens(None, given=token) if token else None
-        self._app, self.broken = PageApp(self.page, tokens), ""
+        self._app = PageApp(
+            registry, self._seen, lambda: self.looked_s, tokens, clock=lambda: self.now_s
+        )
         self._server = serve_metrics(0, CollectorRegistry(), elsewhere=self._answer)
         self.origin = f"http://127.0.0.1:{self._server.port}"
         self.url = f"{self.origin}/#token={page_token(token)}"
         self.bearer = f"Bearer {page_token(token)}"
+
+    def _seen(self) -> Seen:
+        """As the controller's metrics see it: another snapshot after each change alone."""
+        if self._snapshot.revision != self.state.revision:
+            self._snapshot = self.do(self.state.snapshot)
+        return self._snapshot, (self.view, self.registry) if self.view else None
 
     def do(self, what: Callable[[], _T]) -> _T:
         """Call something in the event loop."""
@@ -86,16 +92,6 @@ class PageHost:
         self._thread.join()
         self._loop.close()
 
-    def _made(self) -> FleetPage:
-        return FleetPage(
-            self.registry,
-            self.state,
-            lambda: (self.view, self.registry) if self.view else None,
-            lambda: self.looked_s,
-            answer_s=0.5 if self.is_hasty else 60.0,
-            clock=lambda: self.now_s,
-        )
-
     def _answer(self, environ: Any, start_response: Any) -> Any:
         if self.broken and environ["PATH_INFO"] != "/":
             start_response(self.broken, [])
@@ -114,7 +110,7 @@ def _read(answer: Any) -> Any:
 @contextmanager
 def page_host(folder: Path, token: str = TOKEN, *, is_hasty: bool = False) -> Iterator[PageHost]:
     """One with version 1 of model `m` in its store, and nothing in its fleet."""
-    host = PageHost(world.registry_with_model(folder), token, is_hasty=is_hasty)
+    host = PageHost(world.registry_with_model(folder), token)
     try:
         yield host
     finally:
