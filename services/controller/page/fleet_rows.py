@@ -1,13 +1,13 @@
 """What the page shows of each model on each generation; pure, and reads no store."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
 from services.contracts.events import EventKind
 from services.contracts.hardware.facts import generation_named
-from services.contracts.model.manifest import ProofOutcome, PublishedEngine
+from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Timing
 from services.contracts.model.precisions import is_tried
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.speed_gate import deciding, is_wild, speed_over_fallback
@@ -145,7 +145,8 @@ class _Shown:
 
     def _measured(self, engine: PublishedEngine | None, generation: str) -> dict[str, Any]:
         """Times faster than the fallback in the run that counts, and the power of its proof."""
-        timings, checks = (), engine.proof.power if engine else ()
+        timings: Sequence[Timing] = ()
+        checks = engine.proof.power if engine else ()
         if engine:
             runs = self._view.runs.get(engine.manifest.key.master_digest, ())
             timings = deciding(engine_history(engine, generation, runs))

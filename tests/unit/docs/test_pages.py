@@ -42,7 +42,7 @@ PRINTING = [
     "services/cli/why/why.py",
     *(f"services/cli/requests/{name}.py" for name in ("infer", "needed_inputs")),
     *(f"services/controller/explain/{name}.py" for name in ("why_cases", "why_document")),
-    *(f"services/controller/explain/{name}.py" for name in ("proof_words", "replica_words")),
+    *(f"services/controller/explain/{name}.py" for name in ("proof_words",)),
     *(f"services/controller/explain/{name}.py" for name in ("build_queue", "running_builds")),
     "services/contracts/selection/fallback_verdict.py",
     "services/contracts/selection/joint_run.py",

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import time
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urlencode
@@ -150,8 +151,9 @@ def test_what_takes_long_is_made_less_often(
         host.now_s += 3.0
         return {}
 
-    monkeypatch.setattr(page_app, "fleet_document", slowly)
     host.now_s += 60.0
+    monkeypatch.setattr(page_app, "fleet_document", slowly)
+    monkeypatch.setattr(time, "thread_time", lambda: host.now_s)
     for _ in range(5):
         host.view = FleetView()
         host.get("/state")
@@ -174,7 +176,7 @@ def test_what_is_shown_of_all_models_asks_nothing_of_the_store(
     assert asked == []
 
 
-def test_news_are_read_each_ten_seconds_and_followed(host: PageHost) -> None:
+def test_news_are_read_each_nine_seconds_and_followed(host: PageHost) -> None:
     position = EventPosition()
 
     def happen(why: str) -> None:
