@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from compiler_worker.master.hub_folder import HubFolder
+from compiler_worker.master.hub.folder import HubFolder
 from compiler_worker.master.opened import OpenedMaster
 from services.cli.models.asked_text import AskedText
 from services.contracts.errors import InvalidModelError, InvalidRecipeError

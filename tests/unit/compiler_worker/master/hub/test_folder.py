@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compiler_worker.master.hub_folder import read_hub_folder
+from compiler_worker.master.hub.folder import read_hub_folder
 from services.contracts.errors import InvalidModelError
 from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
