@@ -8,6 +8,7 @@ from typing import Any
 
 from compiler_worker.master.source import MasterSource, OnnxFile, TransformersFolder
 from services.contracts.errors import InvalidModelError
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
 
@@ -39,6 +40,7 @@ class HubFolder:
         model: its ONNX file; None of one that is to be exported.
         text: None where there is no `tokenizer.json`.
         labels: of a classifier's classes.
+        label_scores: whether a text has one of them.
         words: what was taken, and how to say otherwise, a line each.
         origin: where it was brought from; "" of a folder of the owner's.
     """
@@ -47,6 +49,7 @@ class HubFolder:
     model: Path | None
     text: TextRecipe | None = None
     labels: tuple[str, ...] = ()
+    label_scores: LabelScores = LabelScores.SOFTMAX
     words: tuple[str, ...] = ()
     origin: str = ""
 
@@ -77,12 +80,14 @@ def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder
         refuse_writer(folder, origin)
     config = read_json(folder / "config.json")
     labels = _labels(config)
+    is_multiple = config.get("problem_type") == "multi_label_classification"
     text = _text(folder, config) if (folder / TOKENIZER_FILE).is_file() else None
     found = HubFolder(
         folder=folder,
         model=model,
         text=text,
         labels=labels if len(labels) > 1 else (),
+        label_scores=LabelScores.SIGMOID if is_multiple else LabelScores.SOFTMAX,
         origin=origin,
     )
     return replace(found, words=tuple(_words(found)))
@@ -108,7 +113,8 @@ def _words(found: HubFolder) -> list[str]:
         took += ["pairs of texts" if text.pairs else ""]
         took += [f"pooling {text.pooling}" if text.pooling else "outputs as they are"]
         took += ["length 1" if text.normalize else ""]
-    took += [f"labels {', '.join(found.labels[:5])}" if found.labels else ""]
+    if found.labels:
+        took.append(f"labels {', '.join(found.labels[:5])} (scores: {found.label_scores})")
     words = [f"{found.origin or folder}: took {'; '.join(each for each in took if each)}"]
     is_file = model is not None and not found.origin
     alone = f"; for the file alone: smelt models add NAME {model}" if is_file else ""

@@ -38,6 +38,7 @@ from services.cli.output.progress import StepLine, Steps
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precision_choice import AUTO, Accuracy
 from services.contracts.model.precisions import admitted_precisions
@@ -250,8 +251,12 @@ def _opened(
     told = opened.remarks if chosen is opened.recipe else ()
     tables = table_words(opened.outputs, opened.classes)
     words = (*told, *taken.words, *tables, *named, *([OTHERWISE] if named else []))
-    labels = taken.recipe.labels or common_labels(opened.classes)
-    return replace(taken, words=words, recipe=taken.recipe.model_copy(update={"labels": labels}))
+    recipe = taken.recipe
+    if not recipe.labels and (labels := common_labels(opened.classes)):
+        # What ZipMap makes maps of are probabilities.
+        labelled = {"labels": labels, "label_scores": LabelScores.NONE}
+        recipe = recipe.model_copy(update=labelled)
+    return replace(taken, words=words, recipe=recipe)
 
 
 def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:
