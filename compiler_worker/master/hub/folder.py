@@ -192,14 +192,21 @@ def _otherwise(folder: Path, what: str) -> InvalidModelError:
 
 
 def read_json(path: Path, default: Any = None) -> Any:
-    """A file's content; the default, by default no fields, where there is none."""
+    """A file's content; the default, by default no fields, where there is none.
+
+    Raises:
+        InvalidModelError: it is broken, or its content of another type than the default.
+    """
     wanted = {} if default is None else default
     try:
         found = json.loads(path.read_text())
-        if type(found) is not type(wanted):
-            raise ValueError(f"expected {type(wanted).__name__}, got {type(found).__name__}")
     except FileNotFoundError:
         return wanted
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"{path} cannot be read: {error}; download it again") from error
+    if type(found) is not type(wanted):
+        raise InvalidModelError(
+            f"{path} cannot be read: expected {type(wanted).__name__}, got {type(found).__name__}; "
+            "download it again"
+        )
     return found

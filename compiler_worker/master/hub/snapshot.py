@@ -101,19 +101,17 @@ def _snapshot(source: HubModel, progress: Progress) -> Path:
 
 
 def _bar(progress: Progress) -> Any:
+    """The library's bar, whose words are progress and not on the terminal."""
     from huggingface_hub.utils import tqdm
 
-    class Told(tqdm):
-        """Says what the library's bar would show."""
+    def begin(bar: Any, *args: Any, **options: Any) -> None:
+        tqdm.__init__(bar, *args, **options | {"file": io.StringIO()})
 
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options | {"file": io.StringIO()})
+    def display(bar: Any, *_: Any, **__: Any) -> None:
+        if bar.n:
+            progress(" ".join(str(bar).split()))
 
-        def display(self, *_: Any, **__: Any) -> None:
-            if self.n:
-                progress(" ".join(str(self).split()))
-
-    return Told
+    return type("Told", (tqdm,), {"__init__": begin, "display": display})
 
 
 def _put_files(snapshot: Path, folder: Path, models: Sequence[str]) -> None:
@@ -150,7 +148,8 @@ def _why(source: HubModel, error: Exception) -> str:
                 f"{constants.ENDPOINT} cannot be reached ({cause!r}), and the cache "
                 f"{constants.HF_HUB_CACHE} has not all of it: check the network, or HF_ENDPOINT"
             )
-    return f"{constants.ENDPOINT} failed: {error}; the next try goes on where this one ended"
+        case _:
+            return f"{constants.ENDPOINT} failed: {error}; the next try goes on where this ended"
 
 
 def _nothing(source: HubModel, snapshot: Path) -> str:

@@ -90,7 +90,8 @@ def _scores(numbers_BL: Array, kind: LabelScores) -> Array:
         case LabelScores.NONE:
             return numbers_BL
         case LabelScores.SIGMOID:
-            return np.exp(-np.logaddexp(0.0, -numbers_BL))
+            shares_BL: Array = np.exp(-np.logaddexp(0.0, -numbers_BL))
+            return shares_BL
         case LabelScores.SOFTMAX:
             grown_BL = np.exp(numbers_BL - numbers_BL.max(axis=1, keepdims=True))
             return grown_BL / grown_BL.sum(axis=1, keepdims=True)
