@@ -25,6 +25,7 @@ from services.cli.main_options import (
     model_argument,
     settings_for,
 )
+from services.cli.main_plan import plan_app
 from services.cli.main_recipe import recipe_app
 from services.cli.output.show import print_error, print_json_error, print_line
 from services.contracts.errors import SmeltError
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.add_typer(host_app)
 app.add_typer(builds_app)
 app.add_typer(bench_app)
+app.add_typer(plan_app)
 app.add_typer(models_app, name="models")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(export_app, name="export")

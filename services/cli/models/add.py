@@ -252,8 +252,9 @@ def _opened(
     tables = table_words(opened.outputs, opened.classes)
     words = (*told, *taken.words, *tables, *named, *([OTHERWISE] if named else []))
     recipe = taken.recipe
-    if not recipe.labels and (labels := common_labels(opened.classes)):
+    if opened.classes:
         # What ZipMap makes maps of are probabilities.
+        labels = recipe.labels or common_labels(opened.classes)
         labelled = {"labels": labels, "label_scores": LabelScores.NONE}
         recipe = recipe.model_copy(update=labelled)
     return replace(taken, words=words, recipe=recipe)

@@ -8,7 +8,7 @@ import math
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -17,7 +17,6 @@ from services.contracts.model.document import Document
 from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
 from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
-from services.contracts.model.recipe_faults import faults_in
 from services.contracts.model.replica_number import ReplicaNumber
 from services.contracts.model.task_recipe import Task
 from services.contracts.model.text_recipe import TextRecipe
@@ -312,26 +311,7 @@ class Recipe(Document):
             InvalidRecipeError: a line for each fault, with key, value and expectation.
         """
         # Recipes of the store are JSON: most commands read no YAML, and start sooner without.
-        import yaml
+        from services.contracts.model.yaml_document import document_from_yaml
 
-        from services.contracts.model.yaml_text import line_of, value_from_yaml
-
-        where = source or "recipe"
-        try:
-            found = value_from_yaml(text)
-            if found is None:
-                raise InvalidRecipeError(
-                    f"{where}: it is empty; leave it out to have everything as by default, or give "
-                    f"some of {', '.join(sorted(cls.model_fields))}"
-                )
-            return cls.model_validate(found)
-        except yaml.YAMLError as error:
-            raise InvalidRecipeError(f"{where}: {error}") from error
-        except ValidationError as error:
-            faults = faults_in(error, cls)
-            if not source:
-                words = [f"{where}: {fault.words}" for fault in faults]
-            else:
-                lines = sorted((line_of(text, fault.path), fault.words) for fault in faults)
-                words = [f"{where}:{line}: {fault}" for line, fault in lines]
-            raise InvalidRecipeError("\n".join(words)) from error
+        otherwise = "leave it out to have everything as by default, or "
+        return document_from_yaml(cls, text, source, InvalidRecipeError, if_empty=otherwise)

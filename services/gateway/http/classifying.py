@@ -86,12 +86,13 @@ def _labels(config: pb.ModelConfig) -> tuple[str, list[str]]:
 
 
 def _scores(numbers_BL: Array, kind: LabelScores) -> Array:
+    scores_BL = numbers_BL
     match kind:
         case LabelScores.NONE:
-            return numbers_BL
+            pass
         case LabelScores.SIGMOID:
-            shares_BL: Array = np.exp(-np.logaddexp(0.0, -numbers_BL))
-            return shares_BL
+            scores_BL = np.exp(-np.logaddexp(0.0, -numbers_BL))
         case LabelScores.SOFTMAX:
-            grown_BL = np.exp(numbers_BL - numbers_BL.max(axis=1, keepdims=True))
-            return grown_BL / grown_BL.sum(axis=1, keepdims=True)
+            scores_BL = np.exp(numbers_BL - numbers_BL.max(axis=1, keepdims=True))
+            scores_BL /= scores_BL.sum(axis=1, keepdims=True)
+    return scores_BL

@@ -1,0 +1,36 @@
+"""The command `smelt plan` and its options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.main_options import AsJson, Store, Wide, settings_for
+
+plan_app = typer.Typer()
+
+
+@plan_app.command(epilog="Example: smelt plan profile.yaml --what-if traffic=2")
+def plan(
+    profile: Annotated[
+        Path, typer.Argument(help="YAML: requests of each model, devices and their prices.")
+    ],
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="traffic=2, generation=cuda-sm89, precision=fp32, nodes_lost=0; repeat for more.",
+        ),
+    ] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Size a fleet: devices of each generation, their cost, and what engines save.
+
+    Measured times of the engines in the store, a simulated queue for each model's p99, and the
+    cheapest devices that carry every hour with nodes to spare.
+    """
+    from services.cli.planning.plan import run_plan
+
+    run_plan(settings_for(store), profile, what_if or (), as_json=as_json, is_wide=wide)

@@ -1,0 +1,1 @@
+"""How many devices a fleet needs: measured curves, a simulated queue, and the cheapest mix."""

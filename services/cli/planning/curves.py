@@ -1,0 +1,128 @@
+"""What a model's runs take on each generation, from the timings of its proven engines."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.selection import select
+from services.contracts.selection.speed_gate import deciding
+from services.replica.batching.run_shapes import elements_of
+
+
+class MeasuredSide(StrEnum):
+    """What computes: the engine that selection takes, the fallback, or eager PyTorch."""
+
+    ENGINE = "engine"
+    FALLBACK = "fallback"
+    EAGER = "eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Seconds of a run over its elements (rows times lengths), as they were measured.
+
+    Attributes:
+        name: what computes, for people.
+        elements, seconds: measured points, rising.
+    """
+
+    name: str
+    elements: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def through(cls, name: str, points: Iterable[tuple[int, float]]) -> "Curve | None":
+        """The curve through points of elements and seconds; None through none.
+
+        A larger run that was measured as quicker takes as long as the smaller one.
+        """
+        found: dict[int, list[float]] = {}
+        for elements, seconds in points:
+            found.setdefault(elements, []).append(seconds)
+        if not found:
+            return None
+        sizes = sorted(found)
+        means = [float(np.mean(found[size])) for size in sizes]
+        rising = np.maximum.accumulate(means).tolist()
+        return cls(name=name, elements=tuple(sizes), seconds=tuple(rising))
+
+    def run_s(self, num_elements: int) -> float:
+        """Seconds of a run: between points on a line, beyond the largest in proportion."""
+        place = bisect_left(self.elements, num_elements)
+        if place == len(self.elements):
+            return self.seconds[-1] * num_elements / self.elements[-1]
+        if not place:
+            return self.seconds[0]
+        below = self.elements[place - 1]
+        part = (num_elements - below) / (self.elements[place] - below)
+        return self.seconds[place - 1] + part * (self.seconds[place] - self.seconds[place - 1])
+
+    @property
+    def fixed_elements(self) -> float:
+        """Elements that take as long as what a run costs beside them; infinite at one point."""
+        more = self.elements[-1] - self.elements[0]
+        slope_s = (self.seconds[-1] - self.seconds[0]) / more if more else 0.0
+        if not slope_s:
+            return float("inf")
+        return max(self.seconds[0] / slope_s - self.elements[0], 0.0)
+
+
+def measured_curves(
+    registry: Registry, version: ModelVersion, precision: Precision | None = None
+) -> dict[str, dict[MeasuredSide, Curve]]:
+    """Curves by generation and side.
+
+    Args:
+        registry: of the store.
+        version: of the model.
+        precision: of the engines that may serve; None for any.
+
+    Returns:
+        Only generations on which an engine of the version was proven and timed. A side is left
+        out where it was not timed, and the engine where none would serve.
+    """
+    engines = registry.engines(version.master.digest)
+    runs = registry.joint_runs(version.master.digest)
+    chosen = [e for e in engines if precision in (None, e.manifest.key.precision)]
+    curves: dict[str, dict[MeasuredSide, Curve]] = {}
+    devices = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
+    for generation, device in devices.items():
+        timed = {
+            e.digest: deciding(engine_history(e, generation, runs))
+            for e in engines
+            if e.manifest.key.generation == generation
+        }
+        engine = select(chosen, device, version=version, runs=runs).engine
+        found = _sides(engine, timed)
+        if found:
+            curves[generation] = found
+    return curves
+
+
+def _sides(
+    engine: PublishedEngine | None, timed: Mapping[str, Sequence[Timing]]
+) -> dict[MeasuredSide, Curve]:
+    """The engine's own run has all sides; without an engine any run that has the fallback."""
+    own = timed.get(engine.digest, ()) if engine else ()
+    others = max(timed.values(), key=lambda each: sum(t.fallback is not None for t in each))
+    best = own or others
+    name = f"{engine.manifest.key.kind} {engine.manifest.key.precision}" if engine else ""
+    sides = {
+        MeasuredSide.ENGINE: Curve.through(name, ((_size(t), t.p50_s) for t in own)),
+        MeasuredSide.FALLBACK: Curve.through(
+            "fallback", ((_size(t), t.fallback.p50_s) for t in best if t.fallback)
+        ),
+        MeasuredSide.EAGER: Curve.through("eager", ((_size(t), t.eager_p50_s) for t in best)),
+    }
+    return {side: curve for side, curve in sides.items() if curve}
+
+
+def _size(timing: Timing) -> int:
+    return elements_of(timing.sizes)

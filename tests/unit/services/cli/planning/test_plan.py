@@ -1,0 +1,114 @@
+"""`smelt plan`: from engines of a store and a profile to devices, prices and what engines save."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.planning.curves import Curve, MeasuredSide
+from services.cli.planning.plan import sizing_document
+from services.cli.planning.plan_profile import PlanProfile
+from services.contracts.errors import InvalidRequestError
+from services.contracts.model.recipe import Bucket, DimRange
+from tests.unit.services.cli.planning.planned_model import planned_model
+
+BUCKET = Bucket(
+    dims={"batch": DimRange(min=1, opt=8, max=8), "length": DimRange(min=1, opt=8, max=8)}
+)
+GPU = "cuda-sm89"
+PROFILE = """\
+models:
+  m:
+    requests_per_s: 1000
+    p99_ms: 60
+devices:
+  cuda-sm89: {price_per_h: 2, per_node: 1}
+nodes_lost: 0
+max_load: 1
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Callable[..., PlanProfile]:
+    def read(*changes: tuple[str, str]) -> PlanProfile:
+        text = PROFILE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / "profile.yaml"
+        path.write_text(text)
+        return PlanProfile.from_file(path)
+
+    return read
+
+
+def line(name: str, factor: float) -> Curve:
+    found = Curve.through(name, [(8, 0.010 * factor), (64, 0.024 * factor)])
+    assert found is not None
+    return found
+
+
+def document(profile: PlanProfile, *sides: MeasuredSide) -> dict[str, Any]:
+    factors = {MeasuredSide.ENGINE: 1 / 1.74, MeasuredSide.FALLBACK: 0.9, MeasuredSide.EAGER: 1.0}
+    curves = {side: line(side, factors[side]) for side in sides or MeasuredSide}
+    return sizing_document(profile, {"m": planned_model(BUCKET)}, {("m", GPU): curves})
+
+
+def test_forty_devices_become_twenty_three(profile: Callable[..., PlanProfile]) -> None:
+    """40 devices at 45 % of what eager does; engines take 1/1.74 of its time: 40 / 1.74 = 23."""
+    # Eager does 333 requests a second with a p99 so far away, 8 in 24 ms: 40 x 0.45 x 333 = 6000.
+    changes = (("1000", "5900"), ("p99_ms: 60", "p99_ms: 2000"), ("max_load: 1", "max_load: 0.45"))
+    plan = document(profile(*changes))
+    assert plan["devices"][0]["num_devices"] == 23
+    *_, eager = plan["without_engines"]
+    assert (eager["computes"], eager["num_devices"]) == ("eager PyTorch alone", 40)
+    assert eager["currency_per_day"] == 40 * 2 * 24
+    assert plan["currency_per_day"] == 23 * 2 * 24
+    assert plan["devices"][0]["load"] == pytest.approx(0.45, abs=0.01)
+
+
+def test_the_p99_that_is_planned_is_within_the_wanted_one(
+    profile: Callable[..., PlanProfile],
+) -> None:
+    (model,) = document(profile(("p99_ms: 60", "p99_ms: 30")), MeasuredSide.ENGINE)["models"]
+    assert 0.01 < model["p99_s"] <= model["p99_wanted_s"]
+
+
+def test_without_an_engine_the_fallback_is_planned(profile: Callable[..., PlanProfile]) -> None:
+    plan = document(profile(), MeasuredSide.FALLBACK, MeasuredSide.EAGER)
+    assert plan["models"][0]["computes"] == MeasuredSide.FALLBACK
+    assert plan["without_engines"][0]["num_devices"] == plan["devices"][0]["num_devices"]
+
+
+def test_hours_that_differ_cost_less_by_the_hour(profile: Callable[..., PlanProfile]) -> None:
+    rates = ", ".join(["4000", *["1000"] * 23])
+    plan = document(profile(("1000", f"[{rates}]")))
+    assert plan["currency_per_day_by_hour"] < plan["currency_per_day"]
+    assert len(plan["by_hour"]) == 24
+
+
+def test_what_if(profile: Callable[..., PlanProfile]) -> None:
+    changed, precision = profile().changed(["traffic=2", "precision=fp32", "nodes_lost=1"])
+    assert changed.models["m"].rates[0] == 2000
+    assert (precision, changed.nodes_lost) == ("fp32", 1)
+    for wrong in ("traffic=0", "generation=cuda-sm90", "precision=fp31", "weather=1"):
+        with pytest.raises(InvalidRequestError, match=f"--what-if {wrong}: expected traffic=TIMES"):
+            profile().changed([wrong])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("p99_ms: 60", "p99_ms: 0.5", "profile.yaml:2: models.m: .*overhead_ms: expected less"),
+        ("1000", "[1, 2]", "profile.yaml:2: models.m: .*a number above 0, or 24 numbers"),
+        ("price_per_h", "price", "profile.yaml:6: devices.cuda-sm89.price: no such key"),
+        ("cuda-sm89", "h100", "h100"),
+    ],
+    ids=["overhead", "hours", "key", "generation"],
+)
+def test_a_wrong_profile_is_told_by_line(
+    profile: Callable[..., PlanProfile], old: str, new: str, words: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        profile((old, new))
