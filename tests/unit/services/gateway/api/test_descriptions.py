@@ -8,6 +8,7 @@ import pytest
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.batching import Batching, QueuePolicy
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.model.text_recipe import TextRecipe
@@ -117,8 +118,8 @@ def test_every_datatype_has_a_config_type(new_model: NewModel, datatype: str) ->
 
 
 def test_parameters_have_labels_where_there_are_some(new_model: NewModel) -> None:
-    labels = {"labels": ("a, b", "c"), "label_scores": "sigmoid"}
-    config = config_from_model(new_model(recipe=Recipe(**labels)), ())
+    recipe = Recipe(labels=("a, b", "c"), label_scores=LabelScores.SIGMOID)
+    config = config_from_model(new_model().model_copy(update={"recipe": recipe}), ())
     assert json.loads(config.parameters["labels"].string_value) == ["a, b", "c"]
     assert config.parameters["label_scores"].string_value == "sigmoid"
 
