@@ -24,7 +24,7 @@ def models_add(
         str,
         typer.Argument(
             help="FILE.onnx, a folder as Hugging Face's hub lays it out, hf://ORG/MODEL, "
-            "package.module:factory, or triton://DIR."
+            "package.module:factory, triton://DIR, or oci://REGISTRY/REPOSITORY:TAG."
         ),
     ],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,

@@ -129,11 +129,7 @@ def explained_cases(
                 + worker_command(settings.store_url, *plan)
             )
         )
-    trust = None
-    if settings.trust_root:
-        from services.contracts.security.signing import TrustRoot
-
-        trust = TrustRoot(settings.trust_root)
+    trust = settings.trust
     for each in [wanted] if wanted else sorted(known):
         # One that does not know its generation yet may be of this one.
         here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
