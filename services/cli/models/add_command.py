@@ -30,9 +30,8 @@ def run_models_add(
     Args:
         settings: where store and fleet are.
         name: of the model.
-        source: an ONNX file, a folder of Hugging Face's layout, a factory `module:function`,
-            `triton://DIR`, of which each version that Triton would serve is added, or an artifact
-            `oci://...`, which brings its engines.
+        source: as `add_model` has it; of `triton://DIR` each version that Triton would serve
+            is added; or an artifact `oci://...`, which brings its engines.
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
         text: tokenizer and pooling.
