@@ -34,6 +34,7 @@ from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.loops import Loops
 from services.controller.metrics.build_metrics import LatestView
 from services.controller.metrics.controller_metrics import ControllerMetrics
+from services.controller.page.page_app import PageApp
 from services.controller.platform.cluster_platform import ClusterPlatform, open_platform
 from services.controller.settings import ControllerSettings
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
@@ -86,7 +87,12 @@ async def serve(settings: ControllerSettings) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await server.start()
     health_server = await serve_health(settings.health_listen, health)
-    metrics_port = metrics.start(state, latest, store)
+    metrics_port = metrics.start(
+        state,
+        latest,
+        store,
+        lambda seen: PageApp(registry, seen, lambda: loops.last_sync_s, tokens),
+    )
     announce_ready(
         settings.ready_fd,
         {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},

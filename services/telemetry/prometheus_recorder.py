@@ -130,6 +130,7 @@ def serve_metrics(
     *,
     address: str = "127.0.0.1",
     rewrite: Callable[[bytes], bytes] | None = None,
+    elsewhere: "WSGIApplication | None" = None,
 ) -> MetricsServer:
     """Serve a registry over HTTP from a thread; loopback unless an address is given.
 
@@ -138,6 +139,7 @@ def serve_metrics(
         registry: what is served.
         address: to listen on.
         rewrite: given each page, returns what is sent; such pages are not compressed.
+        elsewhere: answers at all other paths; None: nothing is there.
 
     Raises:
         OSError: the port is taken.
@@ -146,20 +148,26 @@ def serve_metrics(
     disable_created_metrics()  # type: ignore[no-untyped-call]
     server, thread = start_http_server(port, addr=address, registry=registry)
     # Only afterwards: start_http_server makes the page itself, and takes no other.
-    server.set_app(_only_metrics(server.get_app(), rewrite))
+    server.set_app(_only_metrics(server.get_app(), rewrite, elsewhere or _nothing))
     return MetricsServer(port=server.server_port, _server=server, _thread=thread)
 
 
+def _nothing(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
+
+
 def _only_metrics(
-    page: "WSGIApplication | None", rewrite: Callable[[bytes], bytes] | None
+    page: "WSGIApplication | None",
+    rewrite: Callable[[bytes], bytes] | None,
+    elsewhere: "WSGIApplication",
 ) -> "WSGIApplication":
     """The page at its own path; prometheus_client serves it at each, so that wrong probes pass."""
     assert page is not None
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ["PATH_INFO"] != METRICS_PATH:
-            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
-            return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
+            return elsewhere(environ, start_response)
         if rewrite is None:
             return page(environ, start_response)
         # Else prometheus_client may answer with gzip, which cannot be rewritten.

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from services.cli.builds.running_builds import running_builds, running_builds_text
 from services.cli.output.show import print_json, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -29,6 +28,7 @@ from services.contracts.selection.speed_gate import (
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_size
+from services.controller.explain.running_builds import running_builds, running_builds_text
 
 COLUMNS = ("kind", "proof", "p50", "x eager", "x fallback", "size", "build", "engine")
 _PROOF_WORDS = {

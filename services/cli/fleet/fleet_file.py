@@ -14,10 +14,15 @@ from pydantic import Field, ValidationError
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.document import Document
+from services.contracts.security.fleet_security import (
+    FleetSecuritySettings,
+    FleetTokens,
+    page_token,
+)
+from services.contracts.text.words import NO_FLEET
 
 _FILE = "fleet.json"
 _LOCK = "fleet.lock"
-NO_FLEET = "no fleet runs here"
 START_ONE = "start one: smelt up"
 
 
@@ -59,6 +64,14 @@ class RunningFleet(Document):
     boards_hint: str = ""
     troubles: Mapping[str, str] = Field(default_factory=dict)
     restarts: Mapping[str, Restarts] = Field(default_factory=dict)
+
+    def page_url(self, settings: FleetSecuritySettings) -> str:
+        """The controller's page, with what opens it; "" for a fleet without a token."""
+        tokens = FleetTokens.of(settings)
+        if tokens is None or not self.controller_metrics_address:
+            return ""
+        # After the `#`, which browsers send to nobody.
+        return f"http://{self.controller_metrics_address}/#token={page_token(tokens.newest)}"
 
     def with_trouble(self, name: str, fault: str, at: str) -> "RunningFleet":
         """The fleet after a process ended, or was started again.

@@ -4,10 +4,10 @@ import os
 from typing import Final
 
 from services.cli.fleet.fleet_file import RunningFleet
-from services.cli.observe.metrics_page import metrics_page
 from services.engines.device.cuda_driver import first_cuda_device
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
+from services.telemetry.metrics_page import metrics_page
 
 # On a GPU a request costs its gateway half of what it costs its replica, and clients have the rest.
 _SHARE_OF_CORES: Final = 3 / 8

@@ -5,12 +5,10 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds, standby_document
-from services.cli.builds.running_builds import running_builds, running_builds_text
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
-from services.cli.models.version_states import loading_words, ready_replicas, replica_state
+from services.cli.models.version_states import ready_replicas
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -20,7 +18,14 @@ from services.contracts.selection.selection import reason_words
 from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
-from services.controller.events.fallback_words import INTERIM, fallback_name
+from services.controller.events.fallback_words import (
+    INTERIM,
+    fallback_name,
+    loading_words,
+    replica_state,
+)
+from services.controller.explain.build_queue import queued_builds, standby_document
+from services.controller.explain.running_builds import running_builds, running_builds_text
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -48,8 +53,10 @@ def run_status(
     document |= builds_document(settings, snapshot)
     workers = document["gateway_workers"] = gateway_workers(running) if running else None
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
+    page_url = document["page_url"] = running.page_url(settings) if running else ""
     lines = where_lines(running, workers) if running else elsewhere
-    show(document, chain(lines, _text(document)), as_json=as_json, is_wide=is_wide)
+    page = [f"page {page_url}"] if page_url else []
+    show(document, chain(lines, page, _text(document)), as_json=as_json, is_wide=is_wide)
 
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:

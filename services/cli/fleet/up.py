@@ -60,7 +60,7 @@ def run_up(
             if is_over_after_demo:
                 return 0 if is_good else 1
             announce_ready(settings.ready_fd, fleet.running.model_dump())
-            _print_serving(fleet.running, "Ctrl-C", as_json=as_json)
+            _print_serving(fleet.running, fleet.settings, "Ctrl-C", as_json=as_json)
             if is_demo and not as_json:
                 _print_next_steps()
             with suppress(KeyboardInterrupt):
@@ -97,11 +97,15 @@ def _print_next_steps() -> None:
         print_line(line, is_folded=True)
 
 
-def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:
+def _print_serving(
+    running: RunningFleet, settings: CliSettings, how_to_stop: str, *, as_json: bool
+) -> None:
     metrics = f"http://{running.metrics_address}/metrics"
     http = f", over HTTP on {running.http_address}" if running.http_address else ""
     where = f"Serving KServe v2 on {running.grpc_address}{http}, metrics on {metrics}."
     text = [f"{where} {how_to_stop} stops."]
+    if page_url := running.page_url(settings):
+        text.append(f"What serves, and what is built: {page_url}")
     if running.prometheus_url:
         text.append(f"Prometheus on {running.prometheus_url}, with rules and alerts.")
     if running.grafana_url:
@@ -135,5 +139,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     os.close(write_fd)
     with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
         announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
-    _print_serving(RunningFleet(**announced), "smelt down", as_json=as_json)
+    # Read again: the fleet has made its token, if there was none.
+    known = CliSettings(home=settings.home)
+    _print_serving(RunningFleet(**announced), known, "smelt down", as_json=as_json)
     return 0

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.cli.fleet.control_client import fleet_on_store
-from services.cli.fleet.fleet_file import NO_FLEET, START_ONE
+from services.cli.fleet.fleet_file import START_ONE
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.model.version_shares import shares_among
-from services.contracts.text.words import readable_time
+from services.contracts.text.words import NO_FLEET
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -82,20 +82,6 @@ def ready_replicas(
         if (report.model_name, report.model_version) == (name, version)
         and report.state == fleet.REPLICA_STATE_READY
     ]
-
-
-def replica_state(report: fleet.ReplicaReport) -> str:
-    """Its state in a word, as documents have it: LOADING, READY, DRAINING, FAILED."""
-    return fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_")
-
-
-def loading_words(report: fleet.ReplicaReport) -> str:
-    """Since when a replica loads, and what it does; "" for one in another state."""
-    if report.state != fleet.REPLICA_STATE_LOADING:
-        return ""
-    since = f" since {readable_time(report.state_since)}" if report.state_since else ""
-    stage = "opens its data port" if report.engine_kind else "loads an engine or the fallback"
-    return f"replica {report.replica_id} is loading{since} ({stage})"
 
 
 def _words(

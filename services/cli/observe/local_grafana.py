@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from services.cli.fleet.child_process import ChildProcess, ProgramSpec
-from services.cli.observe.metrics_page import is_answered
+from services.telemetry.metrics_page import is_answered
 
 # The boards stand in a checkout; an installed package does not bring them.
 BOARDS: Final = Path(__file__).resolve().parents[3] / "deploy" / "grafana"

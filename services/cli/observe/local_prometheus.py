@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from services.cli.fleet.child_process import ChildProcess, ProgramSpec
-from services.cli.observe.metrics_page import is_answered
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.telemetry.metrics_page import is_answered
 
 # What Kubernetes puts on the series of a pod; a fleet on one host has none of its own.
 LOCAL_NAMESPACE: Final = "local"

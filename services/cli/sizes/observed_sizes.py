@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from services.cli.observe.metrics_page import metrics_page
 from services.cli.sizes.bucket_advice import SizeCounts
 from services.contracts.errors import NotReadyError
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
+from services.telemetry.metrics_page import metrics_page
 
 _LARGEST = round(catalog.SIZE_BUCKETS[-1])
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from services.cli.builds.running_builds import running_builds, stage_name
 from services.cli.output.show import print_json, print_line
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -13,6 +12,7 @@ from services.cli.why.stop_signals import stop_signals
 from services.contracts.events import Event, EventPosition
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import readable_time
+from services.controller.explain.running_builds import running_builds, stage_name
 
 # A store has no notifications, and events are there whether or not a controller runs or can be
 # reached from here: so the store is polled.

@@ -3,32 +3,28 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.fleet.control_client import fleet_on_store
-from services.cli.fleet.fleet_file import NO_FLEET, START_ONE
-from services.cli.models.version_states import loading_words
+from services.cli.fleet.fleet_file import START_ONE
 from services.cli.output.show import show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.precision_words import precision_document, precision_lines
-from services.cli.why.why_case import Case, replicas_of
-from services.cli.why.why_document import SHORT, case_document
 from services.cli.why.why_keys import difference_words
-from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.events import EventKind
+from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion
-from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
-from services.contracts.text.words import readable_time, worker_command
-from services.controller.build.key_status import KeyState
+from services.contracts.text.words import NO_FLEET
+from services.controller.events.fallback_words import loading_words
+from services.controller.explain.build_queue import standby_document
+from services.controller.explain.why_case import replicas_of
+from services.controller.explain.why_cases import drift_words, explained_cases, last_trouble
+from services.controller.explain.why_document import SHORT
 from services.pb import fleet_v1_pb2 as fleet
 
 _COLUMNS = ("rank", "kind", "state", "p50", "x eager", "x fallback", "engine")
-_TROUBLES = (EventKind.QUARANTINED, EventKind.BUILD_FAILED, EventKind.BUILD_WAITING)
-_NUM_EVENTS_READ = 200
 
 
 def run_why(
@@ -60,7 +56,10 @@ def run_why(
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
-    cases = list(explained_cases(settings, registry, explained, wanted, snapshot))
+    found = explained_cases(
+        registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
+    )
+    cases = [_with_precisions(case, explained) for case in found]
     unplaced = _unplaced(snapshot, explained)
     standby = standby_document(snapshot)
     text = [part for case in cases for part in _text(case, explained)]
@@ -79,77 +78,9 @@ def run_why(
     show(document, text, as_json=as_json, is_wide=is_wide)
 
 
-def last_trouble(registry: Registry, model: str, generation: str) -> str:
-    """One line on the last event of a build that failed or waits; "" when there is none.
-
-    Args:
-        registry: on the store.
-        model: its name.
-        generation: "" for all.
-    """
-    for _, event in reversed(registry.last_events(_NUM_EVENTS_READ, model)):
-        if event.kind in _TROUBLES and generation in ("", event.generation):
-            kind = event.kind.replace("_", " ")
-            return f"Last event ({kind}, {readable_time(event.at)}): {event.why}"
-    return ""
-
-
-def drift_words(registry: Registry, version: ModelVersion) -> str:
-    """One line on requests that a version is no longer calibrated for; "" when there is none."""
-    for _, event in registry.last_events(_NUM_EVENTS_READ, version.name):
-        if event.kind is EventKind.TRAFFIC_DRIFTED and event.version == version.version:
-            return f"{version.name} version {version.version}: {event.why}"
-    return ""
-
-
-def explained_cases(
-    settings: CliSettings,
-    registry: Registry,
-    version: ModelVersion,
-    wanted: str,
-    snapshot: fleet.FleetSnapshot | None,
-) -> Iterator[dict[str, Any]]:
-    """A document for each generation that is planned, serves or is queued.
-
-    Args:
-        settings: of the command line.
-        registry: on the store.
-        version: that is explained.
-        wanted: one generation; "" for all.
-        snapshot: the fleet on this store; None without one.
-
-    Raises:
-        NotFoundError: nothing is known of the generation.
-    """
-    replicas = replicas_of(snapshot, version)
-    builds = queued_builds(snapshot, version.name, version.version)
-    plans = registry.build_plans(version.name, version.version)
-    # Plans alone would hide generations that a fleet has and no worker has looked at yet.
-    known = {plan.node_class.generation for plan in plans} | builds.keys() | (replicas or {}).keys()
-    known.discard("")
-    if wanted and wanted not in known:
-        plan = ("plan", version.name, "--generation", wanted)
-        raise NotFoundError(
-            f"nothing is planned for {version.name} version {version.version} on {wanted}; there "
-            f"are plans for {', '.join(sorted(known)) or 'no generation'}. "
-            + (
-                last_trouble(registry, version.name, wanted)
-                or "A controller makes one when such a node appears; by hand: "
-                + worker_command(settings.store_url, *plan)
-            )
-        )
-    trust = None
-    if settings.trust_root:
-        from services.contracts.security.signing import TrustRoot
-
-        trust = TrustRoot(settings.trust_root)
-    for each in [wanted] if wanted else sorted(known):
-        # One that does not know its generation yet may be of this one.
-        here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
-        made = [plan for plan in plans if plan.node_class.generation == each]
-        case = Case(registry, version, made, replicas=here, build=builds.get(each), trust=trust)
-        about = {"generation": each} | precision_document(version, each)
-        yield about | case_document(case, settings.store_url)
+def _with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, Any]:
+    where = {"generation": case["generation"]}
+    return where | precision_document(version, case["generation"]) | case
 
 
 def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> str:
@@ -177,7 +108,7 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(key["rank"] or "-"),
         _name(key),
-        key["stage"]["name"] if key["stage"] else KeyState(key["standing"]).words,
+        key["state"],
         _span(p50s) if p50s else "-",
         times(key["speed_over_eager"], is_wild=key["is_wild"]),
         times(key["speed_over_fallback"], is_wild=key["is_wild"]),
@@ -199,7 +130,7 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
         yield f"{version.name} {case['build']['words']}"
     if case["decided_by"]:
         yield f"the rank is by engines {case['decided_by']}"
-    yield from (f"{_name(key)}: {why}" for key in keys if (why := _why(key, version.name)))
+    yield from (f"{_name(key)}: {why}" for key in keys if (why := key["why"]))
     yield from (
         f"{_name(k)}: {k['proof']['words']}" for k in keys if k["proof"] and k["proof"]["words"]
     )
@@ -214,23 +145,6 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
 
 def _name(key: dict[str, Any]) -> str:
     return f"{key['kind']} {key['precision']}"
-
-
-def _why(key: dict[str, Any], model: str) -> str:
-    """Why a key does not serve, and what can be done; "" when it does."""
-    words = str(key["stage"]["words"] if key["stage"] else key["reason"])
-    match key["standing"]:
-        case KeyState.PROVEN:
-            return words
-        case KeyState.QUARANTINED:
-            words = f"given up after {key['num_failures']} failures: {words}; let out by: "
-            words += f"smelt rebuild {model}"
-        case KeyState.PROOF_FAILED:
-            words += f"; tried again by: smelt rebuild {model}"
-        case KeyState.FAILED if key["next_attempt_at"] and not key["stage"]:
-            at = readable_time(key["next_attempt_at"])
-            words += f"; a controller tries it again from {at} on, smelt build {model} at once"
-    return f"{words}; its worst sample again: {key['replay']}" if key["replay"] else words
 
 
 def _nearest_line(key: dict[str, Any]) -> str:

@@ -4,6 +4,8 @@ Settings of every process (`SMELT_GATEWAY_FLEET_CERT_FILE` and so on) name the f
 read again when they change, so that certificates and tokens are rotated while all serve.
 """
 
+import hashlib
+import hmac
 import logging
 import ssl
 from collections.abc import Callable
@@ -188,6 +190,21 @@ class FleetTokens:
     def newest(self) -> str:
         """The one that this process sends."""
         return self.all[0]
+
+    def admit(self, authorization: str, form: Callable[[str], str] = str) -> bool:
+        """Whether a header has one of them, in a form that is made of it: `Bearer TOKEN`."""
+        given = authorization.encode(errors="replace")
+        # All are compared, so that the time does not show which one was nearly right.
+        found = [hmac.compare_digest(given, f"Bearer {form(t)}".encode()) for t in self.all]
+        return any(found)
+
+
+def page_token(fleet_token: str) -> str:
+    """What opens the controller's page, and nothing else: a browser needs no more than to read.
+
+    The fleet's token cannot be found from it, and it changes with that.
+    """
+    return hmac.new(fleet_token.encode(), b"smelt page", hashlib.sha256).hexdigest()
 
 
 def is_loopback(host: str) -> bool:

@@ -144,6 +144,8 @@ def deciding(history: Sequence[Sequence[Timing]]) -> Sequence[Timing]:
     Args:
         history: an engine's timings of its proof and of its joint runs, oldest first.
     """
+    if len(history) == 1:
+        return history[0]
     known = [timings for timings in history if verdict(timings)]
     clear = [timings for timings in known if verdict(timings) is not SpeedVerdict.NOT_MEASURABLE]
     return (clear or known or history or [()])[-1]

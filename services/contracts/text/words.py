@@ -3,7 +3,9 @@
 import shlex
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
+NO_FLEET: Final = "no fleet runs here"
 # Below it, two decimals would leave one digit or none.
 _LEAST_TWO_DECIMALS = 0.1
 

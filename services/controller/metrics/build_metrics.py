@@ -43,7 +43,11 @@ LatestView = Callable[[], tuple[FleetView, Registry] | None]
 
 
 class BuildMetrics:
-    """Counts what is new in the store, and shows where the newest versions stand."""
+    """Counts what is new in the store, and shows where the newest versions stand.
+
+    Attributes:
+        seen: what it looked at last.
+    """
 
     def __init__(self, recorder: Recorder, history: BuildHistory, latest: LatestView) -> None:
         """Nothing is read yet.
@@ -57,6 +61,7 @@ class BuildMetrics:
         self._recorder = recorder
         self._history = history
         self._latest = latest
+        self.seen: tuple[FleetView, Registry] | None = None
         self._engines = ShownGauge(recorder, catalog.ENGINES)
         self._states = ShownGauge(recorder, catalog.BUILD_STATE)
         # Counted together with the published ones, which the store may fail to give.
@@ -77,7 +82,8 @@ class BuildMetrics:
 
     def look(self) -> None:
         """Count what is new, and show what the fleet has; raises StoreError."""
-        if (latest := self._latest()) is None:
+        self.seen = latest = self._latest()
+        if latest is None:
             return
         view, moment = latest
         builds: Counter[_Series] = Counter()

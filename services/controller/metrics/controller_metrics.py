@@ -1,7 +1,9 @@
 """The controller's /metrics: what it knows of replicas, builds and the store."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +17,11 @@ from services.controller.settings import ControllerSettings
 from services.telemetry.catalog import CONTROLLER_METRICS
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.prometheus_recorder import MetricsServer, PrometheusRecorder, serve_metrics
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+    from services.controller.page.page_app import Seen
 
 
 class ControllerMetrics:
@@ -35,29 +42,38 @@ class ControllerMetrics:
         """The store, with its requests counted."""
         return MeasuredStore(store, self.recorder)
 
-    def start(self, state: FleetState, latest: LatestView, store: ArtifactStore) -> int:
+    def start(
+        self,
+        state: FleetState,
+        latest: LatestView,
+        store: ArtifactStore,
+        page_of: "Callable[[Callable[[], Seen]], WSGIApplication]",
+    ) -> int:
         """Serve, and keep up with fleet and store; returns the port.
 
         Args:
             state: of the fleet.
             latest: what the store holds, as it was read last; may block.
             store: whose history is counted.
+            page_of: makes the page of this port, which is given what was seen last.
 
         Raises:
             InvalidRequestError: the port cannot be had.
         """
+        fleet_metrics = FleetMetrics(self.recorder)
+        builds = BuildMetrics(self.recorder, BuildHistory(store), latest)
+        page = page_of(lambda: (fleet_metrics.seen, builds.seen))
         host = self._settings.metrics_host
         port = self._settings.metrics_port
         try:
-            self._server = serve_metrics(port, self._collectors, address=host)
+            self._server = serve_metrics(port, self._collectors, address=host, elsewhere=page)
         except OSError as error:
             raise InvalidRequestError(
                 f"controller cannot serve metrics on {host}:{port}: {error}; choose another "
                 "SMELT_CONTROLLER_METRICS_PORT, 0 takes a free one"
             ) from error
-        builds = BuildMetrics(self.recorder, BuildHistory(store), latest)
         self._tasks = (
-            asyncio.create_task(FleetMetrics(self.recorder).follow(state)),
+            asyncio.create_task(fleet_metrics.follow(state)),
             asyncio.create_task(builds.follow(self._settings.resync_s)),
         )
         return self._server.port

@@ -13,9 +13,14 @@ logger = logging.getLogger(__name__)
 
 
 class FleetMetrics:
-    """Shows each state of the fleet."""
+    """Shows each state of the fleet.
+
+    Attributes:
+        seen: the last of them.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
+        self.seen: fleet.FleetSnapshot | None = None
         self._wanted = ShownGauge(recorder, catalog.REPLICAS_WANTED)
         self._unplaced = ShownGauge(recorder, catalog.MODELS_UNPLACED)
         self._attached = ShownGauge(recorder, catalog.REPLICAS_ATTACHED)
@@ -23,6 +28,7 @@ class FleetMetrics:
     async def follow(self, state: FleetState) -> None:
         """Show the state now and after each change, until cancelled."""
         async for snapshot in state.watch():
+            self.seen = snapshot
             try:
                 self.show(snapshot)
             except Exception:

@@ -1,7 +1,11 @@
 """The command `smelt` with --json, against a fleet that is up."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -153,3 +157,16 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "  Fleet (1 of 2, " in done.stderr
     both = ("--ray-address", "127.0.0.1:1", "--generation", "cuda-sm90")
     assert "leave one of them out" in alone.smelt_process("up", *both).stderr
+
+
+def test_the_page_that_status_names_shows_what_serves(fleet: LocalFleet) -> None:
+    address, _, token = fleet.smelt("status")["page_url"].partition("/#token=")
+    asked = Request(f"{address}/state", headers={"Authorization": f"Bearer {token}"})
+    with urlopen(asked) as answer:
+        document = json.loads(gzip.decompress(answer.read()))
+    (row,) = next(m for m in document["models"] if m["name"] == "linear")["rows"]
+    assert (row["state"], row["engine"]) == ("ready", "onnxruntime fp32")
+    assert row["num_tried"] >= row["num_seen"] > 0
+    with pytest.raises(HTTPError, match="401") as refused:
+        urlopen(f"{address}/state")
+    refused.value.close()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from services.cli.builds.engines import engines_document
-from services.cli.builds.running_builds import running_builds, running_builds_text, stage_document
 from services.cli.fleet.status import builds_document
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease, pid_space
@@ -19,6 +18,11 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.text.moments import timestamp, utc_now
+from services.controller.explain.running_builds import (
+    running_builds,
+    running_builds_text,
+    stage_document,
+)
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 

@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.cli.why.why import drift_words
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
@@ -19,6 +18,7 @@ from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.sampled_rows import SampledRow
+from services.controller.explain.why_cases import drift_words
 from tests.unit.services.replica.models import text_model
 
 NOW = datetime.now(UTC)

@@ -2,17 +2,21 @@
 
 from typing import Any
 
-from services.cli.fleet.fleet_file import NO_FLEET
-from services.cli.models.version_states import loading_words, replica_state
-from services.cli.why.proof_words import proof_words
-from services.cli.why.why_case import Case
 from services.contracts.builds.key_difference import KeyDifference, nearest_engine
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.selection.selection import mean_speedup
 from services.contracts.selection.speed_gate import is_wild, speed_bounds, speed_over_fallback
-from services.contracts.text.words import worker_command
-from services.controller.build.key_status import KeyStatus
-from services.controller.events.fallback_words import INTERIM, fallback_name, fallback_why
+from services.contracts.text.words import NO_FLEET, readable_time, worker_command
+from services.controller.build.key_status import KeyState, KeyStatus
+from services.controller.events.fallback_words import (
+    INTERIM,
+    fallback_name,
+    fallback_why,
+    loading_words,
+    replica_state,
+)
+from services.controller.explain.proof_words import proof_words
+from services.controller.explain.why_case import Case
 from services.pb import fleet_v1_pb2 as fleet
 
 SHORT = 12
@@ -58,13 +62,15 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
     # Another interpreter may lack the engine's libraries, another store has no such key.
     replay = worker_command(store_url, "replay", digest[:SHORT])
     proof = status.engine.proof if status.engine else None
-    return {
+    stage = case.stages.get(digest)
+    document = {
         "digest": digest,
         "words": status.planned.words,
         "kind": key.kind.value,
         "precision": key.precision.value,
         "standing": status.state.value,
-        "stage": case.stages.get(digest),
+        "state": stage["name"] if stage else status.state.words,
+        "stage": stage,
         "rank": case.ranks.get(digest),
         "reason": status.reason or _passed_over(digest, case),
         "num_failures": status.num_failures,
@@ -84,6 +90,24 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
         "nearest": nearest
         and {"digest": nearest[0].digest, "differences": [vars(d) for d in nearest[1]]},
     }
+    return document | {"why": _why(document, case.version.name)}
+
+
+def _why(key: dict[str, Any], model: str) -> str:
+    """Why a key does not serve, and what can be done; "" when it does."""
+    words = str(key["stage"]["words"] if key["stage"] else key["reason"])
+    match key["standing"]:
+        case KeyState.PROVEN:
+            return words
+        case KeyState.QUARANTINED:
+            words = f"given up after {key['num_failures']} failures: {words}; let out by: "
+            words += f"smelt rebuild {model}"
+        case KeyState.PROOF_FAILED:
+            words += f"; tried again by: smelt rebuild {model}"
+        case KeyState.FAILED if key["next_attempt_at"] and not key["stage"]:
+            at = readable_time(key["next_attempt_at"])
+            words += f"; a controller tries it again from {at} on, smelt build {model} at once"
+    return f"{words}; its worst sample again: {key['replay']}" if key["replay"] else words
 
 
 def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:

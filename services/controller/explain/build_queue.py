@@ -41,14 +41,25 @@ def standby_document(snapshot: fleet.FleetSnapshot | None) -> dict[str, Any] | N
     return {"holder": found.holder, "since": found.since or None, "reason": found.reason}
 
 
+def build_document(build: fleet.FleetBuild) -> dict[str, Any]:
+    """A build that runs, or that waits and has no `started_at`, as plain data."""
+    return {
+        "model": build.model_name,
+        "version": build.model_version,
+        "generation": build.generation,
+        "reason": build.reason,
+        "started_at": build.started_at or None,
+    }
+
+
 def _placed(build: fleet.FleetBuild, before: Iterable[fleet.FleetBuild]) -> dict[str, Any]:
     # What runs on other classes of nodes does not keep this one waiting.
     ahead = [] if build.started_at else [other for other in before if _excludes(other, build)]
     running = [other for other in ahead if other.started_at]
     num_before = len(ahead) - len(running)
     return {
-        **_document(build),
-        "waits_for": [_document(other) for other in running],
+        **build_document(build),
+        "waits_for": [build_document(other) for other in running],
         "num_before": num_before,
         "words": _words(build, running, num_before),
     }
@@ -71,13 +82,3 @@ def _words(build: fleet.FleetBuild, running: Iterable[fleet.FleetBuild], num_bef
         f"waits to be built ({build.reason}): {num_before + 1}. in the queue, behind "
         f"{behind or 'builds that are about to begin'}"
     )
-
-
-def _document(build: fleet.FleetBuild) -> dict[str, Any]:
-    return {
-        "model": build.model_name,
-        "version": build.model_version,
-        "generation": build.generation,
-        "reason": build.reason,
-        "started_at": build.started_at or None,
-    }

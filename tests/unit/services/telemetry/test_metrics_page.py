@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.cli.observe.metrics_page import is_answered
+from services.telemetry.metrics_page import is_answered
 from services.telemetry.prometheus_recorder import serve_metrics
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from services.cli.builds.running_builds import stage_document
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.hardware.facts import DeviceFacts, generation_named
 from services.contracts.hardware.node_class import NodeClass
@@ -17,6 +16,7 @@ from services.contracts.selection.selection import Selection, select
 from services.contracts.selection.speed_gate import deciding
 from services.controller.build.build_view import FleetView, plan_for_pool
 from services.controller.build.key_status import KeyStatus, RetryPolicy
+from services.controller.explain.running_builds import stage_document
 from services.controller.interfaces import NodePool
 from services.pb import fleet_v1_pb2 as fleet
 

@@ -1,8 +1,8 @@
 """What `smelt why` says of a proof."""
 
-from services.cli.why.proof_words import proof_words
 from services.contracts.model.manifest import OutputCheck, Proof, ProofOutcome
 from services.contracts.selection.proof_checks import PowerCheck
+from services.controller.explain.proof_words import proof_words
 
 
 def proof(**more: object) -> Proof:
