@@ -24,11 +24,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # What every change has to pass: each promise, with few cases of what takes long.
 test: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
+	deploy/local/install_debian.sh docker-registry
 	$(BIN)/python -m pytest $(TOGETHER) -m "not slow" $(ARGS)
 
 # Everything, and how much of the code it covers. Three at a time: slow tests wait more than others.
 test-all: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
+	deploy/local/install_debian.sh docker-registry
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 3 --cov --cov-report=term:skip-covered $(ARGS)
 

@@ -10,7 +10,14 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory, TritonModel
+from compiler_worker.master.source import (
+    HubModel,
+    MasterSource,
+    OnnxFile,
+    TorchFactory,
+    TransformersFolder,
+    TritonModel,
+)
 from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import InvalidModelError
 from services.contracts.model.document import canonical_json
@@ -34,6 +41,10 @@ def fingerprint(source: MasterSource) -> str:
             facts = _triton_facts(source)
         case TorchFactory():
             facts = _factory_facts(source)
+        case TransformersFolder(folder=folder):
+            facts = _folder_facts(folder, source)
+        case HubModel():
+            facts = {"hub": str(source)}
     return hashlib.sha256(canonical_json({"code": code_digest(*_MAKERS), **facts})).hexdigest()
 
 
@@ -51,6 +62,16 @@ def _triton_facts(source: TritonModel) -> dict[str, object]:
     config = source.folder / CONFIG_FILE
     of_config = {"config": _file_digest(config)} if config.is_file() else {}
     return _file_facts(onnx_file(source)) | of_config
+
+
+def _folder_facts(folder: Path, source: MasterSource) -> dict[str, object]:
+    from compiler_worker.master.hub.folder import WEIGHTS
+
+    files = [folder / "config.json", *sorted(folder.glob(WEIGHTS))]
+    return {
+        "files": [_file_digest(file) for file in files],
+        "versions": {name: _version(name, source) for name in (*_EXPORTERS, "transformers")},
+    }
 
 
 def _factory_facts(source: TorchFactory) -> dict[str, object]:
@@ -105,11 +126,11 @@ def _strings(value: ast.expr, name: str, source: TorchFactory) -> tuple[str, ...
     return tuple(found)
 
 
-def _version(distribution: str, source: TorchFactory) -> str:
+def _version(distribution: str, source: MasterSource) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError as error:
         raise InvalidModelError(
-            f"{source.module} needs the distribution {distribution}, which is not installed; "
+            f"{source} needs the distribution {distribution}, which is not installed; "
             f"run: pip install {distribution}"
         ) from error

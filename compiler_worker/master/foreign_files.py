@@ -24,9 +24,9 @@ _EXPORT = (
     'dynamic_shapes=({0: "batch"},)), example being an input of two rows'
 )
 _HUGGING_FACE = _Found(
-    "a Hugging Face model",
-    "pip install optimum[onnx], then optimum-cli export onnx --model PATH PATH/onnx, and add "
-    "PATH again",
+    "a Hugging Face model without safetensors",
+    "write these with transformers, model.save_pretrained('PATH'); or pip install optimum[onnx], "
+    "then optimum-cli export onnx --model PATH PATH/onnx; and add PATH again",
 )
 _STATE_DICT = _Found(
     "weights without the code that computes with them (a state_dict)",

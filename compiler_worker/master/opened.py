@@ -5,10 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compiler_worker.master.dimensions.named_dim import NamedDim
-from compiler_worker.master.pytorch_source import load_factory
+from compiler_worker.master.pytorch_source import PyTorchModel, load_factory
 from compiler_worker.master.samples import check_samples, write_samples
-from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory, TritonModel
+from compiler_worker.master.source import (
+    HubModel,
+    MasterSource,
+    OnnxFile,
+    TorchFactory,
+    TransformersFolder,
+    TritonModel,
+)
 from compiler_worker.progress import Progress
+from services.contracts.errors import InvalidModelError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
@@ -70,7 +78,8 @@ def open_master(
     """Turn a source into a normalised, checked master in an empty folder.
 
     Args:
-        source: an ONNX file, a factory of a PyTorch module, or a model of a Triton repository.
+        source: an ONNX file, a factory of a PyTorch module, a folder of transformers, or a model of
+            a Triton repository.
         target_dir: an empty folder; `model.onnx` and its external data are written there.
         progress: called with each step in words.
         check_dims: called with the dynamic dimensions of the inputs as soon as they are known,
@@ -92,15 +101,23 @@ def open_master(
 
             return open_triton(source, target_dir, check_dims)
         case TorchFactory():
-            return _open_factory(source, target_dir, progress, check_dims)
+            return _exported(load_factory(source), target_dir, progress, check_dims)
+        case TransformersFolder(folder=folder):
+            from compiler_worker.master.hub.module import load_module
+
+            return _exported(load_module(folder), target_dir, progress, check_dims)
+        case HubModel():
+            raise InvalidModelError(
+                f"{source}: a folder or file of this machine is wanted here; smelt models add "
+                "takes models of the hub"
+            )
 
 
-def _open_factory(
-    source: TorchFactory, target_dir: Path, progress: Progress, check_dims: CheckDims | None
+def _exported(
+    model: PyTorchModel, target_dir: Path, progress: Progress, check_dims: CheckDims | None
 ) -> OpenedMaster:
     from compiler_worker.master.export import export_master
 
-    model = load_factory(source)
     if check_dims is not None:
         check_dims(sorted({dim for axes in model.dynamic_dims.values() for dim in axes.values()}))
     stored = export_master(model, target_dir, progress)

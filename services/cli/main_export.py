@@ -1,23 +1,28 @@
 """The sub-commands of `smelt export` and their options."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from services.cli.main_options import AsJson, Store, model_argument, settings_for
 
+
+class _ByDestination(TyperGroup):
+    """`smelt export oci://...` is the command `oci`, which the destination names already."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        words = ["oci", *args] if args[0].startswith("oci://") else args
+        return super().resolve_command(ctx, words)
+
+
 export_app = typer.Typer(
+    cls=_ByDestination,
     no_args_is_help=True,
     help="Models of the store for other servers.",
     epilog="Example: smelt export triton repository",
 )
-
-
-# A second command is what makes typer keep the name of the first.
-@export_app.callback()
-def _export() -> None:
-    """Models of the store for other servers."""
 
 
 @export_app.command(
@@ -48,3 +53,23 @@ def export_triton(
         generation or (),
         as_json=as_json,
     )
+
+
+@export_app.command("oci", epilog="Example: smelt export oci registry.example/team/ranker:1 ranker")
+def export_oci(
+    reference: Annotated[
+        str, typer.Argument(help="REGISTRY/REPOSITORY:TAG, with oci:// or without.")
+    ],
+    model: Annotated[str, model_argument("Model to push.")],
+    version: Annotated[int | None, typer.Option(min=1, help="By default the newest.")] = None,
+    engines: Annotated[
+        bool, typer.Option("--engines/--no-engines", help="Push its proven engines, too.")
+    ] = True,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Push a version to an OCI registry: master, recipe, and engines with their proofs."""
+    from services.cli.oci.push import run_export_oci
+
+    settings = settings_for(store)
+    run_export_oci(settings, reference, model, version, has_engines=engines, as_json=as_json)

@@ -23,8 +23,8 @@ def models_add(
     source: Annotated[
         str,
         typer.Argument(
-            help="FILE.onnx, a folder as Hugging Face's hub lays it out, package.module:factory, "
-            "or triton://DIR."
+            help="FILE.onnx, a folder as Hugging Face's hub lays it out, hf://ORG/MODEL, "
+            "package.module:factory, triton://DIR, or oci://REGISTRY/REPOSITORY:TAG."
         ),
     ],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,

@@ -2,12 +2,15 @@
 
 import secrets
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
+
+if TYPE_CHECKING:  # it needs a library of cryptography
+    from services.contracts.security.signing import TrustRoot
 
 _TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 
@@ -30,6 +33,8 @@ class CliSettings(FleetSecuritySettings):
         tls_ca_file: who signed gateways' certificates (PEM); None talks in the clear.
         tls_cert_file, tls_key_file: the commands' own certificate, where a gateway asks for one.
         scrape_interval_s: how often the Prometheus of `smelt up --observe` asks for figures.
+        oci_plain_http: OCI registries beyond this host that are spoken to without TLS, as
+            `host:port`, separated by commas.
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
 
@@ -45,6 +50,7 @@ class CliSettings(FleetSecuritySettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     scrape_interval_s: float = Field(default=5.0, ge=0.1)
+    oci_plain_http: str = ""
     ready_fd: int = -1
 
     @model_validator(mode="after")
@@ -72,6 +78,15 @@ class CliSettings(FleetSecuritySettings):
         partial.write_text(f"{secrets.token_hex(32)}\n")
         partial.replace(path)
         return self.model_copy(update={"fleet_token_file": path})
+
+    @property
+    def trust(self) -> "TrustRoot | None":
+        """Whose signatures count; None where none are asked for."""
+        if self.trust_root is None:
+            return None
+        from services.contracts.security.signing import TrustRoot
+
+        return TrustRoot(self.trust_root)
 
     @property
     def cache_dir(self) -> Path:

@@ -62,16 +62,12 @@ def run_export_triton(
         NotFoundError: no such model, or none at all.
     """
     registry = open_registry(settings)
-    trust = None
-    if settings.trust_root:
-        from services.contracts.security.signing import TrustRoot
-
-        trust = TrustRoot(settings.trust_root)
     unloaded = registry.unloaded_models()
     names = names or [name for name in registry.model_names() if name not in unloaded]
     if not names:
         raise NotFoundError(f"no model to export in the store at {settings.store_url}")
     # All that is refused is, before anything is written.
+    trust = settings.trust
     entries = [_entry(registry, name, backend, generations, trust) for name in names]
     folder.mkdir(parents=True, exist_ok=True)
     if found := sorted(path.name for path in folder.iterdir()):

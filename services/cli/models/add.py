@@ -3,6 +3,7 @@
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,16 @@ import yaml
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.hub_folder import HubFolder, read_hub_folder
+from compiler_worker.master.hub.folder import HubFolder, read_hub_folder
 from compiler_worker.master.opened import MODEL_FILE, CheckDims, OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
-from compiler_worker.master.source import MasterSource, OnnxFile, TritonModel, source_from_text
+from compiler_worker.master.source import (
+    HubModel,
+    MasterSource,
+    OnnxFile,
+    TritonModel,
+    source_from_text,
+)
 from compiler_worker.master.zipmaps import common_labels, table_words
 from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
@@ -31,6 +38,7 @@ from services.cli.output.progress import StepLine, Steps
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precision_choice import AUTO, Accuracy
 from services.contracts.model.precisions import admitted_precisions
@@ -103,7 +111,7 @@ def add_model(
     Args:
         registry: the version is published there.
         name: of the model.
-        source_text: an ONNX file, a folder of Hugging Face's layout, a factory
+        source_text: an ONNX file, a folder of Hugging Face's layout, `hf://ORG/MODEL`, a factory
             `module:function` or `triton://DIR`.
         options: recipe, samples, text, and the folder that the recipe's paths are relative to.
         steps: show the progress.
@@ -117,11 +125,10 @@ def add_model(
         InvalidRecipeError: the recipe or its calibration set does not fit the master.
     """
     check_model_name(name)
-    source = source_from_text(source_text)
-    is_folder = isinstance(source, OnnxFile) and source.path.is_dir()
-    hub = read_hub_folder(source.path) if isinstance(source, OnnxFile) and is_folder else None
-    source = OnnxFile(path=hub.model) if hub else source
-    with steps.step(f"Model {name}") as line:
+    asked = source_from_text(source_text)
+    with steps.step(f"Model {name}") as line, ExitStack() as stack:
+        hub = _hub_folder(asked, stack, line)
+        source = hub.source if hub else asked
         source_print = fingerprint(source)
         is_bare = options == AddOptions() and hub is None
         known = _unchanged(registry, name, source_print) if is_bare else None
@@ -131,6 +138,16 @@ def add_model(
         version = _publish(registry, name, source, source_print, options, hub, line)
         line.summary = f"version {version.version}"
         return version
+
+
+def _hub_folder(asked: MasterSource, stack: ExitStack, line: StepLine) -> HubFolder | None:
+    """The folder of Hugging Face's layout that a source is; None where it is none."""
+    if isinstance(asked, HubModel):
+        from compiler_worker.master.hub.snapshot import fetched
+
+        return stack.enter_context(fetched(asked, line.show))
+    is_folder = isinstance(asked, OnnxFile) and asked.path.is_dir()
+    return read_hub_folder(asked.path) if isinstance(asked, OnnxFile) and is_folder else None
 
 
 def add_models(
@@ -212,7 +229,7 @@ def _publish(
             # Last of all: what was refused before leaves nothing in the store.
             master=registry.publish_master(opened),
             recipe=chosen,
-            source=str(source),
+            source=(hub and hub.origin) or str(source),
             source_fingerprint=source_print,
             samples=samples,
             calibration=calibration,
@@ -234,8 +251,13 @@ def _opened(
     told = opened.remarks if chosen is opened.recipe else ()
     tables = table_words(opened.outputs, opened.classes)
     words = (*told, *taken.words, *tables, *named, *([OTHERWISE] if named else []))
-    labels = taken.recipe.labels or common_labels(opened.classes)
-    return replace(taken, words=words, recipe=taken.recipe.model_copy(update={"labels": labels}))
+    recipe = taken.recipe
+    if opened.classes:
+        # What ZipMap makes maps of are probabilities.
+        labels = recipe.labels or common_labels(opened.classes)
+        labelled = {"labels": labels, "label_scores": LabelScores.NONE}
+        recipe = recipe.model_copy(update=labelled)
+    return replace(taken, words=words, recipe=recipe)
 
 
 def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from compiler_worker.master.source import OnnxFile, TritonModel, source_from_text
 from services.cli.models.asked_text import AskedText
+from services.cli.oci.artifact_reference import OCI_SCHEME, OciReference, parse_reference
 from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe, recipe_place
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.model_versions import check_model_name
 
 
@@ -28,8 +30,8 @@ def run_models_add(
     Args:
         settings: where store and fleet are.
         name: of the model.
-        source: an ONNX file, a folder of Hugging Face's layout, a factory `module:function`
-            or `triton://DIR`, of which each version that Triton would serve is added.
+        source: as `add_model` has it; of `triton://DIR` each version that Triton would serve
+            is added; or an artifact `oci://...`, which brings its engines.
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
         text: tokenizer and pooling.
@@ -41,7 +43,8 @@ def run_models_add(
             file and line where a recipe's file is given.
     """
     check_model_name(name)
-    parsed = source_from_text(source)
+    place = _artifact(source, has_options=bool(recipe or samples or text != AskedText()))
+    parsed = None if place else source_from_text(source)
     if isinstance(parsed, OnnxFile):
         parsed.require()
     sources = [source]
@@ -56,20 +59,34 @@ def run_models_add(
     from services.cli.fleet.control_client import notify_fleet
     from services.cli.models.add import AddOptions, add_models, added_words
     from services.cli.models.listing import version_document
+    from services.cli.oci.pull import Pull
 
-    options = AddOptions(
-        recipe=given,
-        samples=samples,
-        folder=recipe.parent if recipe else Path(),
-        text=text,
-    )
+    folder = recipe.parent if recipe else Path()
+    options = AddOptions(recipe=given, samples=samples, folder=folder, text=text)
+    steps = Steps(is_quiet=as_json)
     with recipe_place(recipe, given):
-        versions = add_models(registry, name, sources, options, Steps(is_quiet=as_json))
+        versions = (
+            [Pull(place, registry, settings).run(name, steps)]
+            if place
+            else add_models(registry, name, sources, options, steps)
+        )
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
-    has_sizes = bool(given and given.buckets)
+    has_sizes = bool(place or (given and given.buckets))
     lines = [line for each in versions for line in added_words(each, has_sizes=has_sizes)]
     if isinstance(parsed, TritonModel):
         lines += [f"{each.source} is version {each.version} here" for each in versions]
     show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)
+
+
+def _artifact(source: str, *, has_options: bool) -> OciReference | None:
+    """What a source names in a registry; None of any other source."""
+    if not source.startswith(OCI_SCHEME):
+        return None
+    if has_options:
+        raise InvalidRequestError(
+            f"{source}: its engines were proven with the recipe and samples that it brings; leave "
+            "out the options, or add its ONNX file with them"
+        )
+    return parse_reference(source)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from compiler_worker.master.hub_folder import HubFolder
+from compiler_worker.master.hub.folder import HubFolder
 from compiler_worker.master.opened import OpenedMaster
 from services.cli.models.asked_text import AskedText
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
@@ -63,7 +63,8 @@ def text_source(
     words = list(hub.words) if hub else []
     unpooled = opened
     if hub and hub.labels and not recipe.labels:
-        recipe = recipe.model_copy(update={"labels": hub.labels})
+        labelled = {"labels": hub.labels, "label_scores": hub.label_scores}
+        recipe = recipe.model_copy(update=labelled)
     text, is_own = _chosen(recipe, folder, asked, hub)
     if text is None:
         return TextSource(opened=opened, unpooled=opened, recipe=recipe, words=tuple(words))

@@ -56,8 +56,9 @@ def run_why(
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
-    where_and_whom = (settings.store_url, settings.trust_root)
-    found = explained_cases(registry, explained, wanted, snapshot, *where_and_whom)
+    found = explained_cases(
+        registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
+    )
     cases = [_with_precisions(case, explained) for case in found]
     unplaced = _unplaced(snapshot, explained)
     standby = standby_document(snapshot)

@@ -15,6 +15,7 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
 from services.contracts.model.document import Document
 from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.replica_number import ReplicaNumber
 from services.contracts.model.task_recipe import Task
@@ -235,6 +236,7 @@ class Recipe(Document):
         batching: how replicas join requests.
         text: of a model of tokens, how requests of text become them.
         labels: what the classes are called, in the order of the output's last dimension.
+        label_scores: how that output's numbers become the scores of labels in `/v1/classify`.
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
             that share requests, on two generations, have four. `auto`: 1, more on idle GPUs.
@@ -260,9 +262,12 @@ class Recipe(Document):
     )
     calibration: Calibration | None = None
     batching: Batching = Batching()
-    # Both left out when they are not given: an older release refuses keys it does not know.
+    # Left out when they are not given: an older release refuses keys it does not know.
     text: TextRecipe | None = Field(default=None, exclude_if=lambda v: v is None)
     labels: tuple[str, ...] = Field(default=(), exclude_if=lambda v: v == ())
+    label_scores: LabelScores = Field(
+        default=LabelScores.SOFTMAX, exclude_if=lambda v: v is LabelScores.SOFTMAX
+    )
     tensorrt: TensorrtOptions = TensorrtOptions()
     inductor: InductorOptions = InductorOptions()
     num_replicas: ReplicaNumber = Field(default=AUTO, exclude_if=lambda number: number == AUTO)

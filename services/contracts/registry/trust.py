@@ -45,6 +45,15 @@ class TrustRegistry(RecordKeeper):
         with suppress(AlreadyPublishedError):
             self._records.create(key, signer.sign(payload))
 
+    def take_signatures(self, key: BuildKey, other: TrustRegistry) -> None:
+        """Keep those that another store has of an engine; call it before the engine is published.
+
+        Whether one counts is found where it is read: under its name is nothing but itself.
+        """
+        for name in other._records.keys(_signatures_prefix(key)):
+            with suppress(AlreadyPublishedError):
+                self._records.create(name, other._records.read(name, Envelope))
+
     def untrusted(
         self, engines: Iterable[PublishedEngine], master: MasterRecord, trust: TrustRoot | None
     ) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What a model takes and gives, in the words of the protocol."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -125,5 +126,8 @@ def _parameters(model: ModelVersion, engines: tuple[EngineInUse, ...]) -> dict[s
     for name in ("kind", "precision", "generation", "digest"):
         facts[f"engine_{name}"] = {getattr(engine, name) for engine in engines}
     facts["fallback_reason"] = {engine.fallback_reason for engine in engines}
+    if labels := model.recipe.labels:
+        facts["labels"] = {json.dumps(labels)}
+        facts["label_scores"] = {model.recipe.label_scores}
     joined = {key: ",".join(sorted(values - {""})) for key, values in facts.items()}
     return {key: value for key, value in joined.items() if value}

@@ -20,6 +20,7 @@ from services.gateway.http.answers import (
 )
 from services.gateway.http.bodies import Bodies, BodyTooLargeError
 from services.gateway.http.call import HttpCall
+from services.gateway.http.classifying import classify
 from services.gateway.http.embeddings import embed
 from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json
 from services.gateway.http.http_connection import CONNECTION
@@ -36,8 +37,9 @@ _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
 # As of such requests over gRPC.
 _MAX_QUESTION_BYTES: Final = 1 << 20
 _LONGEST_NUMBER: Final = 18
-# OpenAI's paths that are inference: from a document, through `ask`, to an answer.
+# OpenAI's paths and their like that are inference: from a document, through `ask`, to an answer.
 _OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[HttpAnswer]]]] = {
+    "/v1/classify": classify,
     "/v1/embeddings": embed,
     "/v1/rerank": rerank,
 }

@@ -8,7 +8,14 @@ from services.contracts.kserve.tensors import Array
 from services.gateway.http.answers import HttpAnswer, json_bytes
 from services.gateway.http.fields import Document, field, optional
 from services.gateway.http.json_values import MAX_VALUES_BYTES
-from services.gateway.http.text_rows import Ask, check_num_rows, config_of, infer_rows, output_of
+from services.gateway.http.text_rows import (
+    Ask,
+    check_num_rows,
+    config_of,
+    infer_rows,
+    output_of,
+    rows_of,
+)
 
 
 async def embed(document: Document, ask: Ask) -> HttpAnswer:
@@ -26,7 +33,7 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
     if encoding not in ("float", "base64"):
         raise InvalidRequestError(f"encoding_format '{encoding}': expected float or base64")
     config = await config_of(model, ask)
-    rows = _rows(document.get("input"))
+    rows = rows_of(document.get("input"))
     check_num_rows(rows, "input")
     output, size = output_of(config)
     if (dimensions := optional(document, "dimensions", size)) not in (0, size):
@@ -50,23 +57,6 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
         raise InvalidRequestError(
             "an embedding has NaN or infinity, which JSON has not; ask for encoding_format base64"
         ) from error
-
-
-def _rows(given: object) -> list[Any]:
-    """A list of texts, or of lists of ids."""
-    if type(given) is str:
-        return [given]
-    if type(given) is list and given:
-        kinds = set(map(type, given))
-        if kinds == {int}:
-            return [given]
-        if kinds == {str}:
-            return given
-        if kinds == {list} and all(each and set(map(type, each)) == {int} for each in given):
-            return given
-    raise InvalidRequestError(
-        "'input': expected a text, a list of texts, a list of token ids, or a list of such lists"
-    )
 
 
 def _encoded(row: Array, encoding: str) -> Any:

@@ -38,6 +38,31 @@ async def config_of(model: str, ask: Ask) -> pb.ModelConfig:
     return config
 
 
+def rows_of(given: object) -> list[Any]:
+    """The rows of a field `input`: texts, pairs of texts, or lists of token ids.
+
+    Raises:
+        InvalidRequestError: it is none of these.
+    """
+    if type(given) is str:
+        return [given]
+    if type(given) is list and given:
+        kinds = set(map(type, given))
+        if kinds == {int}:
+            return [given]
+        if kinds == {str}:
+            return given
+        if kinds == {list}:
+            if all(each and set(map(type, each)) == {int} for each in given):
+                return given
+            if all(len(each) == _PAIR and set(map(type, each)) == {str} for each in given):
+                return [tuple(each) for each in given]
+    raise InvalidRequestError(
+        "'input': expected a text, a list of texts or of pairs of texts, a list of token ids, or a "
+        "list of such lists"
+    )
+
+
 def check_num_rows(rows: Sequence[Any], name: str) -> None:
     """Raise InvalidRequestError for more rows than one request may have, of that field."""
     if len(rows) > _MAX_ROWS:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from tests.conformance.trees import classifier
@@ -28,6 +29,7 @@ def test_what_was_taken_is_said_and_the_classes_are_the_labels(
     assert WORDS in " ".join((done.stdout + done.stderr).split())
     version = registry.model_version("trees")
     assert version.recipe.labels == ("10", "20", "30")
+    assert version.recipe.label_scores is LabelScores.NONE
     assert version.master.outputs[1].shape == ("batch", 3)
 
 
@@ -35,4 +37,5 @@ def test_labels_of_a_recipe_come_before_them(registry: Registry, tmp_path: Path)
     path = tmp_path / "trees.onnx"
     onnx.save(classifier(has_maps=True), path)
     own = Recipe(labels=("a", "b", "c"))
-    assert add(registry, str(path), AddOptions(recipe=own)).recipe.labels == own.labels
+    found = add(registry, str(path), AddOptions(recipe=own)).recipe
+    assert (found.labels, found.label_scores) == (own.labels, LabelScores.NONE)

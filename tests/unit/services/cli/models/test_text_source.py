@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compiler_worker.master.hub_folder import HubFolder
+from compiler_worker.master.hub.folder import HubFolder
 from compiler_worker.master.opened import OpenedMaster
 from services.cli.models.asked_text import AskedText
 from services.cli.models.text_source import TextSource, text_source

@@ -1,5 +1,6 @@
 """Metadata and configuration, as tritonclient and perf_analyzer read them."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.batching import Batching, QueuePolicy
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.manifest import ModelVersion
-from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.model.text_recipe import TextRecipe
 from services.gateway.api.descriptions import (
     config_from_model,
@@ -113,6 +115,13 @@ def test_every_datatype_has_a_config_type(new_model: NewModel, datatype: str) ->
     config = config_from_model(new_model(inputs=(spec,)), ())
     wanted = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
     assert pb.DataType.Name(config.input[0].data_type) == wanted
+
+
+def test_parameters_have_labels_where_there_are_some(new_model: NewModel) -> None:
+    recipe = Recipe(labels=("a, b", "c"), label_scores=LabelScores.SIGMOID)
+    config = config_from_model(new_model().model_copy(update={"recipe": recipe}), ())
+    assert json.loads(config.parameters["labels"].string_value) == ["a, b", "c"]
+    assert config.parameters["label_scores"].string_value == "sigmoid"
 
 
 def test_parameters_say_what_serves(new_model: NewModel) -> None:

@@ -1,4 +1,4 @@
-"""A folder as Hugging Face's hub lays it out: its ONNX file, and how text becomes its inputs."""
+"""A folder as Hugging Face's hub lays it out: its model, and how text becomes its inputs."""
 
 import json
 from collections.abc import Mapping
@@ -6,16 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from compiler_worker.master.source import MasterSource, OnnxFile, TransformersFolder
 from services.contracts.errors import InvalidModelError
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
 
 TOKENIZER_FILE = "tokenizer.json"
-_MODEL_FILES = ("onnx/model.onnx", "model.onnx")
-_OTHERWISE = (
-    "to say otherwise: --tokenizer, --pooling, --normalize, or a recipe with text: {...}; for the "
-    "file alone:"
-)
+MODEL_FILES = ("onnx/model.onnx", "model.onnx")
+WEIGHTS = "model*.safetensors"
+_OTHERWISE = "to say otherwise: --tokenizer, --pooling, --normalize, or a recipe with text: {...}"
+# They write text token by token, which one call of a model is not.
+_WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "ForSpeechSeq2Seq")
+# What the library names classes that have no names, two where it says nothing.
+_UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}
 # Of libraries that know no bound.
 _NO_BOUND = 2**20
 _POOLINGS = {
@@ -33,52 +37,90 @@ class HubFolder:
 
     Attributes:
         folder: where it is.
-        model: its ONNX file.
+        model: its ONNX file; None of one that is to be exported.
         text: None where there is no `tokenizer.json`.
         labels: of a classifier's classes.
+        label_scores: whether a text has one of them.
         words: what was taken, and how to say otherwise, a line each.
+        origin: where it was brought from; "" of a folder of the owner's.
     """
 
     folder: Path
-    model: Path
+    model: Path | None
     text: TextRecipe | None = None
     labels: tuple[str, ...] = ()
+    label_scores: LabelScores = LabelScores.SOFTMAX
     words: tuple[str, ...] = ()
+    origin: str = ""
+
+    @property
+    def source(self) -> MasterSource:
+        """What its master is made of."""
+        return OnnxFile(path=self.model) if self.model else TransformersFolder(folder=self.folder)
 
 
-def read_hub_folder(folder: Path) -> HubFolder | None:
-    """Read a folder that has a `config.json` and an ONNX file; None where it is none such.
+def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder | None:
+    """Read a folder that has a `config.json` and a model; None where it is none such.
+
+    Args:
+        folder: an ONNX file in it is taken before safetensors.
+        origin: where it was brought from.
+        file: its ONNX file; "" for the one that `MODEL_FILES` finds.
 
     Raises:
-        InvalidModelError: a file in it is broken, or something follows or replaces pooling that is
-            not known here.
+        InvalidModelError: a file in it is broken, something follows or replaces pooling that is
+            not known here, or the model writes text.
     """
-    model = next((folder / name for name in _MODEL_FILES if (folder / name).is_file()), None)
-    if model is None or not (folder / "config.json").is_file():
+    names = (file,) if file else MODEL_FILES
+    model = next((folder / name for name in names if (folder / name).is_file()), None)
+    has_model = bool(model or (not file and any(folder.glob(WEIGHTS))))
+    if not has_model or not (folder / "config.json").is_file():
         return None
-    config = _json(folder / "config.json")
+    if not file:
+        refuse_writer(folder, origin)
+    config = read_json(folder / "config.json")
     labels = _labels(config)
+    is_multiple = config.get("problem_type") == "multi_label_classification"
     text = _text(folder, config) if (folder / TOKENIZER_FILE).is_file() else None
     found = HubFolder(
-        folder=folder, model=model, text=text, labels=labels if len(labels) > 1 else ()
+        folder=folder,
+        model=model,
+        text=text,
+        labels=labels if len(labels) > 1 else (),
+        label_scores=LabelScores.SIGMOID if is_multiple else LabelScores.SOFTMAX,
+        origin=origin,
     )
     return replace(found, words=tuple(_words(found)))
 
 
+def refuse_writer(folder: Path, origin: str = "") -> None:
+    """Raise InvalidModelError for a model that writes text, unless it is pooled as an embedder."""
+    names = read_json(folder / "config.json").get("architectures") or [""]
+    if str(names[0]).endswith(_WRITERS) and not (folder / "modules.json").is_file():
+        raise InvalidModelError(
+            f"{origin or folder}: {names[0]} found, which writes text token by token; wanted is a "
+            "model that answers in one call: an embedder, a reranker, a classifier of texts or "
+            "pictures. Smelt is no server for the others: vLLM and llama.cpp are"
+        )
+
+
 def _words(found: HubFolder) -> list[str]:
     folder = found.folder
-    took = [str(found.model.relative_to(folder))]
+    model = found.model
+    took = [str(model.relative_to(folder)) if model else f"{WEIGHTS}, exported by transformers"]
     if text := found.text:
         took += [text.tokenizer, f"at most {text.max_tokens} tokens" if text.max_tokens else ""]
         took += ["pairs of texts" if text.pairs else ""]
         took += [f"pooling {text.pooling}" if text.pooling else "outputs as they are"]
         took += ["length 1" if text.normalize else ""]
-    took += [f"labels {', '.join(found.labels[:5])}" if found.labels else ""]
-    words = [
-        f"{folder}: took {'; '.join(each for each in took if each)}",
-        f"{_OTHERWISE} smelt models add NAME {found.model}",
-    ]
-    prompts = _json(folder / "config_sentence_transformers.json").get("prompts") or {}
+    if found.labels:
+        took.append(f"labels {', '.join(found.labels[:5])} (scores: {found.label_scores})")
+    words = [f"{found.origin or folder}: took {'; '.join(each for each in took if each)}"]
+    is_file = model is not None and not found.origin
+    alone = f"; for the file alone: smelt models add NAME {model}" if is_file else ""
+    if found.text:
+        words.append(f"{_OTHERWISE}{alone}")
+    prompts = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
     if any(prompts.values()):
         words.append(f"clients put its prompts before texts themselves: {json.dumps(prompts)}")
     return words
@@ -92,7 +134,7 @@ def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
         pooling=pooling,
         normalize=normalize,
         pairs=is_cross_encoder and _is_classifier(config),
-        max_tokens=_max_tokens(folder, config),
+        max_tokens=max_tokens(folder, config),
     )
 
 
@@ -102,17 +144,17 @@ def _is_classifier(config: Mapping[str, Any]) -> bool:
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    by_index = config.get("id2label") or {}
+    by_index = config.get("id2label") or _UNNAMED
     if not _is_classifier(config) or not all(str(index).isdecimal() for index in by_index):
         return ()
     return tuple(str(by_index[index]) for index in sorted(by_index, key=int))
 
 
-def _max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
+def max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
     """The first that is a bound: of sentence-transformers, of the tokenizer, of the model."""
     found = (
-        _json(folder / "sentence_bert_config.json").get("max_seq_length"),
-        _json(folder / "tokenizer_config.json").get("model_max_length"),
+        read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
+        read_json(folder / "tokenizer_config.json").get("model_max_length"),
         config.get("max_position_embeddings"),
     )
     numbers = (each for each in found if isinstance(each, int | float))
@@ -121,7 +163,7 @@ def _max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
 
 def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
     """What follows the encoder, as `modules.json` says."""
-    modules = _json(folder / "modules.json", [])
+    modules = read_json(folder / "modules.json", [])
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     unknown = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
     if unknown:
@@ -129,7 +171,7 @@ def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
     if "Pooling" not in kinds:
         return None, False
     path = str(modules[kinds.index("Pooling")].get("path"))
-    config = _json(folder / path / "config.json")
+    config = read_json(folder / path / "config.json")
     modes = [name for name, is_on in config.items() if is_on is True and "pooling_mode" in name]
     found = [_POOLINGS.get(name) for name in modes]
     if word := config.get("pooling_mode"):
@@ -149,15 +191,22 @@ def _otherwise(folder: Path, what: str) -> InvalidModelError:
     )
 
 
-def _json(path: Path, default: Any = None) -> Any:
-    """A file's content; the default, by default no fields, where there is none."""
+def read_json(path: Path, default: Any = None) -> Any:
+    """A file's content; the default, by default no fields, where there is none.
+
+    Raises:
+        InvalidModelError: it is broken, or its content of another type than the default.
+    """
     wanted = {} if default is None else default
     try:
         found = json.loads(path.read_text())
-        if type(found) is not type(wanted):
-            raise ValueError(f"expected {type(wanted).__name__}, got {type(found).__name__}")
     except FileNotFoundError:
         return wanted
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"{path} cannot be read: {error}; download it again") from error
+    if type(found) is not type(wanted):
+        raise InvalidModelError(
+            f"{path} cannot be read: expected {type(wanted).__name__}, got {type(found).__name__}; "
+            "download it again"
+        )
     return found

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from compiler_worker.master.hub_folder import read_hub_folder
+from compiler_worker.master.hub.folder import read_hub_folder
+from compiler_worker.master.source import TransformersFolder
 from services.contracts.errors import InvalidModelError
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
 
@@ -119,3 +121,37 @@ def test_what_is_not_known_is_refused(tmp_path: Path, files: dict[str, Any], wor
 def test_other_folders_are_none(tmp_path: Path, missing: str) -> None:
     (folder_of(tmp_path, {}) / missing).unlink()
     assert read_hub_folder(tmp_path) is None
+
+
+def test_safetensors_are_exported_where_there_is_no_onnx_file(tmp_path: Path) -> None:
+    folder_of(tmp_path, {"model-00001-of-00002.safetensors": None})
+    (tmp_path / "onnx" / "model.onnx").unlink()
+    found = read_hub_folder(tmp_path, "hf://org/model@c0ffee")
+    assert found
+    assert found.source == TransformersFolder(folder=tmp_path)
+    assert found.words[0].startswith("hf://org/model@c0ffee: took model*.safetensors, exported by")
+    assert not any("for the file alone" in each for each in found.words)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "T5ForConditionalGeneration"])
+def test_models_that_write_text_are_refused_unless_they_are_pooled(
+    tmp_path: Path, name: str
+) -> None:
+    folder_of(tmp_path, {"config.json": {"architectures": [name]}})
+    with pytest.raises(InvalidModelError, match=f"{name} found, which writes text token by token"):
+        read_hub_folder(tmp_path)
+    # The file alone, and embedders made of such models.
+    assert read_hub_folder(tmp_path, file="onnx/model.onnx")
+    folder_of(tmp_path, {"config.json": {"architectures": [name]}, "modules.json": []})
+    assert read_hub_folder(tmp_path)
+
+
+def test_labels_of_a_classifier_of_two_without_names(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["BertForSequenceClassification"],
+        "problem_type": "multi_label_classification",
+    }
+    found = read_hub_folder(folder_of(tmp_path, {"config.json": config}))
+    assert found
+    assert (found.labels, found.label_scores) == (("LABEL_0", "LABEL_1"), LabelScores.SIGMOID)
+    assert "labels LABEL_0, LABEL_1 (scores: sigmoid)" in found.words[0]

@@ -1,0 +1,1 @@
+"""Model versions in OCI registries, as ModelPack artifacts."""
