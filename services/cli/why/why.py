@@ -20,7 +20,7 @@ from services.contracts.text.words import NO_FLEET
 from services.controller.events.fallback_words import loading_words
 from services.controller.explain.build_queue import standby_document
 from services.controller.explain.why_case import replicas_of
-from services.controller.explain.why_cases import explained_cases, last_trouble
+from services.controller.explain.why_cases import drift_words, explained_cases, last_trouble
 from services.controller.explain.why_document import SHORT
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -69,6 +69,7 @@ def run_why(
             loading_words(report) for report in (replicas_of(snapshot, explained) or {}).get("", ())
         ]
         text.append(last_trouble(registry, name, ""))
+    text.append(drift_words(registry, explained))
     text.append(unplaced and f"{name}: {unplaced}")
     text.append(standby["reason"] if standby else "")
     text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")
