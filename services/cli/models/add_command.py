@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from compiler_worker.master.source import OnnxFile, TritonModel, source_from_text
+from compiler_worker.master.source import MasterSource, OnnxFile, TritonModel, source_from_text
 from services.cli.models.asked_text import AskedText
 from services.cli.oci.artifact_reference import OCI_SCHEME, OciReference, parse_reference
 from services.cli.output.progress import Steps
@@ -45,13 +45,7 @@ def run_models_add(
     check_model_name(name)
     place = _artifact(source, has_options=bool(recipe or samples or text != AskedText()))
     parsed = None if place else source_from_text(source)
-    if isinstance(parsed, OnnxFile):
-        parsed.require()
-    sources = [source]
-    if isinstance(parsed, TritonModel):
-        from compiler_worker.master.triton.repository import versions_of
-
-        sources = [str(each) for each in versions_of(parsed)]
+    sources = _sources(source, parsed)
     # A factory is looked for in the folder that the user is in, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
     given = read_recipe(recipe) if recipe else None
@@ -78,6 +72,17 @@ def run_models_add(
     if isinstance(parsed, TritonModel):
         lines += [f"{each.source} is version {each.version} here" for each in versions]
     show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)
+
+
+def _sources(source: str, parsed: MasterSource | None) -> list[str]:
+    """Those of the versions that a source has; raises InvalidModelError where it is not there."""
+    if isinstance(parsed, OnnxFile):
+        parsed.require()
+    if isinstance(parsed, TritonModel):
+        from compiler_worker.master.triton.repository import versions_of
+
+        return [str(each) for each in versions_of(parsed)]
+    return [source]
 
 
 def _artifact(source: str, *, has_options: bool) -> OciReference | None:
