@@ -19,7 +19,7 @@ from services.telemetry.logs import configure_logging
 
 def opened_registry(settings: CompilerSettings) -> Registry:
     """The registry on the settings' store; raises UnsafeStoreError without conditional create."""
-    return Registry(open_store(settings.store_url), settings.cache_dir)
+    return Registry(open_store(settings.store_url), settings.cache_dir, settings.sample_key)
 
 
 def opened_signer(settings: CompilerSettings) -> Signer | None:

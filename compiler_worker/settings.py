@@ -35,6 +35,7 @@ class CompilerSettings(BaseSettings):
         is_compile_cache_shared: what compilers may use again is kept in the store for all machines
             of a generation; False keeps it on this machine alone.
         signing_key: PEM file with the private key that signs engines and proofs; None signs none.
+        sample_key: file of the key of encrypted samples, as the replicas have it.
         log_level: least level that is logged.
         device_generation: the generation that this machine reports (simulation in tests and
             on nodes that are labelled so); "" detects.
@@ -57,6 +58,7 @@ class CompilerSettings(BaseSettings):
     build_lease_s: float = Field(default=30.0, gt=0)
     is_compile_cache_shared: bool = True
     signing_key: Path | None = None
+    sample_key: Path | None = None
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
     device_generation: str = ""
 

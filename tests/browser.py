@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
+from urllib.parse import urljoin
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -64,8 +65,9 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", **size)
         media = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=media)
-        # Else an address that differs after the # alone is no new page.
-        self.call("Page.navigate", url="about:blank")
+        # Else an address that differs after the # alone is no new page. Not a blank one: for each
+        # change of the site Chromium starts a process.
+        self.call("Page.navigate", url=urljoin(url, "/nothing"))
         self._events.clear()
         self.call("Page.navigate", url=url)
         while not any(
@@ -75,8 +77,8 @@ class Browser:
         return self
 
     def here(self) -> bool:
-        """Whether a page is there, and not the blank one."""
-        return bool(self.run("location.protocol.startsWith('http')"))
+        """Whether it is at the page, and not before it."""
+        return bool(self.run("location.pathname === '/'"))
 
     def run(self, script: str) -> Any:
         """The value of an expression, or of what it promises."""
@@ -94,11 +96,9 @@ class Browser:
     @property
     def complaints(self) -> list[str]:
         """What the page logged: refused by its policy, or thrown."""
-        entries = [
-            e["params"]["entry"]["text"]
-            for e in self._events
-            if e.get("method") == "Log.entryAdded"
-        ]
+        logged = [e["params"]["entry"] for e in self._events if e.get("method") == "Log.entryAdded"]
+        # Where each load begins, nothing is.
+        entries = [e["text"] for e in logged if not e.get("url", "").endswith("/nothing")]
         thrown = [
             str(e["params"]) for e in self._events if e.get("method") == "Runtime.exceptionThrown"
         ]

@@ -240,7 +240,7 @@ def build_in_child(
         key=attempt.key,
         master=version.master,
         master_path=master_path,
-        calibration_path=worker.registry.materialise_samples(calibration) if calibration else None,
+        calibration_path=worker.registry.plain_samples(calibration, folder / "build"),
         workspace=folder / "files",
         cache_dir=worker.settings.cache_dir.absolute(),
         num_threads=worker.settings.num_threads,

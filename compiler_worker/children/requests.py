@@ -120,6 +120,7 @@ class ProofRequest(Document):
         engine_dir: folder with the engine's files.
         samples_path: real inputs (.npz); None when the model version has none.
         calibration_path: those that a calibrated engine's scales were taken from; else None.
+        held_out_path: samples of traffic beside those; None where those are none.
         device: where it runs and is timed.
         cache_dir: where reference outputs are kept.
         worst_path: where the arrays of a failed proof's worst sample go.
@@ -136,6 +137,7 @@ class ProofRequest(Document):
     engine_dir: Path
     samples_path: Path | None
     calibration_path: Path | None = None
+    held_out_path: Path | None = None
     device: DeviceFacts
     cache_dir: Path
     worst_path: Path | None = None

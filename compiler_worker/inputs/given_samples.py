@@ -1,6 +1,7 @@
 """Real inputs that came with a model, as samples of a proof."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from compiler_worker.inputs.sampling import Sample, SampleVariant
 from compiler_worker.measures.ranking import sample_chunks
@@ -17,6 +18,7 @@ def given_samples(
     master: MasterRecord,
     recipe: Recipe,
     buckets: Sequence[Bucket],
+    variant: SampleVariant = SampleVariant.GIVEN,
 ) -> list[Sample]:
     """Runs of the largest batch that the samples' bucket holds.
 
@@ -25,6 +27,7 @@ def given_samples(
         master: names the inputs and their shapes.
         recipe: names the batch dimension.
         buckets: what is served.
+        variant: GIVEN or TRAFFIC.
 
     Returns:
         At most MAX_RUNS runs, taken evenly from all.
@@ -37,7 +40,7 @@ def given_samples(
     chunks = sample_chunks(samples, master, recipe, buckets)
     step = -(-len(chunks) // MAX_RUNS)
     return [
-        _sample(number, inputs, master, buckets)
+        replace(_sample(number, inputs, master, buckets), variant=variant)
         for number, (inputs, _) in enumerate(chunks)
         if number % step == 0
     ]

@@ -46,7 +46,7 @@ class SampleVariant(StrEnum):
     FULL: all positions valid. RAGGED: rows of different length, of many every second one with
     its invalid positions first. LEFT_PADDED: few rows, all of them so. SAME_FIRST_ROW: the first
     of several rows is that of another sample. LARGE: values of eight times the usual size. SMALL:
-    of a 64th of it. ZERO: silence and black images. GIVEN: real inputs.
+    of a 64th of it. ZERO: silence and black images. GIVEN: real inputs. TRAFFIC: of requests.
     """
 
     FULL = "full"
@@ -57,6 +57,7 @@ class SampleVariant(StrEnum):
     SMALL = "small"
     ZERO = "zero"
     GIVEN = "given"
+    TRAFFIC = "traffic"
 
     @property
     def is_extreme(self) -> bool:

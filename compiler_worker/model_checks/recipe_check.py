@@ -40,6 +40,9 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     outputs = _by_name(master.outputs)
     _check_names("inputs", recipe.inputs, inputs)
     _check_names("outputs", recipe.outputs, outputs)
+    if recipe.sampling is not None:
+        _check_names("sampling.drop", recipe.sampling.drop, inputs)
+        _check_names("sampling.hash", recipe.sampling.hash, inputs)
     for name, input_recipe in recipe.inputs.items():
         _check_limits(inputs[name], input_recipe)
         _check_range(name, input_recipe)
@@ -104,6 +107,13 @@ def _check_calibration(master: MasterRecord, recipe: Recipe) -> None:
             f"recipe: precision {wanting[0]}: input '{strings[0]}' is strings (BYTES), and models "
             f"of strings are built in {Precision.FP32} alone; take {wanting[0]} out"
         )
+    if recipe.calibration and recipe.calibration.traffic:
+        kept = recipe.sampling
+        if kept is None or kept.drop or kept.hash:
+            raise InvalidRecipeError(
+                "recipe: calibration: traffic needs whole rows; expected `sampling: {}` "
+                f"without drop and hash, got {'no sampling' if kept is None else 'some of them'}"
+            )
     if wanting and recipe.calibration is None:
         raise InvalidRecipeError(f"recipe: precision {wanting[0]}: {CALIBRATION_FIX}")
 

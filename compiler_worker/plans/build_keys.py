@@ -92,7 +92,7 @@ def plan_builds(
         builder = find_builder(kind)
         reason = builder.unavailable_reason(generation, precision)
         if not reason and precision.is_calibrated and version.calibration is None:
-            reason = f"version {version.version} was added without a calibration set: add it again"
+            reason = _no_calibration(version)
         if not reason and wanted.is_elsewhere and builder.is_device_bound(generation):
             reason = f"it is tuned on the device that runs it: a {generation} node must be there"
         reason = reason or refusal(kind)
@@ -124,6 +124,13 @@ def plan_builds(
         planned=tuple(sorted(planned, key=build_place)),
         skipped=tuple(skipped),
     )
+
+
+def _no_calibration(version: ModelVersion) -> str:
+    asked = version.recipe.calibration
+    waits = "waits for samples of its requests"
+    lacks = "was added without a calibration set: add it again"
+    return f"version {version.version} {waits if asked and asked.traffic else lacks}"
 
 
 def buckets_of(

@@ -22,6 +22,7 @@ class Claim:
 
     Attributes:
         samples: real inputs, compared beside those that are drawn; None when there are none.
+        held_out: samples of traffic, of a calibrated engine; compared in the same way.
         seed: sizes and values that this engine alone is compared at are drawn from it.
         master_path: the master's file, whose graph has the values that ids are made of.
     """
@@ -31,6 +32,7 @@ class Claim:
     precision: Precision
     buckets: tuple[Bucket, ...]
     samples: Mapping[str, Array] | None = None
+    held_out: Mapping[str, Array] | None = None
     # Not the seed of the draws that all engines of a master share: those would only be drawn twice.
     seed: int = DEFAULT_SEED + 1
     master_path: Path | None = None

@@ -128,10 +128,12 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
         else:
             values = _EXTREMES[sample.variant]
             notes.append(f"{values} overflow in the master itself: not compared")
-    try:
-        samples += given_samples(claim.samples, claim.master, claim.recipe, claim.buckets)
-    except InvalidRequestError as error:
-        notes.append(f"the model's samples are not compared: {error}")
+    given = {SampleVariant.GIVEN: claim.samples, SampleVariant.TRAFFIC: claim.held_out}
+    for variant, real in given.items():
+        try:
+            samples += given_samples(real, claim.master, claim.recipe, claim.buckets, variant)
+        except InvalidRequestError as error:
+            notes.append(f"the {variant} samples are not compared: {error}")
     return reference, samples, notes
 
 

@@ -132,6 +132,7 @@ class _Proving:
             precision=request.manifest.key.precision,
             buckets=request.manifest.buckets,
             samples=_read_samples(request.samples_path),
+            held_out=_read_samples(request.held_out_path),
             # The same whenever this engine is proven, another one for every other engine.
             seed=int(request.manifest.key.digest()[:12], 16),
             master_path=request.master_path,

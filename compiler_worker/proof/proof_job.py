@@ -147,6 +147,7 @@ def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofReq
     version = job.version
     samples = version.samples
     calibration = version.calibration if job.manifest.key.calibration_digest else None
+    held_out = version.traffic.held_out if calibration and version.traffic else None
     return ProofRequest(
         manifest=job.manifest,
         master=version.master,
@@ -154,7 +155,8 @@ def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofReq
         recipe=version.recipe,
         engine_dir=job.engine_dir,
         samples_path=registry.materialise_samples(samples) if samples else None,
-        calibration_path=registry.materialise_samples(calibration) if calibration else None,
+        calibration_path=registry.plain_samples(calibration, place),
+        held_out_path=registry.plain_samples(held_out, place),
         device=job.device,
         cache_dir=settings.cache_dir.absolute(),
         num_threads=settings.num_threads,

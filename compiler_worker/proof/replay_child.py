@@ -52,6 +52,8 @@ def _inputs(request: ReplayRequest) -> dict[str, Array]:
     proof = request.proof
     bucket = next(each for each in proof.manifest.buckets if each.label == failed.bucket)
     variant = SampleVariant(failed.variant)
+    if variant is SampleVariant.TRAFFIC:
+        raise ProofError(f"the sample was run {failed.seed} of those of requests: none is kept")
     if variant is SampleVariant.GIVEN:
         raise ProofError(
             f"the sample was run {failed.seed} of the model's own, and too large to be kept"

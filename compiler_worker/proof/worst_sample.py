@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.inputs.sampling import Sample
+from compiler_worker.inputs.sampling import Sample, SampleVariant
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, OutputCheck
 from services.contracts.model.recipe import Tolerance
@@ -56,8 +56,10 @@ class WorstSample:
         if self._worst is None:
             return None
         run = self._worst[1]
-        _write(path, run)
         sample = run.sample
+        # What clients sent is kept nowhere but where their samples are.
+        if sample.variant is not SampleVariant.TRAFFIC:
+            _write(path, run)
         return FailedSample(
             bucket=sample.bucket,
             sizes=sample.sizes,

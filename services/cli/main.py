@@ -27,6 +27,7 @@ from services.cli.main_options import (
 )
 from services.cli.main_plan import plan_app
 from services.cli.main_recipe import recipe_app
+from services.cli.main_samples import samples_app
 from services.cli.output.show import print_error, print_json_error, print_line
 from services.contracts.errors import SmeltError
 from services.gateway.access.verbs import Verb
@@ -42,6 +43,7 @@ app.add_typer(bench_app)
 app.add_typer(plan_app)
 app.add_typer(models_app, name="models")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(samples_app, name="samples")
 app.add_typer(export_app, name="export")
 
 
@@ -208,6 +210,9 @@ def buckets(
         list[str] | None,
         typer.Option(help="host:port of a metrics endpoint, in place of the fleet's; repeatable."),
     ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Publish the next version, with these buckets.")
+    ] = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -216,7 +221,15 @@ def buckets(
 
     settings = settings_for(store)
     number = version or None
-    run_buckets(settings, name, version=number, num=num, metrics=metrics or (), as_json=as_json)
+    run_buckets(
+        settings,
+        name,
+        version=number,
+        num=num,
+        metrics=metrics or (),
+        is_applied=apply,
+        as_json=as_json,
+    )
 
 
 @app.command("node-labels", epilog="Example: smelt node-labels")

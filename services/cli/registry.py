@@ -14,7 +14,8 @@ def open_registry(settings: CliSettings) -> Registry:
         InvalidRequestError: the store's URL is wrong.
         NotFoundError: no store is there.
     """
-    return Registry(open_store(settings.store_url, must_exist=True), settings.cache_dir)
+    store = open_store(settings.store_url, must_exist=True)
+    return Registry(store, settings.cache_dir, settings.sample_key)
 
 
 def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False) -> Registry:
@@ -46,4 +47,4 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
             f"no store at {settings.store_url}, from which this host's fleet serves: put it back "
             "(is its volume mounted?), or end the fleet first: smelt down"
         ) from error
-    return Registry(store, settings.cache_dir)
+    return Registry(store, settings.cache_dir, settings.sample_key)

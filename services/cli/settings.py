@@ -27,6 +27,7 @@ class CliSettings(FleetSecuritySettings):
         store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to announce that it is ready.
         trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
+        sample_key: file of the key of encrypted samples, as the replicas have it.
         controller: `host:port` of a controller elsewhere, which status, why, rebuild, models
             add and models remove then speak to; "" is this host's fleet.
         token: bearer token that the commands send to gateways; "" sends none.
@@ -44,6 +45,7 @@ class CliSettings(FleetSecuritySettings):
     store_url: str = ""
     start_timeout_s: float = 120.0
     trust_root: Path | None = None
+    sample_key: Path | None = None
     controller: str = ""
     token: str = ""
     tls_ca_file: Path | None = None

@@ -38,6 +38,7 @@ class EventKind(StrEnum):
     REPLICA_LOST = "replica_lost"
     SERVING_ENDED = "serving_ended"
     REBUILD_REQUESTED = "rebuild_requested"
+    TRAFFIC_DRIFTED = "traffic_drifted"
 
 
 class Event(Document):

@@ -35,7 +35,14 @@ def proof_terms(recipe: Recipe, precision: Precision, samples: BlobRef | None) -
 
 
 def calibration_digest(version: ModelVersion, precision: Precision) -> str:
-    """Digest of the samples that an engine's scales come from; "" where there are no scales."""
+    """Digest of the samples that an engine's scales come from; "" where there are no scales.
+
+    Of traffic with their number, window, and the digest of those that were held out for proofs.
+    """
     if not precision.is_calibrated or version.calibration is None:
         return ""
-    return version.calibration.sha256
+    digest = version.calibration.sha256
+    if (traffic := version.traffic) is None:
+        return digest
+    window = f"{traffic.num_samples} samples from {traffic.begins_at} to {traffic.ends_at}"
+    return f"{digest}, {window}, proven with {traffic.held_out.sha256}"

@@ -71,7 +71,7 @@ async def serve(settings: ControllerSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop_requested.set)
     metrics = ControllerMetrics(settings)
     store = metrics.measured(await asyncio.to_thread(open_tested_store, settings.store_url))
-    registry = Registry(store, settings.cache_dir)
+    registry = Registry(store, settings.cache_dir, settings.sample_key)
     state = FleetState(settings.store_url)
     here = await asyncio.to_thread(open_platform, settings, state, _from_any_thread(nodes_changed))
     tokens = FleetTokens.of(settings)

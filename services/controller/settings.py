@@ -45,6 +45,8 @@ class ControllerSettings(FleetSecuritySettings):
         reattach_grace_s: how long gateways may go on with a replica whose stream to the
             controller was lost; it needs about 20 s to notice that and attach again.
         replica_num_threads: threads of a CPU engine in each replica; 0 leaves it to the engine.
+        sample_key: file of the key of encrypted samples, as the replicas have it; needed where a
+            recipe has `calibration: traffic`.
         resync_s: seconds after which the store is read again without an event.
     """
 
@@ -72,6 +74,7 @@ class ControllerSettings(FleetSecuritySettings):
     replica_host: str = "127.0.0.1"
     withdraw_after_s: float = 10.0
     reattach_grace_s: float = Field(default=30.0, ge=0)
+    sample_key: Path | None = None
     resync_s: float = 15.0
 
     @model_validator(mode="after")

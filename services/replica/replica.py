@@ -8,15 +8,13 @@ answer. A swap of engines happens beside that and takes effect between two batch
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from services.contracts.errors import EngineError, NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
-from services.contracts.model.recipe import Bucket
 from services.contracts.model.text_input import TEXT
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.moments import timestamp, utc_now
@@ -31,7 +29,7 @@ from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.proof import EngineProof
-from services.replica.engine.samples import sample_inputs, warm_up_sizes
+from services.replica.engine.samples import edge_inputs
 from services.replica.engine.standby import Standby, StandbyEngine
 from services.replica.engine.swaps import EngineSwaps
 from services.replica.engine.worker import EngineWorker
@@ -43,6 +41,7 @@ from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
 from services.replica.request.text_thread import TextThread
 from services.replica.request.tokeniser import Tokeniser
+from services.replica.sampling.sampler import Sampler
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -72,6 +71,7 @@ class Replica:
         compile_limit_s: float = _COMPILE_LIMIT_S,
         spans: RequestSpans | None = None,
         tokeniser: Tokeniser | None = None,
+        sampler: Sampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compose the parts; `load` makes them serve.
@@ -86,6 +86,7 @@ class Replica:
             compile_limit_s: after which a fallback that is still being compiled counts as failed.
             spans: of the requests that are traced; None traces none.
             tokeniser: of a version that takes text.
+            sampler: keeps rows of requests; None keeps none.
             clock: monotonic seconds; deadlines are on it.
         """
         self.signature = Signature.from_model(model)
@@ -102,6 +103,7 @@ class Replica:
         self._rules = JoinRules.from_model(model, self.signature)
         self._on_change = on_change
         self._spans = spans
+        self._sampler = sampler
         self._clock = clock
         self._worker: EngineWorker | None = None
         self._proof: EngineProof | None = None
@@ -128,8 +130,10 @@ class Replica:
         return self._worker is not None and self._worker.is_loop_held
 
     def show_now(self) -> None:
-        """Record what is true at this moment; call it at intervals."""
+        """Record what is true at this moment, end windows of samples; call it at intervals."""
         batcher = self._batcher
+        if self._sampler:
+            self._sampler.turn_over()
         self._metrics.show_now(
             batcher.num_waiting if batcher else 0, batcher.queue_used if batcher else 0.0
         )
@@ -146,7 +150,8 @@ class Replica:
         self._worker = EngineWorker(
             executor, self._standby, on_return=self._returned, clock=self._clock
         )
-        self._proof = EngineProof(self._worker, self._samples_of, clock=self._clock)
+        edges = partial(edge_inputs, self._model)
+        self._proof = EngineProof(self._worker, edges, clock=self._clock)
         self._batcher = Batcher(
             self._worker,
             self._rules,
@@ -216,14 +221,15 @@ class Replica:
         worker = self._worker
         proof = self._proof
         swaps = self._swaps
-        self._batcher = self._worker = self._proof = self._swaps = None
+        sampler = self._sampler
+        self._batcher = self._worker = self._proof = self._swaps = self._sampler = None
         self._metrics.add_sums()
         if worker:
             # Not awaited here: an engine that hangs cannot be closed.
             self._standby.close_soon(worker.executor)
         await close_all(
             *([swaps.end] if swaps else []),
-            *(part.close for part in (self._texts, proof, batcher) if part),
+            *(part.close for part in (self._texts, proof, batcher, sampler) if part),
             self._standby.drop,
         )
 
@@ -248,13 +254,6 @@ class Replica:
         """Have the process that replaces this one begin with another engine; for any thread."""
         if self.loaded and self.loaded.digest:
             self._manager.mark_failed(self.loaded.digest, f"failed in service: {words}")
-
-    def _samples_of(self, buckets: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
-        """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
-        specs = self._model.master.inputs
-        recipe = self._model.recipe
-        sizes = warm_up_sizes(specs, buckets)
-        return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 
     def _answer(
         self, payload: Payload, deadline_s: float | None, began_s: float, trace: str
@@ -303,6 +302,8 @@ class Replica:
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
         response = response_from_outputs(call, outputs, self.signature)
         self.statistics.record_success(self._clock() - began_s)
+        if self._sampler is not None:
+            self._sampler.offer(call)
         return response
 
     def _count_failure(self, began_s: float, error: Exception | None = None) -> None:

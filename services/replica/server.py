@@ -37,6 +37,7 @@ from services.replica.reporting.control_link import ControlLink
 from services.replica.reporting.reports import report_from_replica
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.request.tokeniser import Tokeniser, tokeniser_of
+from services.replica.sampling.sampler import Sampler
 from services.replica.settings import ReplicaSettings
 from services.replica.transport.data_server import DataServer
 from services.replica.transport.port_check import check_data_port
@@ -120,7 +121,7 @@ class ReplicaServer:
             InvalidRequestError: an address cannot be had.
             NotReadyError: no address of this host leads to the controller.
         """
-        model, device, manager, tokeniser = await asyncio.to_thread(self._open)
+        model, device, manager, tokeniser, sampler = await asyncio.to_thread(self._open)
         self._manager = manager
         self._replica = Replica(
             model,
@@ -131,6 +132,7 @@ class ReplicaServer:
             standby_s=self._settings.standby_s,
             spans=self._spans,
             tokeniser=tokeniser,
+            sampler=sampler,
         )
         try:
             self._attach(model, device)
@@ -184,10 +186,12 @@ class ReplicaServer:
         if replica.state == fleet.REPLICA_STATE_FAILED:
             replica.set_state(fleet.REPLICA_STATE_READY)
 
-    def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineManager, Tokeniser | None]:
+    def _open(
+        self,
+    ) -> tuple[ModelVersion, DeviceFacts, EngineManager, Tokeniser | None, Sampler | None]:
         settings = self._settings
         store = MeasuredStore(open_store(settings.store_url), self._recorder)
-        registry = Registry(store, settings.cache_dir)
+        registry = Registry(store, settings.cache_dir, settings.sample_key)
         model = registry.model_version(settings.model, settings.version or None)
         device = probe_device(override=settings.generation_override or None)
         fallback = CompiledFallback(
@@ -211,7 +215,10 @@ class ReplicaServer:
             trust=trust,
             notes=FailureNotes(settings.cache_dir / "failed"),
         )
-        return model, device, manager, tokeniser_of(model, registry)
+        tokeniser = tokeniser_of(model, registry)
+        sampling = model.recipe.sampling
+        sampler = Sampler(model, sampling, registry, self._recorder) if sampling else None
+        return model, device, manager, tokeniser, sampler
 
     def _attach(self, model: ModelVersion, device: DeviceFacts) -> None:
         if not self._settings.controller_address:

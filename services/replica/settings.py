@@ -28,6 +28,8 @@ class ReplicaSettings(FleetSecuritySettings):
             returned to at once when the new one fails; 0 where memory is short.
         trust_root: PEM file with the public keys whose signatures count; engines without one
             are not loaded. None loads any proven engine.
+        sample_key: file of the key that sampled requests are encrypted with, made by `openssl rand
+            -hex 32`; None has them in the clear. Unused where no recipe has `sampling`.
         fallback_timeout_s: longest wait for the compiler's export of the master's graph.
         ready_fd: inherited pipe that gets one JSON line once it serves; -1 for none.
     """
@@ -46,5 +48,6 @@ class ReplicaSettings(FleetSecuritySettings):
     num_threads: int = Field(default=0, ge=0)
     standby_s: float = Field(default=300.0, ge=0)
     trust_root: Path | None = None
+    sample_key: Path | None = None
     fallback_timeout_s: float = Field(default=900.0, gt=0)
     ready_fd: int = -1

@@ -166,6 +166,11 @@ QUEUE_DROPPED = _counter(
     "Requests that got no answer in time, by reason: refused, expired, cancelled, discarded.",
     ("model", "version", "reason"),
 )
+SAMPLES = _counter(
+    "smelt_samples_total",
+    "Rows of requests that the recipe has sampled, by outcome: written, lost.",
+    ("model", "version", "outcome"),
+)
 QUEUE_DURATION = _histogram(
     "smelt_queue_duration_seconds",
     "Time a request waited in its replica before its batch ran.",
@@ -331,7 +336,7 @@ _STAGES = (QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION, REP
 _QUEUE = (QUEUE_REQUESTS, QUEUE_USED, QUEUE_DROPPED)
 _ENGINE = (ENGINE_BUSY, ENGINE_IN_USE, ENGINE_RETURNS, ENGINE_LOAD_DURATION)
 _FALLBACK = (FALLBACKS, FALLBACKS_REFUTED)
-REPLICA_METRICS = (*_RUN_SIZES, *_STAGES, *_QUEUE, *_ENGINE, *_FALLBACK, STORE_REQUESTS)
+REPLICA_METRICS = (*_RUN_SIZES, *_STAGES, *_QUEUE, *_ENGINE, *_FALLBACK, SAMPLES, STORE_REQUESTS)
 # The store has the outcomes of builds; the controller counts them there, so that the figures of
 # compilers that run for seconds are not lost. A compiler's own endpoint is for runs by hand.
 COMPILER_METRICS = (BUILDS, BUILD_DURATION, PROOFS, PROOF_DURATION)

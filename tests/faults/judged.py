@@ -79,6 +79,7 @@ class Subject:
         precision: Precision = Precision.FP32,
         buckets: tuple[Bucket, ...] = (BATCH,),
         samples: Mapping[str, Array] | None = None,
+        held_out: Mapping[str, Array] | None = None,
     ) -> ProofVerdict:
         """What the proof says."""
         claim = Claim(
@@ -87,6 +88,7 @@ class Subject:
             precision=precision,
             buckets=buckets,
             samples=samples,
+            held_out=held_out,
             master_path=self.path,
         )
         return judge(engine, self.reference, claim)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from compiler_worker.builders.typed_graphs import typed_graph
+from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
 from compiler_worker.references.models import FxModel, Model
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
@@ -182,3 +183,22 @@ def test_an_output_that_is_empty_at_every_sample_is_not_compared(tmp_path: Path)
     assert "output 'y' is empty at every sample" in subject.judged(subject.engine).reason
     samples = {"x": normal(8, 8) * np.float32(2000)}
     assert subject.judged(subject.engine, samples=samples).reason == ""
+
+
+def test_values_beyond_the_scales_that_only_requests_have(tmp_path: Path) -> None:
+    """Drawn values are of the size of the calibration set: what ends there is exact on them."""
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    calibration = {"x": normal(64, 8, seed=5) / 100}
+    recipe = calibrated_recipe(Recipe(), subject.master, calibration)
+    most = 4 * np.abs(calibration["x"]).max()
+
+    def saturate(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = np.clip(inputs["x"], -most, most) @ normal(8, 4)
+
+    def judged(scale: float) -> str:
+        requests = {"x": normal(64, 8, seed=6) * np.float32(scale)}
+        engine = Altered(subject.engine, saturate)
+        return subject.judged(engine, recipe, Precision.INT8, held_out=requests).reason
+
+    assert judged(0.01) == ""
+    assert "rel_l2" in judged(1.0)

@@ -209,7 +209,7 @@ def _publish(
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
-        has_calibration = calibration is not None
+        has_calibration = calibration is not None or chosen.calibration is not None
         chosen = with_accepted_blindness(shapes.recipe, record, has_calibration=has_calibration)
         line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
         from compiler_worker.model_checks.import_verdict import judge_import
@@ -279,6 +279,12 @@ def _calibration(
     master: MasterRecord, recipe: Recipe, given: AddOptions, target_dir: Path, line: StepLine
 ) -> Path | None:
     """What int8 is calibrated with: what the recipe names, or samples where the order decides."""
+    if recipe.calibration is not None and recipe.calibration.traffic:
+        line.keep(
+            "int8 waits for samples of requests: smelt samples shows them, a controller calibrates "
+            "with them, or: smelt samples calibrate"
+        )
+        return None
     if recipe.calibration is not None:
         return _kept(master, recipe, given.folder / recipe.calibration.path, target_dir)
     is_tried = recipe.precisions == AUTO and recipe.accuracy is not Accuracy.EXACT

@@ -29,6 +29,8 @@ def run_models_remove(
     if not left:
         # A version that is added later is to serve, whatever was unloaded before.
         registry.set_served(name, is_served=True, who=who_asks())
+    samples = {k: w for k, w in registry.sample_windows(name).items() if w.version in found}
+    registry.delete_samples(samples)
     notify_fleet(settings)
     then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
     text = (
@@ -37,8 +39,11 @@ def run_models_remove(
         "which serves with them at once"
     )
     text += "".join(f"\nversion {number} could not be read: {unread[number]}" for number in unread)
+    if num_samples := sum(window.num_samples for window in samples.values()):
+        text += f"\n{num_samples} samples of its requests were deleted"
     document = {"name": name, "removed": removed, "left": left, "unread": unread}
-    show(document, [text], as_json=as_json)
+    deleted = {"num_samples_deleted": num_samples}
+    show({**document, **deleted}, [text], as_json=as_json)
 
 
 def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:

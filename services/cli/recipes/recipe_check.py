@@ -54,6 +54,6 @@ def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:
 
     check_recipe(model.master, recipe)
     buckets_of(model.master, recipe, model.dim_limits)
-    if recipe.calibration is not None:
+    if recipe.calibration is not None and recipe.calibration.path:
         rows = path.parent / recipe.calibration.path
         read_calibration(rows, model.master.inputs, limits_of(model.master, recipe))

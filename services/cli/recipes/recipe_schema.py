@@ -5,7 +5,14 @@ from typing import Any
 
 from services.cli.output.show import show
 from services.cli.recipes.docstrings import attributes, description, sentence
-from services.contracts.model import batching, recipe, task_recipe, text_recipe
+from services.contracts.model import (
+    batching,
+    calibration_recipe,
+    recipe,
+    sampling_recipe,
+    task_recipe,
+    text_recipe,
+)
 from services.contracts.model.document import Document
 from services.contracts.model.recipe import Recipe
 
@@ -27,7 +34,8 @@ def recipe_schema() -> str:
 
 
 def _class(name: str) -> type[Any]:
-    modules = (recipe, batching, task_recipe, text_recipe)
+    own = (calibration_recipe, sampling_recipe, task_recipe, text_recipe)
+    modules = (recipe, batching, *own)
     found: type[Any] = next(vars(module)[name] for module in modules if name in vars(module))
     return found
 

@@ -5,7 +5,7 @@ the real elements are known exactly. Every request is taken to run at the larges
 smallest bucket that holds it. An engine that takes any size within a bucket wastes less.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.contracts.model.recipe import Bucket, DimRange
@@ -13,6 +13,8 @@ from services.contracts.model.recipe import Bucket, DimRange
 # For a master without buckets of its own, as a start.
 _DEFAULT_ROWS = DimRange(min=1, opt=8, max=32)
 _SHARES = (0.5, 0.9, 0.99)
+_MAX_BOUNDS = 256
+Cost = Callable[[int], float]
 
 
 @dataclass
@@ -81,21 +83,42 @@ def edges_of(buckets: Sequence[Bucket], dim: str) -> list[int]:
     return sorted({bucket.dims[dim].max for bucket in buckets if dim in bucket.dims})
 
 
-def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
-    """Edges of buckets that waste least, by dynamic programming over the bounds that were seen.
+def time_per_request(seen: SizeCounts, edges: Sequence[int], cost: Cost) -> float:
+    """Mean cost of a request that runs at the smallest edge that holds it, larger ones at the last.
+
+    Args:
+        seen: sizes of one dimension.
+        edges: rising.
+        cost: of a row by its size.
+    """
+    ran = sum(
+        count * cost(next((edge for edge in edges if edge >= bound), edges[-1]))
+        for bound, count in seen.counts.items()
+    )
+    return ran / seen.num_requests
+
+
+def best_edges(seen: SizeCounts, num: int, largest: int, cost: Cost = float) -> list[int]:
+    """Edges of buckets that cost least, by dynamic programming over the bounds that were seen.
 
     Args:
         seen: sizes of one dimension.
         num: at most so many edges.
         largest: the last edge; larger sizes count as this one.
+        cost: of a row by its size; by default its elements, so that padding is least.
 
     Returns:
         Rising.
     """
-    bounds = sorted({min(b, largest) for b, count in seen.counts.items() if count} | {largest})
-    counts = dict.fromkeys(bounds, 0.0)
+    # Exact lengths are many: those of a stretch count as its end.
+    step = -(-largest // _MAX_BOUNDS)
+    counts: dict[int, float] = {largest: 0.0}
     for bound, count in seen.counts.items():
-        counts[min(bound, largest)] += count
+        if count:
+            rounded = min(-(-bound // step) * step, largest)
+            counts[rounded] = counts.get(rounded, 0.0) + count
+    bounds = sorted(counts)
+    costs = [cost(bound) for bound in bounds]
     # best[k][i]: the least elements that the first i bounds run at, with k edges.
     best = [[0.0] + [float("inf")] * len(bounds)]
     cuts: list[list[int]] = [[0] * (len(bounds) + 1)]
@@ -105,7 +128,7 @@ def best_edges(seen: SizeCounts, num: int, largest: int) -> list[int]:
         for end in range(1, len(bounds) + 1):
             ran = 0.0
             for begin in range(end - 1, -1, -1):
-                ran += counts[bounds[begin]] * bounds[end - 1]
+                ran += counts[bounds[begin]] * costs[end - 1]
                 if best[k - 1][begin] + ran < row[end]:
                     row[end] = best[k - 1][begin] + ran
                     cut[end] = begin

@@ -1,26 +1,32 @@
 """`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import yaml
 
-from services.cli.fleet.control_client import fleet_on_store
+from services.cli.fleet.control_client import fleet_on_store, notify_fleet
 from services.cli.output.show import show
-from services.cli.registry import open_registry
+from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.cli.sizes.bucket_advice import (
+    Cost,
     SizeCounts,
     best_edges,
     edges_of,
     proposed_buckets,
+    time_per_request,
     waste,
 )
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
+from services.contracts.registry.registry import Registry
 from services.contracts.text.text_table import Table
+from services.telemetry.catalog import SIZE_BUCKETS
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.
@@ -34,35 +40,99 @@ def run_buckets(
     version: int | None = None,
     num: int = 0,
     metrics: Sequence[str] = (),
+    is_applied: bool = False,
     as_json: bool,
 ) -> None:
-    """Print what was seen and what is advised.
+    """Print what was seen and what is advised, and publish that where it is asked for.
 
     Args:
         settings: of the command line.
         name: of the model.
         version: the newest by default.
         num: buckets to propose; 0 for as many lengths as the recipe has, at least some.
-        metrics: `host:port` of metrics endpoints; by default those that the controller names.
+        metrics: `host:port` of metrics endpoints; by default samples of requests, or where there
+            are none the endpoints that the controller names.
+        is_applied: publish the next version of the model, with the buckets proposed.
         as_json: print one document in place of tables.
 
     Raises:
         NotFoundError: no such model or version, no fleet here, or no request was seen.
         NotReadyError: the controller or no endpoint answers.
     """
-    model = open_registry(settings).model_version(name, version)
-    seen = observed_sizes(metrics or _endpoints(settings), name, model.version)
-    document = advice_document(model, seen, num)
+    registry = open_registry(settings)
+    model = registry.model_version(name, version)
+    seen = None if metrics else _sampled_sizes(registry, model)
+    seen = seen or observed_sizes(metrics or _endpoints(settings), name, model.version)
+    document = advice_document(model, seen, num, partial(_measured_cost, registry, model))
+    document["published"] = _published(settings, model, document) if is_applied else None
     show(document, _text(document), as_json=as_json)
 
 
-def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[str, Any]:
+def _sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
+    """Lengths of samples, by the share of rows that each stands for; None without any."""
+    from services.contracts.traffic.drift import lengths_of
+
+    found = ObservedSizes(is_sampled=True)
+    rows = registry.sampled_rows(registry.sample_windows(model.name))
+    share = len(rows) / sum(row.weight for row in rows) if rows else 0.0
+    for row in rows:
+        for dim, size in lengths_of(row.arrays, model).items():
+            seen = found.dims[dim]
+            seen.counts[size] = seen.counts.get(size, 0.0) + row.weight * share
+            seen.total += size * row.weight * share
+    return found if found.dims else None
+
+
+def _measured_cost(registry: Registry, model: ModelVersion, dim: str) -> tuple[Cost, str] | None:
+    """Seconds of a row by its size in a dimension, and by what; None where nothing was timed.
+
+    In a batch that is full, and at the largest sizes of other dimensions.
+    """
+    from services.cli.planning.curves import MeasuredSide, measured_curves
+
+    spans = model.buckets[-1].dims
+    rows = spans[batch_dim].max if (batch_dim := model.recipe.batching.batch_dim) in spans else 1
+    others = math.prod(span.max for name, span in spans.items() if name != dim)
+    curves = measured_curves(registry, model)
+    found = [
+        (generation, sides[side])
+        for generation, sides in sorted(curves.items())
+        for side in MeasuredSide
+        if side in sides
+    ]
+    if not found:
+        return None
+    generation, curve = found[0]
+    return lambda size: curve.run_s(others * size) / rows, f"{curve.name} on {generation}"
+
+
+def _published(settings: CliSettings, model: ModelVersion, document: dict[str, Any]) -> int:
+    """The number of the next version, with the buckets proposed; the present one's for the same."""
+    if document["recipe"] is None:
+        raise InvalidRequestError(f"{model.name}: there are no buckets to apply")
+    if document["caution"]:
+        raise InvalidRequestError(f"{model.name}: nothing is applied: {document['caution']}")
+    buckets = tuple(Bucket.model_validate(each) for each in document["recipe"]["buckets"])
+    recipe = model.recipe.model_copy(update={"buckets": buckets})
+    registry = open_registry_to_publish(settings, must_exist=True)
+    published = registry.add_changed_version(model, {"recipe": recipe})
+    notify_fleet(settings)
+    return published.version
+
+
+def advice_document(
+    model: ModelVersion,
+    seen: ObservedSizes,
+    num: int,
+    cost_of: Callable[[str], tuple[Cost, str] | None] = lambda _: None,
+) -> dict[str, Any]:
     """Sizes, waste and proposal, as plain data.
 
     Args:
         model: with its buckets of now.
         seen: sizes of its requests.
         num: most buckets to propose.
+        cost_of: what a row costs by its size in a dimension, and where that was measured.
 
     Raises:
         NotFoundError: no request of the model was seen.
@@ -78,7 +148,7 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
         )
     num_requests = round(max(each.num_requests for each in dims.values()))
     rows = dims.pop(batch_dim or "", None)
-    advised = {dim: _advice(dim, each, buckets, num) for dim, each in dims.items()}
+    advised = {dim: _advice(dim, each, buckets, num, cost_of(dim)) for dim, each in dims.items()}
     proposal: list[Bucket] = []
     if advised:
         # One dimension at a time: the one whose padding costs most.
@@ -92,7 +162,8 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
         "num_requests": num_requests,
         "caution": _caution(num_requests),
         "is_padded": _is_padded(model),
-        "measured_waste": seen.padded / ran if ran else 0.0,
+        # Samples do not tell what they were computed beside.
+        "measured_waste": None if seen.is_sampled else seen.padded / ran if ran else 0.0,
         # Replicas batch requests, so rows are those that clients send, not those that run.
         "rows": _distribution(rows) | {"dimension": batch_dim} if rows else None,
         "dimensions": advised,
@@ -117,19 +188,32 @@ def _caution(num_requests: int) -> str:
 
 
 def _distribution(seen: SizeCounts) -> dict[str, Any]:
+    counts: dict[int, float] = {}
+    for size, number in seen.counts.items():
+        # Samples have exact sizes, too many to show.
+        bound = next((round(each) for each in SIZE_BUCKETS if each >= size), size)
+        counts[bound] = counts.get(bound, 0.0) + number
     return {
         **seen.quantiles,
         "largest": seen.largest,
         "mean": seen.total / seen.num_requests,
-        "counts": {str(bound): round(n) for bound, n in sorted(seen.counts.items())},
+        "counts": {str(bound): round(n) for bound, n in sorted(counts.items())},
     }
 
 
-def _advice(dim: str, seen: SizeCounts, buckets: Sequence[Bucket], num: int) -> dict[str, Any]:
+def _advice(
+    dim: str,
+    seen: SizeCounts,
+    buckets: Sequence[Bucket],
+    num: int,
+    measured: tuple[Cost, str] | None,
+) -> dict[str, Any]:
     now = edges_of(buckets, dim)
     # What is taken today has to be taken tomorrow.
     largest = now[-1] if now else seen.largest
-    proposed = best_edges(seen, num or max(len(now), _DEFAULT_NUM), largest)
+    cost, generation = measured or (float, "")
+    proposed = best_edges(seen, num or max(len(now), _DEFAULT_NUM), largest, cost)
+    times = [time_per_request(seen, edges, cost) for edges in (now or [largest], proposed)]
     return {
         **_distribution(seen),
         "largest": min(seen.largest, largest),
@@ -137,6 +221,9 @@ def _advice(dim: str, seen: SizeCounts, buckets: Sequence[Bucket], num: int) -> 
         "waste_now": waste(seen, now or [largest]),
         "proposed": proposed,
         "waste_proposed": waste(seen, proposed),
+        "measured_on": generation,
+        "rows_per_s": [1 / each if generation else None for each in times],
+        "speedup": times[0] / times[1],
     }
 
 
@@ -151,10 +238,12 @@ def _endpoints(settings: CliSettings) -> list[str]:
 
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
-    yield (
-        f"{document['model']} version {document['version']}: {document['num_requests']} requests, "
-        f"{document['measured_waste']:.1%} of what the engines computed was padding"
-    )
+    title = f"{document['model']} version {document['version']}: {document['num_requests']}"
+    waste_now = document["measured_waste"]
+    if waste_now is None:
+        yield f"{title} samples of requests"
+    else:
+        yield f"{title} requests, {waste_now:.1%} of what the engines computed was padding"
     if document["caution"]:
         yield f"Caution: {document['caution']}"
     yield from _size_tables(document)
@@ -167,6 +256,16 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         yield "Only the batch is dynamic: there are no other lengths to make buckets for"
         return
     yield _waste_table(document["dimensions"])
+    for dim, each in document["dimensions"].items():
+        if each["measured_on"]:
+            before, after = each["rows_per_s"]
+            yield (
+                f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed "
+                f"({each['speedup']:.2f}x), by measurements of {each['measured_on']}"
+            )
+    if document["published"]:
+        yield f"Published as version {document['published']}; its engines: smelt events"
+        return
     yield "For the recipe:"
     yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()
 

@@ -25,11 +25,13 @@ class ObservedSizes:
     Attributes:
         dims: by name of the dynamic dimension.
         real, padded: elements of requests, and those computed beside them.
+        is_sampled: by samples of requests, of which neither is known.
     """
 
     dims: dict[str, SizeCounts] = field(default_factory=lambda: defaultdict(SizeCounts))
     real: float = 0.0
     padded: float = 0.0
+    is_sampled: bool = False
 
 
 def observed_sizes(addresses: Sequence[str], model: str, version: int) -> ObservedSizes:

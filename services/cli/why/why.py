@@ -20,7 +20,7 @@ from services.contracts.text.words import NO_FLEET
 from services.controller.events.fallback_words import loading_words
 from services.controller.explain.build_queue import standby_document
 from services.controller.explain.why_case import replicas_of
-from services.controller.explain.why_cases import explained_cases, last_trouble
+from services.controller.explain.why_cases import drift_words, explained_cases, last_trouble
 from services.controller.explain.why_document import SHORT
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -56,8 +56,9 @@ def run_why(
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
-    where_and_whom = (settings.store_url, settings.trust_root)
-    found = explained_cases(registry, explained, wanted, snapshot, *where_and_whom)
+    found = explained_cases(
+        registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
+    )
     cases = [_with_precisions(case, explained) for case in found]
     unplaced = _unplaced(snapshot, explained)
     standby = standby_document(snapshot)
@@ -68,6 +69,7 @@ def run_why(
             loading_words(report) for report in (replicas_of(snapshot, explained) or {}).get("", ())
         ]
         text.append(last_trouble(registry, name, ""))
+    text.append(drift_words(registry, explained))
     text.append(unplaced and f"{name}: {unplaced}")
     text.append(standby["reason"] if standby else "")
     text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")

@@ -68,6 +68,23 @@ class MasterRecord(Document):
     input_values: dict[str, InputValues] = Field(default={}, exclude_if=_is_empty)
 
 
+class TrafficSource(Document):
+    """The samples of requests that a version was calibrated with.
+
+    Attributes:
+        begins_at, ends_at: of the windows that they are of.
+        num_samples: rows that it is calibrated with.
+        held_out: rows (.npz) that its proofs compare, none of which it is calibrated with.
+        num_held_out: how many those are.
+    """
+
+    begins_at: str
+    ends_at: str
+    num_samples: int
+    held_out: BlobRef
+    num_held_out: int
+
+
 class ModelVersion(Document):
     """One numbered version of a named model: a master and the recipe it is served by.
 
@@ -76,7 +93,8 @@ class ModelVersion(Document):
             not be exported again.
         samples: real inputs (.npz) for task metrics, when the source brings some.
         calibration: real inputs (.npz) for the scales of quantised engines, when the recipe
-            names some.
+            names some, or requests were sampled.
+        traffic: of a calibration set of samples.
         tokenizer: `tokenizer.json`, of a recipe that has `text`.
         dim_limits: by dimension, from a source that states the sizes that it takes.
         fallback_verdict, fallback_answers: what a fallback is held to (see `kept_answers`); None
@@ -92,6 +110,7 @@ class ModelVersion(Document):
     source_fingerprint: str
     samples: BlobRef | None = None
     calibration: BlobRef | None = None
+    traffic: TrafficSource | None = Field(default=None, exclude_if=_is_none)
     tokenizer: BlobRef | None = Field(default=None, exclude_if=_is_none)
     dim_limits: dict[str, DimLimits] = Field(default={}, exclude_if=_is_empty)
     # Left out when they are not there: older records are read and written as they were.

@@ -60,6 +60,8 @@ def _refusal(precision: Precision, recipe: Recipe, has_calibration: bool) -> str
     if recipe.accuracy is Accuracy.EXACT and precision is not Precision.FP32:
         return f"the recipe says accuracy: {Accuracy.EXACT}"
     if precision.is_calibrated and not has_calibration:
+        if recipe.calibration and recipe.calibration.traffic:
+            return "the version waits for samples of its requests (calibration: traffic)"
         return (
             "the version has no calibration set; its recipe may name one (calibration), or say "
             "accuracy: ranking, which takes the model's own samples"

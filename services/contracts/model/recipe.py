@@ -13,11 +13,13 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.batching import Batching
+from services.contracts.model.calibration_recipe import CalibrationChoice
 from services.contracts.model.document import Document
 from services.contracts.model.kind_options import InductorOptions, TensorrtOptions
 from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.precision_choice import AUTO, Accuracy, PrecisionChoice
 from services.contracts.model.replica_number import ReplicaNumber
+from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.model.task_recipe import Task
 from services.contracts.model.text_recipe import TextRecipe
 
@@ -205,18 +207,6 @@ class RankingTask(Document):
     min_overlap: float = Field(default=1.0, ge=0, le=1)
 
 
-class Calibration(Document):
-    """Real inputs that the scales of quantised activations are taken from.
-
-    Attributes:
-        path: an .npz or .parquet file with one array or column for each input, a row being a
-            sample; relative to the recipe's file. It is read once, when the model is added,
-            and kept in the store with the model version.
-    """
-
-    path: str = Field(min_length=1)
-
-
 class Recipe(Document):
     """Everything the owner of a model may choose.
 
@@ -245,6 +235,7 @@ class Recipe(Document):
         must_beat_fallback: an engine that was timed as slower than the fallback is published
             but not selected; False selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.
+        sampling: rows of requests that replicas keep in the store; None keeps none.
     """
 
     kinds: tuple[EngineKind, ...] = tuple(EngineKind)
@@ -260,7 +251,7 @@ class Recipe(Document):
     accuracy: Accuracy = Field(
         default=Accuracy.CLOSE, exclude_if=lambda word: word is Accuracy.CLOSE
     )
-    calibration: Calibration | None = None
+    calibration: CalibrationChoice | None = None
     batching: Batching = Batching()
     # Left out when they are not given: an older release refuses keys it does not know.
     text: TextRecipe | None = Field(default=None, exclude_if=lambda v: v is None)
@@ -275,6 +266,8 @@ class Recipe(Document):
     gpu_share: float | None = Field(default=None, ge=1e-4, le=1, exclude_if=lambda v: v is None)
     must_beat_fallback: bool = True
     response_cache: bool = False
+    # Left out by default, as above.
+    sampling: Sampling | None = Field(default=None, exclude_if=lambda v: v is None)
 
     @field_validator("accuracy")
     @classmethod

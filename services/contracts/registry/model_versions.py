@@ -128,24 +128,39 @@ class ModelRegistry(RecordKeeper):
         """
         check_model_name(name)
         refs = [self._put(each) for each in (samples, calibration, tokenizer, fallback_answers)]
+        draft = ModelVersion(
+            name=name,
+            version=0,
+            master=master,
+            recipe=recipe,
+            source=source,
+            source_fingerprint=source_fingerprint,
+            samples=refs[0],
+            calibration=refs[1],
+            tokenizer=refs[2],
+            dim_limits=dict(dim_limits or {}),
+            fallback_verdict=fallback_verdict,
+            fallback_answers=refs[3],
+            created_at="",
+        )
+        return self.add_changed_version(draft, {})
+
+    def add_changed_version(
+        self, version: ModelVersion, changes: Mapping[str, object]
+    ) -> ModelVersion:
+        """Publish a version with other fields as the next one of its model.
+
+        Args:
+            version: whose files are in the store.
+            changes: of its fields, by name; number and time are new in any case.
+        """
+        name = version.name
         while True:
             kept, highest = self._numbers(name)
             latest = self._version(name, highest) if highest in kept else None
-            version = ModelVersion(
-                name=name,
-                version=highest + 1,
-                master=master,
-                recipe=recipe,
-                source=source,
-                source_fingerprint=source_fingerprint,
-                samples=refs[0],
-                calibration=refs[1],
-                tokenizer=refs[2],
-                dim_limits=dict(dim_limits or {}),
-                fallback_verdict=fallback_verdict,
-                fallback_answers=refs[3],
-                created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            )
+            created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            numbered = {"version": highest + 1, "created_at": created_at}
+            version = version.model_copy(update={**changes, **numbered})
             if latest and _is_repeat(latest, version):
                 return latest
             try:

@@ -9,11 +9,12 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
+from services.contracts.registry.sample_windows import beyond_bounds
 from services.contracts.store.artifact_store import StoredObject
 from services.contracts.store.object_store import ObstoreArtifactStore
 
@@ -36,6 +37,7 @@ _DOCUMENT_FOLDERS = (
     "events/",
     "event-days/",
     "event-folds/",
+    "samples/",
 )
 
 
@@ -103,6 +105,7 @@ def plan_prune(
         "events": lambda key: key.split("/")[1] >= first_day,
         # As older controllers kept what their events amount to.
         "event-folds": lambda _: False,
+        "samples": _of_young_samples(registry),
         "event-days": lambda key: key.split("/")[1].removesuffix(".json") >= first_day,
     }
     gone = {
@@ -227,6 +230,18 @@ def _engine_of(key: str) -> tuple[str, ...]:
     return tuple([*key.split("/"), "", ""][:3])
 
 
+def _of_young_samples(registry: Registry) -> Callable[[str], bool]:
+    """Those that the recipe of their version still keeps; replicas delete others while they run."""
+    sampling = {(each.name, each.version): each.recipe.sampling for each in _versions(registry)}
+    now = datetime.now(UTC)
+    needed = set()
+    for key, window in registry.sample_windows().items():
+        kept = sampling.get((window.model, window.version))
+        if kept and not beyond_bounds({key: window}, kept, now):
+            needed |= {key, key.removesuffix(".json") + ".npz"}
+    return needed.__contains__
+
+
 def _is_of_a_version(registry: Registry, task: str, versions: Collection[tuple[str, int]]) -> bool:
     """Whether a task is for a version that is there: its ends say what was given up."""
     start = registry.task_start(task)
@@ -244,8 +259,8 @@ def _unnamed_blobs(
     named: set[str] = set()
     kept = [each for folder in _KEPT_FOLDERS for each in store.objects(folder)]
     for each in (*kept, *(each for group in objects.values() for each in group)):
-        # Events name none, and there may be many.
-        if each.key not in without and not each.key.startswith("events/"):
+        # Events and samples name none, and there may be many.
+        if each.key not in without and not each.key.startswith(("events/", "samples/")):
             named |= {found.decode() for found in _BLOB_REF.findall(store.read(each.key))}
     for blob in store.objects(_BLOBS):
         if blob.key.removeprefix(_BLOBS) not in named and blob.modified_at < before:

@@ -34,6 +34,7 @@ from services.controller.build.key_status import RetryPolicy
 from services.controller.build.launch_refusals import LaunchRefusals
 from services.controller.build.task_accounts import TaskAccounts
 from services.controller.build.task_waits import TaskWaits
+from services.controller.build.traffic_watch import TrafficWatch
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.events.serving_events import serving_of
 from services.controller.interfaces import (
@@ -135,6 +136,7 @@ class BuildLoop:
         )
         self._waits = TaskWaits(pace.waits_after_s, clock)
         self._events = EventRecorder(self._registry)
+        self._traffic = TrafficWatch(self._registry, clock)
 
     def enqueue(self) -> None:
         """Enqueue a sync; call it in the event loop."""
@@ -229,6 +231,8 @@ class BuildLoop:
         failures = (*decision.unplanned, *decision.quarantined)
         self._record(lambda: self._events.observe_once(failures))
         self._record(lambda: self._events.observe_replicas(snapshot))
+        newest = list(filter(view.is_newest, view.versions))
+        self._record(lambda: self._events.observe_once(self._traffic.look(newest)))
         return decision, view
 
     def _record(self, observe: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ _SUBJECTS: Final = {
     EventKind.WEIGHTS_CHANGED: "weights {0.model}",
     EventKind.MODEL_REMOVED: "removal {0.model}/{0.version}",
     EventKind.REBUILD_REQUESTED: "rebuild {0.model}",
+    EventKind.TRAFFIC_DRIFTED: "once {0.mark}",
     EventKind.BUILD_STARTED: "once {0.mark}",
     EventKind.BUILD_WAITING: "once {0.mark}",
     EventKind.BUILD_FINISHED: "engine {0.key}",

@@ -39,13 +39,15 @@ def _published(state: EventState, version: ModelVersion, newest: Event | None) -
         and not state.is_removed(version.name, newest.version)
     )
     verdict = version.fallback_verdict
+    traffic = version.traffic
+    calibrated = f", calibrated with {traffic.num_samples} samples of traffic" if traffic else ""
     refuted = f"; {verdict.words}" if verdict and (verdict.refuted or verdict.refused) else ""
     return Event(
         kind=EventKind.RECIPE_CHANGED if is_same_master else EventKind.MODEL_PUBLISHED,
         model=version.name,
         version=version.version,
         key=version.master.digest,
-        why=f"from {version.source}{refuted}",
+        why=f"from {version.source}{calibrated}{refuted}",
     )
 
 

@@ -1,1 +1,1 @@
-"""What serves and why, in words and as plain data: for commands and for the controller's page."""
+"""What serves and why, as plain data and in words: for commands and the page."""

@@ -33,6 +33,14 @@ def last_trouble(registry: Registry, model: str, generation: str) -> str:
     return ""
 
 
+def drift_words(registry: Registry, version: ModelVersion) -> str:
+    """One line on requests that a version is no longer calibrated for; "" when there is none."""
+    for _, event in registry.last_events(_NUM_EVENTS_READ, version.name):
+        if event.kind is EventKind.TRAFFIC_DRIFTED and event.version == version.version:
+            return f"{version.name} version {version.version}: {event.why}"
+    return ""
+
+
 def explained_cases(
     registry: Registry,
     version: ModelVersion,

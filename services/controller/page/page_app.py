@@ -48,7 +48,7 @@ _UNGUARDED: Final = (
     "the page is for fleets with a token, and this controller has none; make one by `openssl rand "
     "-hex 32` and name its file: SMELT_CONTROLLER_FLEET_TOKEN_FILE (`smelt up` does)"
 )
-_NUM_EVENTS: Final = 300
+_NUM_EVENTS: Final = 200
 _REFUSED: Final = "the page's token is wanted: smelt status prints the address with it"
 # Ray's agents renew their pages each 10 s.
 _NEWS_AGAIN_S: Final = 9.0

@@ -1,12 +1,13 @@
 """Inputs that are only good for running an engine: to check it and to warm it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRecipe, InputRole
 
 
@@ -41,6 +42,13 @@ def warm_up_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> lis
         edges.append(rest | {dim: span.max for dim, span in spans.items()})
     unique = {tuple(sorted(sizes.items())): sizes for sizes in edges}
     return sorted(unique.values(), key=lambda sizes: sum(sizes.values()))
+
+
+def edge_inputs(model: ModelVersion, buckets: Iterable[Bucket]) -> Iterator[dict[str, Array]]:
+    """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
+    specs = model.master.inputs
+    for sizes in warm_up_sizes(specs, buckets):
+        yield sample_inputs(specs, model.recipe.inputs, sizes)
 
 
 def probe_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> dict[str, int]:

@@ -45,7 +45,12 @@ def _built(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     master_path = worker.registry.materialise_master(version.master) / "model.onnx"
-    plan = BuildSpec(key=key, master=version.master, master_path=master_path)
+    plan = BuildSpec(
+        key=key,
+        master=version.master,
+        master_path=master_path,
+        calibration_path=worker.registry.plain_samples(version.calibration, folder),
+    )
     output = builder_for(key.kind).build(plan, folder, lambda _: None)
     return LoadSpec(
         manifest=manifest_of(plan, output),

@@ -20,11 +20,11 @@ def alone(
     """
     if not is_real_time:
         return nullcontext()
-    return _preferred([*chain(*servers.pids[payload].values()), client], seconds)
+    return preferred([*chain(*servers.pids[payload].values()), client], seconds)
 
 
 @contextmanager
-def _preferred(pids: Sequence[int], seconds: float) -> Iterator[None]:
+def preferred(pids: Sequence[int], seconds: float) -> Iterator[None]:
     """Lets no other process run beside these; then rests for as long."""
     _schedule(pids, os.SCHED_RR, 1)
     try:

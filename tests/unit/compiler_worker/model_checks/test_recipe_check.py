@@ -35,6 +35,7 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("recipe", "told"),
     [
+        ({"sampling": {"hash": ["id"]}}, r"sampling.hash: 'id' is not in the model, did you mean"),
         ({"inputs": {"msk": {"role": "mask"}}}, r"inputs: 'msk' .* expected one of ids, mask"),
         ({"outputs": {"pool": {}}}, r"outputs: 'pool' .* expected one of hidden, pooled"),
         (

@@ -12,7 +12,7 @@ EXPECTED = {
         "--address", "--concurrency", "--html", "--input", "--json", "--seconds", "--sizes",
         "--store", "--version", "NAME",
     ],
-    "buckets": ["--json", "--metrics", "--num", "--store", "--version", "NAME"],
+    "buckets": ["--apply", "--json", "--metrics", "--num", "--store", "--version", "NAME"],
     "build": ["--generation", "--json", "--kind", "--store", "NAME"],
     "doctor": ["--json", "--store"],
     "down": ["--json"],
@@ -42,6 +42,9 @@ EXPECTED = {
     "recipe check": ["--json", "--model", "--store", "FILE"],
     "recipe init": ["--json", "--out", "--store", "MODEL"],
     "recipe schema": ["--json"],
+    "samples calibrate": ["--json", "--store", "NAME"],
+    "samples delete": ["--before", "--json", "--store", "NAME"],
+    "samples show": ["--json", "--store", "NAME"],
     "status": ["--json", "--wide", "MODEL"],
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [

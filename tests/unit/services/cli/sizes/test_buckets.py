@@ -1,28 +1,34 @@
 """`smelt buckets`: sizes from metrics pages, arithmetic of the advice, and what is printed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import combinations
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.cli.sizes.bucket_advice import SizeCounts, best_edges, waste
+from services.cli.sizes.bucket_advice import SizeCounts, best_edges, time_per_request, waste
 from services.cli.sizes.buckets import advice_document
 from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
+from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.manifest import ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
+from services.contracts.traffic.sampled_rows import SampledRow
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.controller import build_world as world
 
 LABELS = {"model": "m", "version": "1"}
@@ -30,6 +36,8 @@ LABELS = {"model": "m", "version": "1"}
 SEEN = [5] * 60 + [30] * 30 + [120] * 9 + [500]
 # Of one request after the other.
 ROWS = [1, 1, 1, 4]
+NAMES = ("ids", "mask")
+DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="CPU", memory_gib=1)
 BUCKET = Bucket(
     dims={"batch": DimRange(min=1, opt=8, max=32), "sequence": DimRange(min=1, opt=64, max=512)}
 )
@@ -227,3 +235,80 @@ def test_no_other_edges_waste_less(num: int) -> None:
 def test_what_the_largest_bucket_refuses_is_no_reason_for_another() -> None:
     seen = SizeCounts(counts={8: 5.0, 512: 5.0}, total=600.0)
     assert best_edges(seen, 3, 128) == [8, 128]
+
+
+def _sampled(store: str, model: str, lengths: Sequence[int], folder: Path) -> Registry:
+    """The store, with samples of these lengths, every second one padded to twice its length."""
+    registry = Registry(open_store(store), folder / "cache")
+    rows = []
+    for number, length in enumerate(lengths):
+        valid = np.arange(length * (1 + number % 2)) < length
+        rows.append(SampledRow("b", {"ids": valid * 7, "mask": valid.astype(np.int64)}))
+    span = (datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC))
+    registry.add_sample_window(model, 1, span, rows, {"b": len(rows)})
+    return registry
+
+
+def _log_normal(num: int) -> list[int]:
+    """Lengths as of short texts with a long tail: half below 32 tokens, the longest cut at 512."""
+    drawn = np.random.default_rng(0).lognormal(np.log(32), 0.9, num)
+    return np.clip(np.ceil(drawn), 2, 512).astype(int).tolist()
+
+
+def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_path: Path) -> None:
+    specs = [TensorSpec(name=n, datatype="INT64", shape=("batch", "sequence")) for n in NAMES]
+    master = world.MASTER.model_copy(update={"digest": "d" * 64, "inputs": tuple(specs)})
+    recipe = Recipe(buckets=(BUCKET,), inputs={"mask": InputRecipe(role=InputRole.MASK)})
+    registry = Registry(open_store(store), tmp_path / "cache")
+    registry.add_model_version(
+        name="texts", master=master, recipe=recipe, source="s", source_fingerprint="0"
+    )
+    timings = tuple(
+        Timing(
+            bucket="b", sizes={"batch": 32, "sequence": size}, p50_s=size / 1000, p95_s=1,
+            throughput=1, eager_p50_s=size / 1000,
+        )
+        for size in (64, 512)
+    )  # fmt: skip
+    proof = small_proof(ProofOutcome.PASSED).model_copy(
+        update={"timings": timings, "device": DEVICE}
+    )
+    manifest = small_manifest(small_key(master_digest=master.digest))
+    registry.publish_engine(manifest, {}, proof)
+    lengths = _log_normal(2000)
+    _sampled(store, "texts", lengths, tmp_path)
+    where = ("texts", "--store", store, "--json")
+    said = json.loads(_run(*where, "--apply"))
+    advice = said["dimensions"]["sequence"]
+    assert (said["num_requests"], said["measured_waste"], said["published"]) == (2000, None, 2)
+    assert advice["mean"] == pytest.approx(np.mean(lengths))
+    assert len(advice["proposed"]) <= 4
+    assert advice["measured_on"].endswith("cpu-x86_64-v3")
+    before, after = advice["rows_per_s"]
+    # A row of 512 takes 16 ms.
+    assert before == pytest.approx(62.5)
+    assert after == pytest.approx(before * advice["speedup"])
+    assert after > 4 * before
+    padded = [edge / (1 - edge) for edge in (advice["waste_now"], advice["waste_proposed"])]
+    assert padded[1] < padded[0] / 2
+    published = registry.model_version("texts")
+    assert [b.dims["sequence"].max for b in published.buckets] == advice["proposed"]
+    assert (published.version, published.master) == (2, master)
+    assert published.recipe.model_copy(update={"buckets": (BUCKET,)}) == recipe
+    # The same again publishes nothing.
+    assert json.loads(_run(*where, "--apply"))["published"] == 2
+
+
+def test_what_engines_took_decides_where_it_is_not_in_proportion() -> None:
+    seen = SizeCounts(counts={8: 50.0, 64: 50.0, 512: 1.0}, total=4000.0)
+
+    # All up to 64 take the same: a bucket of 8 would be for nothing.
+    def flat(size: int) -> float:
+        return max(size / 64, 1.0)
+
+    assert best_edges(seen, 2, 512, flat) == [64, 512]
+    assert best_edges(seen, 3, 512) == [8, 64, 512]
+    assert time_per_request(seen, [512], flat) == 8.0
+    assert time_per_request(seen, [64, 512], flat) == pytest.approx(108 / 101)
+    many = SizeCounts(counts=dict.fromkeys(range(1, 8193), 1.0), total=8192 * 4096.5)
+    assert best_edges(many, 2, 8192) == [4096, 8192]

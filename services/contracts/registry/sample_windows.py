@@ -1,0 +1,166 @@
+"""Samples of traffic in the store: windows of rows, apart from everything else.
+
+samples/<model>/<end>-<random>.json    SampleWindow
+samples/<model>/<end>-<random>.npz     its rows, sealed where the replica has a key
+
+They alone are deleted while a model serves: by age, number and size, and by who asks for it.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from services.contracts.errors import NotFoundError, StoreError
+from services.contracts.model.document import Document
+from services.contracts.model.sampling_recipe import Sampling
+from services.contracts.registry.records import RecordKeeper
+from services.contracts.text.moments import timestamp
+from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
+
+if TYPE_CHECKING:
+    from services.contracts.traffic.sampled_rows import SampledRow
+
+
+class SampleWindow(Document):
+    """Rows that one replica kept of one span of time.
+
+    Attributes:
+        begins_at, ends_at: ISO 8601, UTC.
+        seen, kept: rows by label of their bucket: those that were answered, those that are here.
+        sha256, num_bytes: of the rows as they are stored.
+        key_id: of the key that they are sealed with; "" in the clear.
+    """
+
+    model: str
+    version: int
+    begins_at: str
+    ends_at: str
+    seen: dict[str, int]
+    kept: dict[str, int]
+    sha256: str
+    num_bytes: int = Field(ge=0)
+    key_id: str = ""
+
+    @property
+    def num_samples(self) -> int:
+        """Rows that are here."""
+        return sum(self.kept.values())
+
+
+Windows = Mapping[str, SampleWindow]
+
+
+class TrafficRegistry(RecordKeeper):
+    """Writes, finds, reads and deletes samples.
+
+    Attributes:
+        cipher: seals and opens them; None has them in the clear.
+    """
+
+    cipher: SampleCipher | None = None
+
+    def add_sample_window(
+        self,
+        model: str,
+        version: int,
+        span: tuple[datetime, datetime],
+        rows: "Sequence[SampledRow]",
+        seen: Mapping[str, int],
+    ) -> SampleWindow:
+        """Write the rows of a window, then its document.
+
+        Args:
+            model: its name.
+            version: that answered.
+            span: from when to when.
+            rows: at least one.
+            seen: rows that were answered, by label of their bucket.
+        """
+        # Here, as most processes that open a registry need no numpy.
+        from services.contracts.traffic.sampled_rows import bytes_from_rows
+
+        data = bytes_from_rows(rows)
+        data = self.cipher.sealed(data) if self.cipher else data
+        labels = [row.bucket for row in rows]
+        window = SampleWindow(
+            model=model,
+            version=version,
+            begins_at=timestamp(span[0]),
+            ends_at=timestamp(span[1]),
+            seen=dict(seen),
+            kept={label: labels.count(label) for label in sorted(set(labels))},
+            sha256=hashlib.sha256(data).hexdigest(),
+            num_bytes=len(data),
+            key_id=self.cipher.key_id if self.cipher else "",
+        )
+        key = f"{_prefix(model)}{span[1]:%Y%m%dT%H%M%S}-{secrets.token_hex(6)}"
+        self._store.create(f"{key}.npz", data)
+        self._records.create(f"{key}.json", window)
+        return window
+
+    def sample_windows(self, model: str = "") -> dict[str, SampleWindow]:
+        """All windows of a model, or of every one, by key: those of a model oldest first."""
+        found = {}
+        for key in self._records.keys(_prefix(model) if model else "samples/"):
+            if key.endswith(".json"):
+                with suppress(NotFoundError):  # a replica just deleted it
+                    found[key] = self._records.read(key, SampleWindow)
+        return found
+
+    def sampled_rows(self, windows: Windows) -> "list[SampledRow]":
+        """The rows of windows, weighted by what was seen of their buckets.
+
+        Raises:
+            StoreError: rows are not those that were written, or are sealed with another key.
+        """
+        from services.contracts.traffic.sampled_rows import rows_from_bytes
+
+        rows: list[SampledRow] = []
+        for key, window in windows.items():
+            with suppress(NotFoundError):
+                stored = self._store.read(_rows_key(key))
+                if hashlib.sha256(stored).hexdigest() != window.sha256:
+                    raise StoreError(f"'{_rows_key(key)}' is not what its window names: delete it")
+                weights = {label: window.seen[label] / kept for label, kept in window.kept.items()}
+                plain = rows_from_bytes(opened_samples(stored, self.cipher, f"'{key}'"))
+                rows += [row._replace(weight=weights[row.bucket]) for row in plain]
+        return rows
+
+    def delete_samples(self, keys: Iterable[str]) -> None:
+        """Delete windows with their rows; raises StoreError where the store allows no delete."""
+        for key in keys:
+            self._store.delete(_rows_key(key))
+            self._store.delete(key)
+
+
+def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[str]:
+    """Keys of the windows that are too old, too many or too large, of one model.
+
+    Args:
+        windows: oldest first.
+        sampling: the bounds.
+        now: the time.
+    """
+    oldest = timestamp(now - timedelta(hours=sampling.max_age_h))
+    num_samples = num_bytes = 0
+    gone = []
+    for key, window in reversed(list(windows.items())):
+        num_samples += window.num_samples
+        num_bytes += window.num_bytes
+        is_within = num_samples <= sampling.max_samples and num_bytes <= sampling.max_mib * 2**20
+        if window.ends_at < oldest or not is_within:
+            gone.append(key)
+    return gone
+
+
+def _prefix(model: str) -> str:
+    return f"samples/{model}/"
+
+
+def _rows_key(key: str) -> str:
+    return key.removesuffix(".json") + ".npz"

@@ -1,0 +1,155 @@
+"""Calibrates a model version anew, with rows of its own traffic.
+
+A row's digest decides what it is for, so that a row that was calibrated with is never held out
+for proofs, whenever it is met again. Rows that came after the last calibration are taken: those
+before are of requests that may come no more.
+"""
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.byte_strings import BYTES
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, bytes_from_array
+from services.contracts.model.manifest import ModelVersion, TrafficSource
+from services.contracts.model.recipe import InputRecipe, InputRole
+from services.contracts.registry.registry import Registry
+from services.contracts.registry.sample_windows import Windows
+from services.contracts.traffic.drift import Drift, drifts, features
+
+_MAX_CALIBRATED = 256
+_MAX_HELD_OUT = 64
+_HELD_OUT_OF = 4
+_Row = Mapping[str, Array]
+
+
+class TrafficState(NamedTuple):
+    """What the samples say of a version that is calibrated with traffic.
+
+    Attributes:
+        num_samples: different rows since it was calibrated.
+        drifts: their distances to what it was calibrated with.
+        is_due: it is to be calibrated anew, or for the first time.
+        words: why, or why not.
+    """
+
+    num_samples: int
+    drifts: list[Drift]
+    is_due: bool
+    words: str
+
+
+def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
+    """Look at the samples of a version whose recipe has `calibration: traffic`.
+
+    Raises StoreError where they cannot be opened.
+    """
+    calibration = version.recipe.calibration
+    asked = calibration.traffic if calibration else None
+    if asked is None:
+        raise InvalidRequestError(f"the recipe of {version.name} has no `calibration: traffic`")
+    rows, _ = _recent(registry, version)
+    if len(rows) < asked.min_samples:
+        words = f"{len(rows)} different samples since, {asked.min_samples} wanted"
+        return TrafficState(len(rows), [], is_due=False, words=words)
+    if version.calibration is None:
+        words = f"{len(rows)} samples are there to calibrate with for the first time"
+        return TrafficState(len(rows), [], is_due=True, words=words)
+    before = features(registry.calibration_rows(version), version)
+    found = drifts(before, features(rows, version))
+    moved = [d for d in found if d.distance > max(asked.max_drift, d.noise)]
+    words = f"no distance of {len(rows)} samples is beyond max_drift {asked.max_drift:g}"
+    if moved:
+        each = ", ".join(f"{d.what} {d.distance:.2f} (noise {d.noise:.2f})" for d in moved)
+        words = f"requests are no longer what it was calibrated with: {each}, at most "
+        words += f"{asked.max_drift:g} wanted"
+    return TrafficState(len(rows), found, is_due=bool(moved), words=words)
+
+
+def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersion:
+    """Publish the next version: the same, calibrated and proven with its newest samples.
+
+    Raises:
+        InvalidRequestError: there are too few.
+        StoreError: they cannot be opened.
+    """
+    state = traffic_state(registry, version)
+    rows, windows = _recent(registry, version)
+    calibrating, held_out = _parted(rows)
+    if not state.is_due and not state.drifts:
+        raise InvalidRequestError(f"{version.name} cannot be calibrated: {state.words}")
+    with tempfile.TemporaryDirectory(prefix="smelt-samples-") as folder:
+        refs = [
+            registry.put_samples(_stacked(each, version), Path(folder))
+            for each in (calibrating, held_out)
+        ]
+    source = TrafficSource(
+        begins_at=min(window.begins_at for window in windows.values()),
+        ends_at=max(window.ends_at for window in windows.values()),
+        num_samples=len(calibrating),
+        held_out=refs[1],
+        num_held_out=len(held_out),
+    )
+    return registry.add_changed_version(version, {"calibration": refs[0], "traffic": source})
+
+
+def _recent(registry: Registry, version: ModelVersion) -> tuple[list[_Row], Windows]:
+    """Different rows since the last calibration that fit the version, by their digests."""
+    since = version.traffic.ends_at if version.traffic else ""
+    windows = registry.sample_windows(version.name)
+    recent = {key: each for key, each in windows.items() if each.ends_at > since}
+    found = {}
+    for sampled in registry.sampled_rows(recent):
+        if (row := _fitting(sampled.arrays, version)) is not None:
+            found[_digest(row)] = row
+    return [found[digest] for digest in sorted(found)], recent
+
+
+def _fitting(arrays: _Row, version: ModelVersion) -> _Row | None:
+    """A row in the types of the version's inputs; None where another version had others."""
+    batch_dim = version.recipe.batching.batch_dim
+    row = {}
+    for spec in version.master.inputs:
+        array = arrays.get(spec.name)
+        rank = len(spec.shape) - (spec.shape[:1] == (batch_dim,))
+        if array is None or array.ndim != rank or not array.size or spec.datatype == BYTES:
+            return None
+        row[spec.name] = array.astype(NUMPY_FROM_DATATYPE[spec.datatype])
+    return row
+
+
+def _digest(row: _Row) -> str:
+    parts = [(name, array.shape, bytes_from_array(array)) for name, array in sorted(row.items())]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _parted(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
+    """Rows to calibrate with, and those to prove with; in both a draw, as digests are."""
+    is_held = [int(_digest(row)[-8:], 16) % _HELD_OUT_OF == 0 for row in rows]
+    calibrating = [row for row, held in zip(rows, is_held, strict=True) if not held]
+    held_out = [row for row, held in zip(rows, is_held, strict=True) if held]
+    return calibrating[:_MAX_CALIBRATED], held_out[:_MAX_HELD_OUT]
+
+
+def _stacked(rows: Sequence[_Row], version: ModelVersion) -> dict[str, Array]:
+    """One array for each input: padded where a mask says so, else the rows of the usual shape."""
+    recipes = version.recipe.inputs
+    if not any(each.role is InputRole.MASK for each in recipes.values()):
+        shapes = [tuple(array.shape for array in row.values()) for row in rows]
+        ((usual, _),) = Counter(shapes).most_common(1)
+        rows = [row for row, shape in zip(rows, shapes, strict=True) if shape == usual]
+    stacked = {}
+    for name, first in rows[0].items():
+        largest = np.max([row[name].shape for row in rows], axis=0).astype(int).tolist()
+        pad = recipes.get(name, InputRecipe()).pad
+        stacked[name] = np.full([len(rows), *largest], pad, first.dtype)
+        for number, row in enumerate(rows):
+            place = tuple(slice(size) for size in row[name].shape)
+            stacked[name][number][place] = row[name]
+    return stacked

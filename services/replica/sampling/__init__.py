@@ -1,0 +1,1 @@
+"""Keeps rows of answered requests, as the recipe asks for."""

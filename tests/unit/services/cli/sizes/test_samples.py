@@ -1,0 +1,124 @@
+"""`smelt samples`: what is printed, and what `delete`, `models remove` and `prune` take."""
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.contracts.events import Event, EventKind, EventPosition
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.model.sampling_recipe import Sampling
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.contracts.traffic.sampled_rows import SampledRow
+from services.controller.explain.why_cases import drift_words
+from tests.unit.services.replica.models import text_model
+
+NOW = datetime.now(UTC)
+
+
+class World:
+    """A store with a sampled model, calibrated with texts of 8 tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = str(folder / "store")
+        self.registry = Registry(open_store(self.url), folder / "cache")
+
+    def publish(self, recipe: Recipe | None = None) -> ModelVersion:
+        model = text_model()
+        calibration = self.folder / "calibration.npz"
+        ids = np.tile(np.arange(8), (50, 1))
+        np.savez(calibration, ids=ids, mask=np.ones_like(ids))
+        return self.registry.add_model_version(
+            name="m",
+            master=model.master,
+            recipe=recipe or model.recipe.model_copy(update={"sampling": Sampling()}),
+            source="",
+            source_fingerprint="",
+            calibration=calibration,
+        )
+
+    def sample(self, version: int, length: int, age: timedelta = timedelta()) -> None:
+        ids = np.arange(length)
+        rows = [SampledRow("b", {"ids": ids, "mask": np.ones_like(ids)}, {"who": "x"})] * 20
+        span = (NOW - age, NOW - age)
+        self.registry.add_sample_window("m", version, span, rows, {"b": 20})
+
+    def run(self, *words: str) -> Any:
+        done = CliRunner().invoke(app, [*words, "--store", self.url], catch_exceptions=False)
+        assert done.exit_code == 0
+        return json.loads(done.output) if "--json" in words else done.output
+
+    def versions(self) -> list[int]:
+        return [window.version for window in self.registry.sample_windows("m").values()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.publish()
+    return world
+
+
+def test_lengths_values_and_drift_are_shown(world: World) -> None:
+    world.sample(1, length=8, age=timedelta(hours=1))
+    world.sample(1, length=16)
+    said = world.run("samples", "m", "--json")
+    assert (said["num_samples"], said["num_windows"], said["num_different"]) == (40, 2, {"who": 1})
+    assert said["features"]["length sequence"] == {
+        "least": 8, "p1": 8, "p50": 12, "p90": 16, "p99": 16, "largest": 16
+    }  # fmt: skip
+    assert said["features"]["values ids"]["largest"] == 15
+    length, values = said["drift"]
+    assert (length["what"], length["distance"]) == ("length sequence", 0.5)
+    assert 0 < length["noise"] < 0.5
+    assert values["distance"] == pytest.approx(0.25)
+    text = world.run("samples", "m")
+    assert "m: 40 samples in 2 windows" in text
+    assert "not encrypted" in text
+    assert "Drift from the calibration of version 1" in text
+
+
+def test_samples_are_deleted_up_to_a_moment_and_with_their_version(world: World) -> None:
+    for version, days in ((1, 3), (1, 2), (2, 1)):
+        world.sample(version, length=8, age=timedelta(days=days))
+    day = (NOW - timedelta(days=2.5)).isoformat()
+    said = world.run("samples", "delete", "m", "--before", day, "--json")
+    assert (said["num_deleted"], said["num_left"]) == (20, 40)
+    world.publish(text_model().recipe)
+    said = world.run("models", "remove", "m", "--version", "1", "--json")
+    assert said["num_samples_deleted"] == 20
+    assert world.versions() == [2]
+    world.run("samples", "delete", "m")
+    assert not list((world.folder / "store" / "samples" / "m").glob("*"))
+
+
+def test_pruning_takes_samples_that_no_recipe_keeps(world: World) -> None:
+    world.publish(text_model().recipe)
+    for version, days in ((1, 1), (1, 8), (2, 1), (3, 1)):
+        world.sample(version, length=8, age=timedelta(days=days))
+    kept = {key for key, each in world.registry.sample_windows("m").items() if each.version == 1}
+    long_ago = (NOW - timedelta(days=60)).timestamp()
+    for file in (world.folder / "store" / "samples" / "m").glob("*"):
+        os.utime(file, (long_ago, long_ago))
+    world.run("prune", "--yes")
+    assert list(world.registry.sample_windows("m")) == [max(kept)]
+    assert len(list((world.folder / "store" / "samples" / "m").glob("*"))) == 2
+
+
+def test_why_tells_that_requests_moved_of_the_version_that_they_moved_from(world: World) -> None:
+    event = Event(
+        at=NOW.isoformat(), kind=EventKind.TRAFFIC_DRIFTED, model="m", version=1, why="length 0.9"
+    )
+    world.registry.append_event(event, EventPosition())
+    first = world.registry.model_version("m")
+    assert drift_words(world.registry, first) == "m version 1: length 0.9"
+    assert drift_words(world.registry, world.publish(text_model().recipe)) == ""

@@ -1,0 +1,155 @@
+"""What a replica samples: each row as likely, of each bucket, bounded; and no request fails."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.contracts.errors import StoreError
+from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.model.sampling_recipe import Sampling
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.contracts.traffic.sampled_rows import SampledRow
+from services.replica.request.codec import InferCall
+from services.replica.sampling.reservoir import Reservoir
+from services.replica.sampling.sampler import Sampler
+from services.telemetry.catalog import REPLICA_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.unit.services.replica.models import text_model
+
+SHORT, LONG = 4, 16
+
+
+def test_every_row_of_a_stream_is_as_likely_to_be_kept() -> None:
+    counts = Counter[str]()
+    for seed in range(2000):
+        reservoir = Reservoir("b", 5, Random(seed))
+        for number in range(40):
+            reservoir.seen += 1
+            while reservoir.next_at < reservoir.seen:
+                reservoir.take(SampledRow(str(number), {}))
+        assert len(reservoir.kept) == 5
+        counts.update(row.bucket for row in reservoir.kept)
+    # Each is kept 250 times of 2000, give or take four standard deviations of 15.
+    assert len(counts) == 40
+    assert all(190 < count < 310 for count in counts.values())
+
+
+class World:
+    """A sampler of the text model, with two buckets, in a store of its own."""
+
+    def __init__(self, folder: Path, sampling: Sampling) -> None:
+        self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
+        model = text_model(max_sequence=LONG)
+        batch = model.buckets[0].dims["batch"]
+        buckets = tuple(
+            Bucket(dims={"batch": batch, "sequence": DimRange(min=1, opt=1, max=each)})
+            for each in (SHORT, LONG)
+        )
+        recipe = model.recipe.model_copy(update={"buckets": buckets, "sampling": sampling})
+        self.model = self.registry.add_model_version(
+            name="m", master=model.master, recipe=recipe, source="", source_fingerprint=""
+        )
+        self.now = datetime(2026, 11, 27, tzinfo=UTC)
+        self.metrics = CollectorRegistry()
+        recorder = PrometheusRecorder(REPLICA_METRICS, self.metrics)
+        self.sampler = Sampler(
+            self.model, sampling, self.registry, recorder, random=Random(0), clock=lambda: self.now
+        )
+
+    def send(self, rows: int, length: int, first: int = 0) -> InferCall:
+        ids = np.arange(first, first + rows * length).reshape(rows, length)
+        sizes = {"batch": rows, "sequence": length}
+        inputs = {"ids": ids, "mask": np.ones_like(ids)}
+        call = InferCall(inputs=inputs, sizes=sizes, outputs=())
+        self.sampler.offer(call)
+        return call
+
+    def rows(self) -> list[SampledRow]:
+        return self.registry.sampled_rows(self.registry.sample_windows("m"))
+
+    def count(self, outcome: str) -> float:
+        self.sampler.turn_over()
+        labels = {"model": "m", "version": "1", "outcome": outcome}
+        return self.metrics.get_sample_value("smelt_samples_total", labels) or 0.0
+
+
+async def test_rows_are_kept_of_each_bucket_alike_and_weighted_back(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling(rate_per_s=1, window_s=20))
+    for number in range(500):
+        world.send(rows=3, length=SHORT, first=number)
+    for number in range(20):
+        world.send(rows=1, length=LONG, first=number)
+    await world.sampler.close()
+    (window,) = world.registry.sample_windows("m").values()
+    labels = [bucket.label for bucket in world.model.buckets]
+    assert (window.seen, window.kept) == (
+        dict(zip(labels, (1500, 20), strict=True)),
+        dict.fromkeys(labels, 10),
+    )
+    rows = world.rows()
+    assert sum(row.weight for row in rows) == 1520
+    for row in rows:
+        ids = row.arrays["ids"]
+        assert ids.shape == (SHORT if row.bucket == labels[0] else LONG,)
+        np.testing.assert_array_equal(ids, np.arange(ids[0], ids[0] + len(ids)))
+    assert world.count("written") == 20
+
+
+async def test_a_window_ends_by_time_and_the_next_one_begins_empty(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling(rate_per_s=1, window_s=20))
+    world.send(2, SHORT)
+    world.sampler.turn_over()
+    world.now += timedelta(seconds=20)
+    world.sampler.turn_over()
+    world.send(1, SHORT)
+    world.now += timedelta(seconds=1)
+    await world.sampler.close()
+    assert [w.num_samples for w in world.registry.sample_windows("m").values()] == [2, 1]
+
+
+async def test_inputs_are_dropped_and_hashed_and_rows_are_copies(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling(drop=("mask",), hash=("ids",)))
+    calls = [world.send(1, SHORT), world.send(1, SHORT), world.send(1, SHORT, first=1)]
+    assert all(not call.inputs["ids"].flags["OWNDATA"] for call in calls)
+    await world.sampler.close()
+    rows = world.rows()
+    assert [dict(row.arrays) for row in rows] == [{}, {}, {}]
+    assert len({row.hashes["ids"] for row in rows}) == 2
+    whole = World(tmp_path / "whole", Sampling())
+    call = whole.send(1, SHORT)
+    call.inputs["ids"][:] = -1  # as memory that a gateway lent is used again
+    await whole.sampler.close()
+    assert whole.rows()[0].arrays["ids"].tolist() == [0, 1, 2, 3]
+
+
+async def test_what_fails_is_counted_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, Sampling(rate_per_s=1, window_s=20, max_mib=20 * 8 * 8 / 2**20))
+    world.send(1, LONG)  # too large
+    call = InferCall(inputs={}, sizes={"batch": 1, "sequence": SHORT}, outputs=())
+    world.sampler.offer(call)
+    assert world.count("lost") == 2
+
+    def fail(*_: object) -> None:
+        raise StoreError("away")
+
+    monkeypatch.setattr(Registry, "add_sample_window", fail)
+    world.send(3, SHORT)
+    await world.sampler.close()
+    assert world.count("lost") == 5
+    assert world.rows() == []
+
+
+async def test_nothing_is_written_of_a_version_that_was_removed(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling())
+    world.send(1, SHORT)
+    world.registry.remove_model("m")
+    await world.sampler.close()
+    assert world.registry.sample_windows() == {}
