@@ -21,11 +21,11 @@ samples_app = typer.Typer(
     cls=_ShowByDefault,
     no_args_is_help=True,
     help="Rows of requests that replicas keep, where a recipe has `sampling`.",
-    epilog="Example: smelt samples ranker",
+    epilog="Example: smelt samples show ranker",
 )
 
 
-@samples_app.command("show", epilog="Example: smelt samples ranker")
+@samples_app.command("show", epilog="Example: smelt samples show ranker")
 def samples_show(
     name: Annotated[str, model_argument("Model whose samples are looked at.")],
     store: Store = "",

@@ -107,8 +107,10 @@ def _examples(model: RecipeModel) -> dict[str, Any]:
         "calibration": {"path": "rows.npz"},
         "text": {"tokenizer": "tokenizer.json", "pooling": "mean"},
         "labels": ["negative", "positive"],
+        "label_scores": "sigmoid",
         "num_replicas": 2,
         "gpu_share": 0.25,
+        "sampling": {"rate_per_s": 0.2},
     }
 
 

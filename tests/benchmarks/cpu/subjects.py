@@ -13,7 +13,8 @@ from services.cli.demo.minilm import recipe as demo_recipe
 from services.cli.demo.sentences import sample_sentences
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.recipe import Bucket, Calibration, DimRange, InputRecipe, Recipe
+from services.contracts.model.calibration_recipe import Calibration
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 
 CALIBRATION_FILE = "calibration.npz"
 PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8_WEIGHT_ONLY, Precision.INT8)
