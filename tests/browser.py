@@ -96,11 +96,9 @@ class Browser:
     @property
     def complaints(self) -> list[str]:
         """What the page logged: refused by its policy, or thrown."""
-        entries = [
-            e["params"]["entry"]["text"]
-            for e in self._events
-            if e.get("method") == "Log.entryAdded"
-        ]
+        logged = [e["params"]["entry"] for e in self._events if e.get("method") == "Log.entryAdded"]
+        # Where each load begins, nothing is.
+        entries = [e["text"] for e in logged if not e.get("url", "").endswith("/nothing")]
         thrown = [
             str(e["params"]) for e in self._events if e.get("method") == "Runtime.exceptionThrown"
         ]
