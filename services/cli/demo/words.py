@@ -33,6 +33,7 @@ _LEGEND = (
     "x fallback: speed over that of the fallback, which serves without an engine",
     "x eager: speed over that of PyTorch without compilation",
 )
+_ROUNDING = 1e-7
 
 
 def event_words(event: Event, done: str = "") -> str:
@@ -67,9 +68,11 @@ def answers_words(answers: Sequence[Answer]) -> Iterator[str]:
     """How the answers compare with sentence-transformers', with an example or with what is off."""
     off = [answer for answer in answers if not answer.is_matched]
     most = max(answer.cosine_distance for answer in answers)
+    # What is less is the rounding of float32.
+    by = f"by at most {most:.0e}" if most >= _ROUNDING else f"by less than {_ROUNDING:.0e}"
     yield (
-        f"{len(answers) - len(off)} of {len(answers)} answers match sentence-transformers', "
-        f"1 - cosine at most {max(most, 0.0):.1e}"
+        f"{len(answers) - len(off)} of {len(answers)} answers match sentence-transformers': "
+        f"embeddings differ {by} (1 - cosine)"
     )
     for each in off or answers[:1]:
         yield f"  {each.query} -> {each.nearest}"
