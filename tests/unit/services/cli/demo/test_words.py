@@ -169,13 +169,17 @@ def answer(query: str, distance: float, *, is_matched: bool) -> Answer:
 def test_answers_are_counted_and_those_that_are_off_are_shown() -> None:
     good, off = answer("q1", -1e-7, is_matched=True), answer("q2", 0.25, is_matched=False)
     assert list(answers_words([good, good])) == [
-        "2 of 2 answers match sentence-transformers': "
-        "embeddings differ by less than 1e-07 (1 - cosine)",
+        (
+            "2 of 2 answers match sentence-transformers': "
+            "embeddings differ by less than 1e-07 (1 - cosine)"
+        ),
         "  q1 -> n",
     ]
     assert list(answers_words([good, off])) == [
-        "1 of 2 answers match sentence-transformers': "
-        "embeddings differ by at most 2e-01 (1 - cosine)",
+        (
+            "1 of 2 answers match sentence-transformers': "
+            "embeddings differ by at most 2e-01 (1 - cosine)"
+        ),
         "  q2 -> n",
     ]
 
