@@ -20,6 +20,7 @@ from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
+from services.contracts.model.calibration_recipe import Calibration
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import BlobRef, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
@@ -130,7 +131,10 @@ def test_auto_plans_what_a_generation_has_instructions_for(
     listed = made.model_copy(
         update={
             "recipe": made.recipe.model_copy(
-                update={"precisions": tuple(map(Precision, found)), "calibration": {"path": "x"}}
+                update={
+                    "precisions": tuple(map(Precision, found)),
+                    "calibration": Calibration(path="x"),
+                }
             )
         }
     )

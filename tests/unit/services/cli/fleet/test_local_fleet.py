@@ -57,6 +57,8 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
 
     monkeypatch.setattr(local_fleet, "ray_spec", begin)
     before = signal.getsignal(signal.SIGTERM)
+    # Tests that a shell runs in the background were started with this signal ignored.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         found = up.run_up(
             CliSettings(home=tmp_path), UpOptions(grpc_port=0, metrics_port=0), is_demo=False,
@@ -64,6 +66,7 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
     assert found == code
 
 

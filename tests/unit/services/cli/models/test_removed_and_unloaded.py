@@ -27,7 +27,7 @@ def test_remove_says_what_is_left_and_that_engines_stay(
     words = ["models", "remove", "tiny", "--json"]
     done = CliRunner().invoke(app, [*words, "--version", "2"], catch_exceptions=False)
     kept = {"name": "tiny", "left": [1], "unread": {}}
-    assert json.loads(done.stdout) == kept | {"removed": [2]}
+    assert json.loads(done.stdout) == kept | {"removed": [2], "num_samples_deleted": 0}
     broken = "models/tiny/versions/000003.json"
     store.create(broken, b"{broken")
     done = CliRunner().invoke(app, [*words[:-1], "--version", "3"], catch_exceptions=False)
