@@ -25,27 +25,14 @@ import transformers
 from sentence_transformers import SentenceTransformer
 
 from services.contracts.kserve.tensors import Array
-from tests.benchmarks.newcomers import proven, smelt
+from tests.benchmarks.newcomers import COMMAND_EACH_S, PROVEN_WITHIN_S, Row, proven, smelt
 from tests.hub_folders import HUB_FOLDERS, MOODS, SIDE, write_hub_folder
 
 GRPC_PORT = 18003
 HTTP_PORT = 18004
 TEXTS = ["A cat sits on the mat", "what is a dog", "the dog runs", "cat " * 25]
 QUERY = "what is on the mat"
-_PROVEN_WITHIN_S = 900.0
 _LOOK_S = 0.5
-_COMMAND_EACH_S = 4.0
-
-
-class Row(NamedTuple):
-    """One model: seconds since `models add` began, and how far answers are from transformers'."""
-
-    added_s: float
-    served_s: float
-    proven_s: float
-    engines: str
-    first_error: float
-    last_error: float
 
 
 class Asked(NamedTuple):
@@ -149,8 +136,8 @@ def measure(title: str, folder: Path) -> Row:
                 raise RuntimeError(refused.read().decode()) from refused
             time.sleep(_LOOK_S)
     served_s = time.monotonic() - began_s
-    while not (engines := proven(name)) and time.monotonic() - began_s < _PROVEN_WITHIN_S:
-        time.sleep(_COMMAND_EACH_S)
+    while not (engines := proven(name)) and time.monotonic() - began_s < PROVEN_WITHIN_S:
+        time.sleep(COMMAND_EACH_S)
     proven_s = time.monotonic() - began_s if engines else float("nan")
     last_error = error(asked.ask(name), asked.wanted)
     smelt("models", "remove", name)

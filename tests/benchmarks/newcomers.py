@@ -34,14 +34,14 @@ PORT = 18001
 # Where the project's packages are on PYTHONPATH alone, there is no command.
 _MAIN = "from services.cli.main import main; main()"
 # Beyond what a build of the largest takes on two busy cores.
-_PROVEN_WITHIN_S = 900.0
+PROVEN_WITHIN_S = 900.0
 _LOOK_S = 0.25
 # A command takes half a second of a core, which a build has not meanwhile.
-_COMMAND_EACH_S = 4.0
+COMMAND_EACH_S = 4.0
 
 
 class Row(NamedTuple):
-    """One model: seconds since `models add` began, and how far answers are from ONNX Runtime's."""
+    """One model: seconds since `models add` began, and how far answers are from the reference's."""
 
     added_s: float
     served_s: float
@@ -131,8 +131,8 @@ def measure(client: InferenceServerClient, exported_name: str, folder: Path) -> 
         except InferenceServerException:
             time.sleep(_LOOK_S)
     served_s = time.monotonic() - began_s
-    while not (engines := proven(name)) and time.monotonic() - began_s < _PROVEN_WITHIN_S:
-        time.sleep(_COMMAND_EACH_S)
+    while not (engines := proven(name)) and time.monotonic() - began_s < PROVEN_WITHIN_S:
+        time.sleep(COMMAND_EACH_S)
     proven_s = time.monotonic() - began_s if engines else float("nan")
     last_error = worst()
     smelt("models", "remove", name)

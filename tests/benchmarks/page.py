@@ -6,7 +6,7 @@ A controller's state of N models on three generations is served from this proces
 published engines, a plan for each generation and three replicas; a tenth serve on the fallback, and
 of a fiftieth a build was given up. A load is from the start of the navigation to the frame that
 shows the models. Warm: the state was asked for in this pass of the controller, as while a page is
-open. Cold: nobody looked since the store was read anew, so that all of it is made for this load.
+open. Cold: the first load since the store was read anew, for which all of it is made.
 Exit code 1 when the median of warm loads misses its limit of 300 ms.
 """
 

@@ -70,7 +70,7 @@ class RunningFleet(Document):
         tokens = FleetTokens.of(settings)
         if tokens is None or not self.controller_metrics_address:
             return ""
-        # After the `#`, which browsers send to nobody.
+        # In the fragment: browsers do not send it, so that it is in no server's log.
         return f"http://{self.controller_metrics_address}/#token={page_token(tokens.newest)}"
 
     def with_trouble(self, name: str, fault: str, at: str) -> "RunningFleet":

@@ -111,7 +111,7 @@ class OciClient:
         return True
 
     def put_manifest(self, data: bytes) -> None:
-        """Name what was pushed: before it nobody sees any of it."""
+        """Put the tag: until then no pull finds what was pushed."""
         headers = {"Content-Type": MANIFEST_TYPE}
         self._send("PUT", f"manifests/{self._place.tag}", data=data, headers=headers).close()
 

@@ -34,7 +34,7 @@ class SampleCipher:
         self.key_id = self.keyed_hash(b"key id")[:16]
 
     def keyed_hash(self, data: bytes) -> str:
-        """A hash, in hex, that nobody without the key can compute for what he guesses."""
+        """A keyed hash (HMAC), in hex: a guessed value cannot be confirmed without the key."""
         return hmac.new(self._key, data, hashlib.sha256).hexdigest()
 
     def sealed(self, data: bytes) -> bytes:

@@ -13,7 +13,7 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 class HubServer(ThreadingHTTPServer):
-    """Serves a folder as `org/model`; `gated/model` is there, and its files are for nobody.
+    """Serves a folder as `org/model`; files of `gated/model` are refused to every client.
 
     Attributes:
         brought: names of the files that were sent.

@@ -248,7 +248,7 @@ def test_documents_that_name_another_master_are_refused(
     other = b"0" * 64
 
     def forged(kind: str, *, is_proof_moved: bool) -> str:
-        """What is told of an artifact in which documents of a kind name it, with right digests."""
+        """An artifact whose documents of a kind name another master, with right digests."""
         text = stub.blobs[true].decode()
         for layer in json.loads(text)["layers"]:
             if layer["mediaType"] == f"application/vnd.smelt.{kind}.v1+json":
