@@ -14,6 +14,7 @@ from services.cli.demo.words import (
     serving_words,
 )
 from services.cli.settings import CliSettings
+from services.cli.why.precision_words import precision_document
 from services.contracts.events import EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
@@ -145,7 +146,13 @@ class DemoLoop:
     def _cases(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
         of = (self._settings.store_url, self._settings.trust_root)
         cases = explained_cases(self._registry, self._version, "", snapshot, *of)
-        return [case | {"given_up": self._given_up(case)} for case in cases if case["replicas"]]
+        return [
+            case
+            | precision_document(self._version, case["generation"])
+            | {"given_up": self._given_up(case)}
+            for case in cases
+            if case["replicas"]
+        ]
 
     def _given_up(self, case: dict[str, Any]) -> str:
         """Why a generation gets no plan; "" when it has one, or may get one."""
