@@ -15,7 +15,7 @@ from services.cli.demo import progress_lines
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
-from services.cli.demo.words import end_words
+from services.cli.demo.words import end_words, outcome_text
 from services.cli.output import show
 from services.cli.settings import CliSettings
 from services.contracts.events import Event, EventKind, EventPosition
@@ -105,6 +105,8 @@ def test_it_ends_when_the_best_engine_serves(
     places = [printed.index(words) for words in in_order]
     assert places == sorted(places)
     assert case["planned"][0]["rank"] == 1
+    # The table at the end is of what the loop found, and nothing else.
+    assert "openvino fp32 serves" in "".join(map(str, outcome_text(case)))
     assert loop.first_answer_s is not None
     assert loop.first_proven_s is not None
 
