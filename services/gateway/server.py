@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, OverloadedError
+from services.contracts.external.external_model import ServerProtocol
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
@@ -99,6 +100,7 @@ class GatewayServer:
             host_id=settings.host_id,
             connect=partial(connect, tls=dialer.tls, arena=self.arena),
             slow_start_s=settings.slow_start_s,
+            limits=settings.external_limits,
         )
         self._health = HealthServicer()
         self._outliers = OutlierWatch(
@@ -151,7 +153,13 @@ class GatewayServer:
         from services.gateway.http.app import HttpApp
         from services.gateway.http.http_server import HttpServer
 
-        app = HttpApp(handlers, statuses, self._options, lambda: self._health.is_leaving)
+        app = HttpApp(
+            handlers,
+            statuses,
+            self._options,
+            lambda: self._health.is_leaving,
+            is_external=lambda name: self.endpoints.table.speaks(name, ServerProtocol.OPENAI),
+        )
         return HttpServer(app, self._options.limits)
 
     def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
@@ -196,6 +204,7 @@ class GatewayServer:
                 "the metadata service of this gateway",
                 "SMELT_GATEWAY_MAX_IN_FLIGHT",
             ),
+            has_parts=self.endpoints.has_parts,
         )
         if gate:
             handlers = guarded(handlers, gate, statuses, partial(note_rejection, self._observers))
@@ -286,6 +295,7 @@ class GatewayServer:
         if self._grace:
             self._grace.cancel()
         self.endpoints.close()
+        await self.endpoints.close_external()
         self._optional_rpcs.close()
         if self.arena:
             self.arena.close()

@@ -5,11 +5,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from services.contracts.external.external_model import ServerProtocol
+from services.contracts.transport.frames import Payload
+from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.routing.endpoint_weights import NUM_WARMING_STEPS
-from services.gateway.routing.fleet_view import DiscoveredFleet
+from services.gateway.routing.fleet_view import DiscoveredFleet, ReplicaInfo
 from services.gateway.routing.table import RoutingTable, routing_table
 from services.gateway.upstream.endpoint import Endpoint
+from services.gateway.upstream.external_connection import ExternalConnector, ExternalLimits
 from services.gateway.upstream.holder import Connect, ReplicaHolder
+
+_LIMITS = ExternalLimits()
 
 
 class EndpointSet:
@@ -20,18 +26,27 @@ class EndpointSet:
         changed: is set, and replaced by a new event, when the table is.
     """
 
-    def __init__(self, *, host_id: str, connect: Connect, slow_start_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        host_id: str,
+        connect: Connect,
+        slow_start_s: float = 0.0,
+        limits: ExternalLimits = _LIMITS,
+    ) -> None:
         """Begin without replicas.
 
         Args:
             host_id: of this host: replicas on it are reached through unix sockets.
             connect: opens a connection to a replica.
             slow_start_s: how long a replica that became ready gets less than its share.
+            limits: of external servers.
         """
         self.table = RoutingTable()
         self.changed = asyncio.Event()
         self._host_id = host_id
         self._connect = connect
+        self._external = ExternalConnector(limits)
         self._slow_start_s = slow_start_s
         self._holders: dict[str, ReplicaHolder] = {}
         self._next_look: asyncio.TimerHandle | None = None
@@ -52,9 +67,16 @@ class EndpointSet:
                 self._holders[name].update(replica)
             elif not replica.is_stale:
                 self._holders[name] = ReplicaHolder(
-                    replica, host_id=self._host_id, connect=self._connect, on_change=self._renew
+                    replica,
+                    host_id=self._host_id,
+                    connect=self._connect_of(replica),
+                    on_change=self._renew,
                 )
         self._renew(view)
+
+    def _connect_of(self, replica: ReplicaInfo) -> Connect:
+        model = replica.external
+        return self._connect if model is None else lambda *_, **__: self._external.connect(model)
 
     def eject(self, endpoint: Endpoint) -> None:
         """Send nothing more to a replica whose connection failed, until it is open again."""
@@ -94,6 +116,16 @@ class EndpointSet:
             holder.release()
         self._holders.clear()
         self._renew()
+
+    def has_parts(self, body: Payload) -> bool:
+        """Whether a request of a stream may have several answers, as external models give them."""
+        if not self.table.has_external:
+            return False
+        return self.table.speaks(request_head_from_bytes(body).model_name, ServerProtocol.KSERVE)
+
+    async def close_external(self) -> None:
+        """Close connections to external servers; call it after `close`."""
+        await self._external.close()
 
     def _renew(self, view: DiscoveredFleet | None = None) -> None:
         endpoints = [holder.endpoint for holder in self._holders.values() if holder.endpoint]
