@@ -1,7 +1,8 @@
 """External models in the store.
 
 They have names and numbers like models with a master, and documents of their own: what reads
-versions of models to build, export or sample them never meets one. A name is of one kind.
+versions of models to build, export or sample them never meets one. A name is of one kind for
+good, as weights and loads are kept by it.
 """
 
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from services.contracts.registry.numbered_versions import (
     version_key,
 )
 
-_FOLDER: Final = "external"
+EXTERNAL_FOLDER: Final = "external"
 
 
 class ExternalRegistry(VersionKeeper):
@@ -28,12 +29,12 @@ class ExternalRegistry(VersionKeeper):
 
     def external_names(self) -> list[str]:
         """Names of those that have a version left, sorted."""
-        return self._names(_FOLDER)
+        return self._names(EXTERNAL_FOLDER)
 
     def external_numbers(self, name: str) -> list[int]:
         """Numbers of the versions that were not removed, ascending; none of another name."""
         check_model_name(name)
-        return self._numbers(_FOLDER, name)[0]
+        return self._numbers(EXTERNAL_FOLDER, name)[0]
 
     def external_versions(self, name: str) -> list[ExternalModel]:
         """All versions that were not removed, oldest first."""
@@ -41,7 +42,7 @@ class ExternalRegistry(VersionKeeper):
 
     def external_version(self, name: str, number: int) -> ExternalModel:
         """One version; raises NotFoundError."""
-        return self._records.read(version_key(_FOLDER, name, number), ExternalModel)
+        return self._records.read(version_key(EXTERNAL_FOLDER, name, number), ExternalModel)
 
     def add_external_version(self, draft: ExternalModel) -> ExternalModel:
         """Publish the next version; one that repeats the latest returns the latest.
@@ -49,13 +50,13 @@ class ExternalRegistry(VersionKeeper):
         Raises InvalidRequestError for a name that a model with a master has.
         """
         check_model_name(draft.name)
-        if self._numbers(MODELS_FOLDER, draft.name)[0]:
+        if self._numbers(MODELS_FOLDER, draft.name)[1]:
             raise InvalidRequestError(
-                f"model '{draft.name}' has a master, and a name is of one kind; choose another "
-                f"one, or remove it first: smelt models remove {draft.name}"
+                f"model '{draft.name}' has, or had, versions with a master, and a name is of one "
+                "kind for good; choose another one"
             )
         while True:
-            kept, highest = self._numbers(_FOLDER, draft.name)
+            kept, highest = self._numbers(EXTERNAL_FOLDER, draft.name)
             created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             version = draft.model_copy(update={"version": highest + 1, "created_at": created_at})
             if highest in kept:
@@ -64,7 +65,9 @@ class ExternalRegistry(VersionKeeper):
                 if version.model_copy(update=same) == latest:
                     return latest
             try:
-                self._records.create(version_key(_FOLDER, version.name, version.version), version)
+                self._records.create(
+                    version_key(EXTERNAL_FOLDER, version.name, version.version), version
+                )
             except AlreadyPublishedError:
                 continue  # another publisher took the number: look at what it published
             return version
@@ -79,5 +82,5 @@ class ExternalRegistry(VersionKeeper):
             known = ", ".join(map(str, numbers)) or "none"
             raise NotFoundError(f"model '{name}' has no version {version}; there are: {known}")
         removed = numbers if version is None else [version]
-        self._remove(_FOLDER, name, removed, who)
+        self._remove(EXTERNAL_FOLDER, name, removed, who)
         return removed

@@ -16,7 +16,7 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.model.recipe import Recipe
-from services.contracts.registry.externals import ExternalRegistry
+from services.contracts.registry.externals import EXTERNAL_FOLDER, ExternalRegistry
 from services.contracts.registry.numbered_versions import (
     MODELS_FOLDER,
     check_model_name,
@@ -154,10 +154,10 @@ class ModelRegistry(ExternalRegistry):
             changes: of its fields, by name; number and time are new in any case.
         """
         name = version.name
-        if self.external_numbers(name):
+        if self._numbers(EXTERNAL_FOLDER, name)[1]:
             raise InvalidRequestError(
-                f"model '{name}' is external, and a name is of one kind; choose another one, or "
-                f"remove it first: smelt models remove {name}"
+                f"model '{name}' is, or was, external, and a name is of one kind for good; choose "
+                "another one"
             )
         while True:
             kept, highest = self._numbers(MODELS_FOLDER, name)

@@ -1,6 +1,4 @@
-"""The events of replicas: what they serve with, and which are lost or placed nowhere; and of
-external servers. Pure.
-"""
+"""The events of replicas and external servers: what serves, and what does not. Pure."""
 
 import hashlib
 from collections import Counter

@@ -192,12 +192,13 @@ class _Channel:
     """A channel of one check, so that each finds for itself whether it can connect."""
 
     def __init__(self, model: ExternalModel, headers: dict[str, str]) -> None:
-        self._channel = kserve_channel(model)
+        # The stubs of gRPC want what is optional.
+        self._channel: Any = kserve_channel(model)
         self._metadata = tuple(headers.items())
 
     @property
     def is_connected(self) -> bool:
-        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+        return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def ask(self, rpc: str, request: bytes, timeout_s: float) -> bytes:
         call = self._channel.unary_unary(kserve_path(rpc))

@@ -133,6 +133,7 @@ class InferenceStreams:
         queue: "asyncio.Queue[bytes | None]",
     ) -> "Payload | _Failed":
         """The end of a request that has several answers, which is marked in their queue."""
+        result: Payload | _Failed
         try:
             result = await self._answer(request, deadline_s)
         except Exception as error:
@@ -208,9 +209,9 @@ class _Ahead:
     def cancel(self) -> None:
         """The stream ended: cancel what is under way."""
         for answer in self._answers:
-            if not answer.cancel() and not answer.cancelled() and answer.exception() is None:
-                if isinstance(result := answer.result(), _Parts):
-                    result.answer.cancel()
+            # One that is done may have begun what is not.
+            if not answer.cancel() and isinstance(answer.result(), _Parts):
+                answer.result().answer.cancel()
 
     async def __aiter__(self) -> AsyncIterator[_Result]:
         """Each request's answer to come."""

@@ -76,7 +76,9 @@ class EndpointSet:
 
     def _connect_of(self, replica: ReplicaInfo) -> Connect:
         model = replica.external
-        return self._connect if model is None else lambda *_, **__: self._external.connect(model)
+        if model is None:
+            return self._connect
+        return lambda address, *, token: self._external.connect(model)  # noqa: ARG005 - in the URL
 
     def eject(self, endpoint: Endpoint) -> None:
         """Send nothing more to a replica whose connection failed, until it is open again."""

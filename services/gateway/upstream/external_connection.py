@@ -21,6 +21,9 @@ from services.telemetry.tracing import carried_trace
 if TYPE_CHECKING:
     import aiohttp
 
+    from services.gateway.upstream.kserve_connection import KserveConnection
+    from services.gateway.upstream.openai_connection import OpenAiConnection
+
 _QUIET: Final = Traffic(0, 0, 0)
 
 
@@ -102,7 +105,7 @@ class ExternalConnector:
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
 
-    async def connect(self, model: ExternalModel) -> ExternalConnection:
+    async def connect(self, model: ExternalModel) -> "OpenAiConnection | KserveConnection":
         """A connection, once the server's port takes one.
 
         Raises:
@@ -113,7 +116,7 @@ class ExternalConnector:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(host, port, family=socket.AF_UNSPEC)
         except OSError as error:
-            why = f"no connection to {host}:{port}: {error or 'no answer in time'}"
+            why = f"no connection to {host}:{port}: {str(error) or 'no answer in time'}"
             raise ConnectionLostError(why, may_have_run=False) from error
         writer.close()
         # Here, as gateways without such a model need neither library.

@@ -60,7 +60,8 @@ class KserveConnection(ExternalConnection):
     def __init__(self, model: ExternalModel, limits: ExternalLimits) -> None:
         """As every connection to an external server."""
         super().__init__(model, limits)
-        self._channel = kserve_channel(model)
+        # The stubs of gRPC want what is optional.
+        self._channel: Any = kserve_channel(model)
         self._infer = self._channel.unary_unary(kserve_path("ModelInfer"))
         self._stream = self._channel.stream_stream(kserve_path("ModelStreamInfer"))
         self._theirs = _names(model.remote_name, model.remote_version)
@@ -79,7 +80,7 @@ class KserveConnection(ExternalConnection):
             SmeltError: what it answered, in the class of its status.
         """
         body = b"".join((request, self._theirs))
-        given = {
+        given: dict[str, Any] = {
             "timeout": self._limits.first_byte_s if timeout_s is None else timeout_s,
             "metadata": tuple(self._headers(trace).items()),
         }
@@ -111,21 +112,20 @@ class KserveConnection(ExternalConnection):
         """Nothing is outstanding: the channel is closed."""
         asyncio.ensure_future(self._channel.close())  # noqa: RUF006 - it ends by itself
 
-    async def _pass_on(
-        self, stream: "grpc.aio.StreamStreamCall[Any, Any]", body: bytes, request: StreamedRequest
-    ) -> None:
+    async def _pass_on(self, stream: Any, body: bytes, request: StreamedRequest) -> None:
+        now_s = asyncio.get_running_loop().time
         try:
             await stream.write(body)
             await stream.done_writing()
-            while True:
-                async with asyncio.timeout(self._limits.idle_s):
-                    message = await stream.read()
-                if message is grpc.aio.EOF:
-                    return
-                if message.startswith(_ERROR_TAG):
-                    said = pb.ModelStreamInferResponse.FromString(message).error_message
-                    raise self._failed(f"answers with an error: {one_line(said)}")
-                await request.emit(message + self._ours_in_stream)
+            async with asyncio.timeout(self._limits.idle_s) as timer:
+                async for message in stream:
+                    # The client's time to take it is not the server's.
+                    timer.reschedule(None)
+                    if message.startswith(_ERROR_TAG):
+                        said = pb.ModelStreamInferResponse.FromString(message).error_message
+                        raise self._failed(f"answers with an error: {one_line(said)}")
+                    await request.emit(message + self._ours_in_stream)
+                    timer.reschedule(now_s() + self._limits.idle_s)
         except TimeoutError as error:
             why = f"sent nothing for {self._limits.idle_s:g} s within an answer"
             raise DeadlineExceededError(self._words(why)) from error
