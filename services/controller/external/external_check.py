@@ -169,7 +169,7 @@ class ExternalCheck:
             if code is _Code.DEADLINE_EXCEEDED:
                 is_connected = channel.is_connected
                 fault = slow if is_connected else Fault.UNREACHABLE
-                why = _late(rpc, timeout_s) if is_connected else "no connection in time"
+                why = _late(rpc, timeout_s) if is_connected else "no gRPC connection in time"
                 raise _FoundError(fault, why) from error
             if code is _Code.UNAVAILABLE:
                 fault = Fault.STUCK if channel.is_connected else Fault.UNREACHABLE
