@@ -34,6 +34,7 @@ class ReconcileLoop:
 
     Attributes:
         deployments: those that it has begun, or found, and not yet withdrawn.
+        externals: checks external models.
         last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock.
     """
 
@@ -69,7 +70,7 @@ class ReconcileLoop:
             externals: checks external models; None has one without tokens.
         """
         self._store = StoreView(source)
-        self._externals = externals or ExternalWatch(state)
+        self.externals = externals or ExternalWatch(state)
         self._shares = GpuShares(self._store.engines)
         self._nodes = nodes
         self._state = state
@@ -118,7 +119,7 @@ class ReconcileLoop:
                 watching.cancel()
             self.deployments.cancel()
             self._threads.close()
-            await self._externals.close()
+            await self.externals.close()
 
     async def _watch_attached(self) -> None:
         """Look when replicas that a RayService places come or go."""
@@ -175,7 +176,7 @@ class ReconcileLoop:
         self._state.set_metrics_addresses(addresses)
         # Before anything is deployed: a replica gets the engines that are known when it attaches.
         self._announce_changes(observed)
-        self._externals.follow(observed.externals)
+        self.externals.follow(observed.externals)
         if self._replicas.is_placing:
             await self._place(observed)
         self._show()

@@ -210,8 +210,10 @@ class _Ahead:
         """The stream ended: cancel what is under way."""
         for answer in self._answers:
             # One that is done may have begun what is not.
-            if not answer.cancel() and isinstance(answer.result(), _Parts):
-                answer.result().answer.cancel()
+            is_done = not answer.cancel() and not answer.cancelled() and not answer.exception()
+            result = answer.result() if is_done else None
+            if isinstance(result, _Parts):
+                result.answer.cancel()
 
     async def __aiter__(self) -> AsyncIterator[_Result]:
         """Each request's answer to come."""

@@ -61,9 +61,10 @@ class KserveConnection(ExternalConnection):
         """As every connection to an external server."""
         super().__init__(model, limits)
         # The stubs of gRPC want what is optional.
-        self._channel: Any = kserve_channel(model)
-        self._infer = self._channel.unary_unary(kserve_path("ModelInfer"))
-        self._stream = self._channel.stream_stream(kserve_path("ModelStreamInfer"))
+        channel: Any = kserve_channel(model)
+        self._channel = channel
+        self._infer = channel.unary_unary(kserve_path("ModelInfer"))
+        self._stream = channel.stream_stream(kserve_path("ModelStreamInfer"))
         self._theirs = _names(model.remote_name, model.remote_version)
         self._ours = _names(model.name, str(model.version))
         # A message that comes twice is merged.
