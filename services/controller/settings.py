@@ -6,14 +6,14 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.contracts.external.external_token import ExternalTokenSettings
+from services.contracts.external.dial import ExternalSettings
 from services.contracts.security.fleet_security import FleetSecuritySettings, is_loopback
 
 # A Ray whose address is a line of standard input.
 ADDRESS_ON_INPUT: Final = "-"
 
 
-class ControllerSettings(FleetSecuritySettings, ExternalTokenSettings):
+class ControllerSettings(FleetSecuritySettings, ExternalSettings):
     """Environment variables with the prefix SMELT_CONTROLLER_, or keyword arguments.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from services.contracts.external.external_token import ExternalTokenSettings
+from services.contracts.external.dial import ExternalSettings
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
 from services.gateway.routing.outliers import OutlierRules
@@ -24,7 +24,7 @@ def _decoded(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
 
 
-class GatewaySettings(FleetSecuritySettings, ExternalTokenSettings):
+class GatewaySettings(FleetSecuritySettings, ExternalSettings):
     """Environment variables with the prefix SMELT_GATEWAY_, or keyword arguments.
 
     Attributes:

@@ -1,9 +1,12 @@
 """Connections to external servers, of the controller that checks them and of gateways."""
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+from pydantic_settings import BaseSettings
 
+from services.contracts.errors import ExternalServerError
 from services.contracts.external.external_model import ExternalModel
 
 if TYPE_CHECKING:
@@ -12,7 +15,6 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 3.0
 # Less than the 5 s after which uvicorn, which most such servers are, closes a silent connection.
 _KEEP_ALIVE_S: Final = 4.0
-_ASKED: Final = "/inference.GRPCInferenceService/"
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -20,6 +22,33 @@ _OPTIONS: Final = (
     # Each has its own connection, whose state is then that of this server alone.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+
+class ExternalSettings(BaseSettings):
+    """The part of a process's settings that tells it where tokens for external servers are.
+
+    Attributes:
+        external_token_dir: folder with a file for each bearer token, by the name that `smelt
+            models add --token` gave it; read for each request.
+    """
+
+    external_token_dir: Path | None = None
+
+
+def token_headers(model: ExternalModel, folder: Path | None) -> dict[str, str]:
+    """What each request is sent with; raises ExternalServerError where the token is not there."""
+    if not model.token:
+        return {}
+    try:
+        # A name of this folder and no path: who may write the store must not have this process
+        # send any file of its host to a server.
+        token = ((folder or Path("/nowhere")) / model.token).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExternalServerError(
+            f"model '{model.name}': token '{model.token}' cannot be had: {error}; name the folder "
+            "that has it: SMELT_GATEWAY_EXTERNAL_TOKEN_DIR, and the same for the controller"
+        ) from error
+    return {"authorization": f"Bearer {token}"}
 
 
 def http_session() -> "aiohttp.ClientSession":
@@ -35,18 +64,18 @@ def http_session() -> "aiohttp.ClientSession":
     )
 
 
-def kserve_channel(model: ExternalModel) -> grpc.aio.Channel:
-    """To a server of KServe v2; nothing is connected yet."""
+# gRPC's stubs want serialisers, which bytes do not need.
+def kserve_channel(model: ExternalModel) -> Any:
+    """A channel to a server of KServe v2; nothing is connected yet."""
     address = "{}:{}".format(*model.place)
     if model.is_tls:
-        credentials = grpc.ssl_channel_credentials()
-        return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=_OPTIONS)
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 def kserve_path(rpc: str) -> str:
     """The full name of an RPC."""
-    return _ASKED + rpc
+    return f"/inference.GRPCInferenceService/{rpc}"
 
 
 def one_line(text: object, most: int = 200) -> str:

@@ -1,19 +1,16 @@
-"""One look at an external server: whether it has the model and answers questions.
+"""One look at an external server: whether it has the model, and answers questions.
 
-What is wrong begins with one of the words of `Fault`, which events and people tell apart.
+What is wrong begins with the word of a `Fault`, which people and events tell apart.
 """
 
 import asyncio
 import json
-import ssl
-from contextlib import aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from services.contracts.errors import ExternalServerError
 from services.contracts.external.dial import kserve_channel, kserve_path, one_line
 from services.contracts.external.external_model import ExternalModel, ServerProtocol
 from services.pb import open_inference_v2_pb2 as pb
@@ -21,13 +18,12 @@ from services.pb import open_inference_v2_pb2 as pb
 if TYPE_CHECKING:
     import aiohttp
 
-# For what a server answers from memory.
+# For what a server answers from memory, and for what its model computes behind others' requests.
 ANSWER_TIMEOUT_S: Final = 5.0
-# For a question to the model: a busy server may have others before it.
 QUESTION_TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 4 << 20
 _NUM_NAMED: Final = 5
-_REFUSING: Final = (401, 403)
+_PING: Final = [{"role": "user", "content": "ping"}]
 _Code = grpc.StatusCode
 
 
@@ -49,164 +45,137 @@ class _FoundError(Exception):
         super().__init__(f"{fault.value}: {why}")
 
 
-class ExternalCheck:
-    """Checks one external model, over one connection or session."""
+async def found_fault(
+    model: ExternalModel,
+    session: "aiohttp.ClientSession",
+    headers: dict[str, str],
+    *,
+    is_asking: bool,
+) -> str:
+    """What is wrong, in words; "" when nothing is.
 
-    def __init__(self, model: ExternalModel, session: "aiohttp.ClientSession") -> None:
-        """Ask nothing yet; the session is for HTTP."""
-        self._model = model
-        self._session = session
+    Args:
+        model: on the server.
+        session: for HTTP.
+        headers: of each request, with the token.
+        is_asking: ask the model too, and not only about it.
+    """
+    try:
+        if model.protocol is ServerProtocol.OPENAI:
+            await _look_at_openai(model, session, headers, is_asking=is_asking)
+        else:
+            await _look_at_kserve(model, headers, is_asking=is_asking)
+    except _FoundError as found:
+        return str(found)
+    return ""
 
-    async def fault(self, headers: dict[str, str], *, is_asking: bool) -> str:
-        """What is wrong, in words; "" when nothing is.
 
-        Args:
-            headers: of each request, with the token.
-            is_asking: ask the model too, and not only about it.
-        """
-        is_openai = self._model.protocol is ServerProtocol.OPENAI
-        look = self._look_at_openai if is_openai else self._look_at_kserve
+async def _look_at_openai(
+    model: ExternalModel, session: Any, headers: dict[str, str], *, is_asking: bool
+) -> None:
+    asked = session.get(f"{model.http_url}/models", headers=headers)
+    status, document = await _answer(asked, "GET /models", ANSWER_TIMEOUT_S, Fault.SLOW)
+    try:
+        names = [str(each["id"]) for each in document["data"]]
+    except (KeyError, TypeError) as error:
+        why = f"GET /models is answered {status} with no list of models: {one_line(document)}"
+        raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
+    if model.remote_name not in names:
+        listed = ", ".join(names[:_NUM_NAMED]) or "none"
+        why = f"it has no model '{model.remote_name}'; it has: {listed}"
+        raise _FoundError(Fault.WRONG_MODEL, why)
+    if is_asking:
+        what = "POST /chat/completions"
+        ping = {"model": model.remote_name, "messages": _PING, "max_tokens": 1}
+        asked = session.post(f"{model.http_url}/chat/completions", json=ping, headers=headers)
+        status, document = await _answer(asked, what, QUESTION_TIMEOUT_S, Fault.STUCK)
+        if status >= 500:
+            raise _FoundError(Fault.STUCK, f"{what} is answered {status}: {one_line(document)}")
+        # A model that has no chat refuses it, which is an answer.
+        if status == 200 and "choices" not in document:
+            why = f"{what} is answered without choices: {one_line(document)}"
+            raise _FoundError(Fault.WRONG_PROTOCOL, why)
+
+
+async def _answer(asked: Any, what: str, timeout_s: float, slow: Fault) -> tuple[int, Any]:
+    """Status and document of an answer."""
+    import aiohttp
+
+    try:
+        async with asyncio.timeout(timeout_s), asked as response:
+            raw = await response.content.read(_MAX_ANSWER_BYTES)
+            status = response.status
+    except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
+        raise _FoundError(Fault.UNREACHABLE, one_line(error)) from error
+    except TimeoutError as error:
+        raise _FoundError(slow, _late(what, timeout_s)) from error
+    except aiohttp.ClientError as error:
+        fault = Fault.STUCK if slow is Fault.STUCK else Fault.WRONG_PROTOCOL
+        raise _FoundError(fault, f"no HTTP in answer to {what}: {one_line(error)}") from error
+    said = one_line(raw.decode(errors="replace"))
+    if status in (401, 403):
+        raise _FoundError(Fault.REFUSING, f"{what} is answered {status}: {said}")
+    try:
+        return status, json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        why = f"{what} is answered {status} with what is no JSON: {said}"
+        raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
+
+
+async def _look_at_kserve(
+    model: ExternalModel, headers: dict[str, str], *, is_asking: bool
+) -> None:
+    name, version = model.remote_name, model.remote_version
+    # A channel of this look alone, which finds for itself whether it can connect.
+    async with kserve_channel(model) as channel:
+        about = pb.ModelMetadataRequest(name=name, version=version)
+        raw = await _called(channel, "ModelMetadata", about, headers, ANSWER_TIMEOUT_S)
         try:
-            await look(headers, is_asking)
-        except (_FoundError, ExternalServerError) as found:
-            return str(found)
-        return ""
-
-    async def _look_at_openai(self, headers: dict[str, str], is_asking: bool) -> None:
-        document = await self._json(headers, "GET /models", None, ANSWER_TIMEOUT_S, Fault.SLOW)
-        try:
-            names = [str(each["id"]) for each in document["data"]]
-        except (KeyError, TypeError) as error:
-            why = "GET /models is not answered with a list of models as OpenAI has it"
+            found = pb.ModelMetadataResponse.FromString(raw).name
+        except DecodeError as error:
+            why = "ModelMetadata is answered with another message"
             raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
-        wanted = self._model.remote_name
-        if wanted not in names:
-            listed = ", ".join(names[:_NUM_NAMED]) or "none"
-            raise _FoundError(Fault.WRONG_MODEL, f"it has no model '{wanted}'; it has: {listed}")
+        if found != name:
+            raise _FoundError(Fault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'")
+        about = pb.ModelReadyRequest(name=name, version=version)
+        raw = await _called(channel, "ModelReady", about, headers, ANSWER_TIMEOUT_S)
+        if not pb.ModelReadyResponse.FromString(raw).ready:
+            raise _FoundError(Fault.STUCK, f"it says that '{name}' is not ready")
         if is_asking:
-            ping = [{"role": "user", "content": "ping"}]
-            asked = {"model": wanted, "messages": ping, "max_tokens": 1}
-            what = "POST /chat/completions"
-            answer = await self._json(headers, what, asked, QUESTION_TIMEOUT_S, Fault.STUCK)
-            if answer is not None and "choices" not in answer:
-                why = f"{what} is answered with JSON that has no choices"
-                raise _FoundError(Fault.WRONG_PROTOCOL, why)
-
-    async def _json(
-        self, headers: dict[str, str], what: str, body: Any, timeout_s: float, slow: Fault
-    ) -> Any:
-        """A document; None where the server refuses a question, as one that has no chat does."""
-        import aiohttp
-
-        method, path = what.split()
-        url = self._model.http_url + path
-        try:
-            async with asyncio.timeout(timeout_s):
-                asking = self._session.request(method, url, json=body, headers=headers)
-                async with asking as response:
-                    raw = await response.content.read(_MAX_ANSWER_BYTES)
-                    status = response.status
-        except aiohttp.ServerTimeoutError as error:
-            raise _FoundError(Fault.UNREACHABLE, f"no connection to {url} in time") from error
-        except TimeoutError as error:
-            raise _FoundError(slow, _late(what, timeout_s)) from error
-        except aiohttp.ClientConnectorError as error:
-            raise _FoundError(Fault.UNREACHABLE, one_line(error)) from error
-        except aiohttp.ClientConnectionError as error:
-            why = f"it ended the connection in place of an answer to {what}: {one_line(error)}"
-            raise _FoundError(Fault.STUCK if body else Fault.WRONG_PROTOCOL, why) from error
-        except (aiohttp.ClientError, ssl.SSLError) as error:
-            why = f"{what} is not answered in HTTP: {one_line(error)}"
-            raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
-        said = one_line(raw.decode(errors="replace"))
-        if status in _REFUSING:
-            raise _FoundError(Fault.REFUSING, f"{what} is answered {status}, {self._token}: {said}")
-        if body and 400 <= status < 500:
-            return None
-        if status != 200:
-            fault = Fault.STUCK if status >= 500 else Fault.WRONG_PROTOCOL
-            raise _FoundError(fault, f"{what} is answered {status}: {said}")
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            why = f"{what} is answered with what is no JSON: {said}"
-            raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
-
-    async def _look_at_kserve(self, headers: dict[str, str], is_asking: bool) -> None:
-        model = self._model
-        which = {"name": model.remote_name, "version": model.remote_version}
-        async with aclosing(_Channel(model, headers)) as channel:
-            request = pb.ModelMetadataRequest(**which).SerializeToString()
-            raw = await self._asked(channel, "ModelMetadata", request, ANSWER_TIMEOUT_S, Fault.SLOW)
-            try:
-                name = pb.ModelMetadataResponse.FromString(raw).name
-            except DecodeError as error:
-                why = "ModelMetadata is answered with another message"
-                raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
-            if name != model.remote_name:
-                why = f"asked for '{model.remote_name}', it says that it is '{name}'"
-                raise _FoundError(Fault.WRONG_MODEL, why)
-            request = pb.ModelReadyRequest(**which).SerializeToString()
-            raw = await self._asked(channel, "ModelReady", request, ANSWER_TIMEOUT_S, Fault.SLOW)
-            if not pb.ModelReadyResponse.FromString(raw).ready:
-                raise _FoundError(Fault.STUCK, f"it says that '{name}' is not ready")
-            if is_asking:
-                # Without inputs: whoever refuses it has read it.
-                request = pb.ModelInferRequest(
-                    model_name=model.remote_name, model_version=model.remote_version
-                ).SerializeToString()
-                await self._asked(channel, "ModelInfer", request, QUESTION_TIMEOUT_S, Fault.STUCK)
-
-    async def _asked(
-        self, channel: "_Channel", rpc: str, request: bytes, timeout_s: float, slow: Fault
-    ) -> bytes:
-        try:
-            return await channel.ask(rpc, request, timeout_s)
-        except grpc.aio.AioRpcError as error:
-            code = error.code()
-            said = f"{rpc} is answered {code.name}: {one_line(error.details())}"
-            is_question = rpc == "ModelInfer"
-            if code is _Code.DEADLINE_EXCEEDED:
-                is_connected = channel.is_connected
-                fault = slow if is_connected else Fault.UNREACHABLE
-                why = _late(rpc, timeout_s) if is_connected else "no gRPC connection in time"
-                raise _FoundError(fault, why) from error
-            if code is _Code.UNAVAILABLE:
-                fault = Fault.STUCK if channel.is_connected else Fault.UNREACHABLE
-                raise _FoundError(fault, said) from error
-            if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
-                raise _FoundError(Fault.REFUSING, f"{said}, {self._token}") from error
-            if code in (_Code.NOT_FOUND, _Code.INVALID_ARGUMENT) and not is_question:
-                raise _FoundError(Fault.WRONG_MODEL, said) from error
-            if not is_question or code is _Code.UNIMPLEMENTED:
-                raise _FoundError(Fault.WRONG_PROTOCOL, said) from error
-            return b""
-
-    @property
-    def _token(self) -> str:
-        token = self._model.token
-        return f"with token '{token}'" if token else "without a token (smelt models add --token)"
+            # Without inputs: whoever refuses it has read it.
+            question = pb.ModelInferRequest(model_name=name, model_version=version)
+            await _called(channel, "ModelInfer", question, headers, QUESTION_TIMEOUT_S)
 
 
-class _Channel:
-    """A channel of one check, so that each finds for itself whether it can connect."""
-
-    def __init__(self, model: ExternalModel, headers: dict[str, str]) -> None:
-        # The stubs of gRPC want what is optional.
-        self._channel: Any = kserve_channel(model)
-        self._metadata = tuple(headers.items())
-
-    @property
-    def is_connected(self) -> bool:
-        return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
-
-    async def ask(self, rpc: str, request: bytes, timeout_s: float) -> bytes:
-        call = self._channel.unary_unary(kserve_path(rpc))
-        answer: bytes = await call(request, timeout=timeout_s, metadata=self._metadata)
-        return answer
-
-    async def aclose(self) -> None:
-        await self._channel.close()
+async def _called(
+    channel: Any, rpc: str, request: Any, headers: dict[str, str], timeout_s: float
+) -> bytes:
+    """The answer to an RPC; none where the model refuses a question."""
+    is_question = rpc == "ModelInfer"
+    late = Fault.STUCK if is_question else Fault.SLOW
+    try:
+        call = channel.unary_unary(kserve_path(rpc))
+        body = request.SerializeToString()
+        answer: bytes = await call(body, timeout=timeout_s, metadata=tuple(headers.items()))
+    except grpc.aio.AioRpcError as error:
+        code = error.code()
+        said = f"{rpc} is answered {code.name}: {one_line(error.details())}"
+        is_connected = channel.get_state() is grpc.ChannelConnectivity.READY
+        if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED):
+            if not is_connected:
+                why = f"no gRPC connection: {one_line(error.details())}"
+                raise _FoundError(Fault.UNREACHABLE, why) from error
+            is_late = code is _Code.DEADLINE_EXCEEDED
+            why = _late(rpc, timeout_s) if is_late else said
+            raise _FoundError(late if is_late else Fault.STUCK, why) from error
+        if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
+            raise _FoundError(Fault.REFUSING, said) from error
+        if code in (_Code.NOT_FOUND, _Code.INVALID_ARGUMENT) and not is_question:
+            raise _FoundError(Fault.WRONG_MODEL, said) from error
+        if not is_question or code is _Code.UNIMPLEMENTED:
+            raise _FoundError(Fault.WRONG_PROTOCOL, said) from error
+        return b""
+    return answer
 
 
 def _late(what: str, timeout_s: float) -> str:

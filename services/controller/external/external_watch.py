@@ -4,18 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.contracts.errors import SmeltError
-from services.contracts.external.dial import http_session
+from services.contracts.errors import ExternalServerError
+from services.contracts.external.dial import http_session, token_headers
 from services.contracts.external.external_model import ExternalModel
-from services.contracts.external.external_token import ExternalToken
 from services.contracts.process.backoff import Backoff
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployment import DeploymentState
-from services.controller.external.external_check import ExternalCheck
+from services.controller.external.external_check import Fault, found_fault
 from services.pb import fleet_v1_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -28,8 +26,9 @@ CHECK_EVERY_S: Final = 10.0
 ASK_EVERY_S: Final = 60.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
-# One that served is given up for a fault that is still there at the next look.
-_NUM_FAULTS: Final = 2
+_Key = tuple[str, int]
+_Found = tuple[DeploymentState, str]
+_UNCHECKED: Final[_Found] = (DeploymentState.LOADING, "it is being checked")
 
 
 class WantedExternal(NamedTuple):
@@ -44,11 +43,7 @@ class ExternalWatch:
     """Keeps a check running for each external version that is wanted; use it in the event loop."""
 
     def __init__(
-        self,
-        state: FleetState,
-        token_dir: Path | None = None,
-        *,
-        check_every_s: float = CHECK_EVERY_S,
+        self, state: FleetState, token_dir: Path | None = None, check_every_s: float = CHECK_EVERY_S
     ) -> None:
         """Check nothing yet.
 
@@ -61,9 +56,9 @@ class ExternalWatch:
         self._token_dir = token_dir
         self._check_every_s = check_every_s
         self._session: aiohttp.ClientSession | None = None
-        self._wanted: dict[tuple[str, int], WantedExternal] = {}
-        self._found: dict[tuple[str, int], tuple[DeploymentState, str]] = {}
-        self._checks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._wanted: dict[_Key, WantedExternal] = {}
+        self._found: dict[_Key, _Found] = {}
+        self._checks: dict[_Key, asyncio.Task[None]] = {}
 
     def follow(self, wanted: Iterable[WantedExternal]) -> None:
         """Take what the store has now: begin and end checks, and show all of them."""
@@ -87,60 +82,56 @@ class ExternalWatch:
         if self._session:
             await self._session.close()
 
-    async def _check(self, key: tuple[str, int]) -> None:
+    async def _check(self, key: _Key) -> None:
+        """Check one until cancelled; one that served fails by two faults in a row."""
         model = self._wanted[key].model
-        self._session = self._session or http_session()
-        check = ExternalCheck(model, self._session)
-        token = ExternalToken(model, self._token_dir)
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        num_faults = 0
+        had_fault = False
         ask_at_s = time.monotonic()
         while True:
-            is_asking = bool(num_faults) or time.monotonic() >= ask_at_s
-            fault = await self._fault(check, token, is_asking=is_asking)
+            is_asking = had_fault or time.monotonic() >= ask_at_s
+            fault = await self._fault(model, is_asking=is_asking)
             if is_asking:
                 ask_at_s = time.monotonic() + ASK_EVERY_S
-            num_faults = num_faults + 1 if fault else 0
-            is_ready = self._found.get(key, ("",))[0] is DeploymentState.READY
-            if not fault or not is_ready or num_faults >= _NUM_FAULTS:
-                state = DeploymentState.UNAVAILABLE if fault else DeploymentState.READY
-                self._note(key, state, fault)
+            was = self._found.get(key, _UNCHECKED)
+            if not fault:
+                self._found[key] = (DeploymentState.READY, "")
+            elif had_fault or was[0] is not DeploymentState.READY:
+                self._found[key] = (DeploymentState.UNAVAILABLE, fault)
+            if (now := self._found.get(key, was)) != was:
+                logger.info("external model %s version %d is %s %s", *key, *now)
+                self._show(key)
+            had_fault = bool(fault)
             if fault:
                 await backoff.pause()
             else:
                 backoff.reset()
                 await asyncio.sleep(self._check_every_s)
 
-    async def _fault(self, check: ExternalCheck, token: ExternalToken, *, is_asking: bool) -> str:
+    async def _fault(self, model: ExternalModel, *, is_asking: bool) -> str:
+        self._session = self._session or http_session()
         try:
-            return await check.fault(token.headers(), is_asking=is_asking)
-        except SmeltError as error:
-            return f"refusing: {error}"
+            headers = token_headers(model, self._token_dir)
+            return await found_fault(model, self._session, headers, is_asking=is_asking)
+        except ExternalServerError as error:
+            return f"{Fault.REFUSING.value}: {error}"
         except Exception as error:
             # A server answers what it likes: the next look comes whatever that was.
-            logger.exception("the check of an external server failed")
-            return f"wrong protocol: {error!r}"
+            logger.exception("the check of %s failed", model.words)
+            return f"{Fault.WRONG_PROTOCOL.value}: {error!r}"
 
-    def _note(self, key: tuple[str, int], state: DeploymentState, fault: str) -> None:
-        if self._found.get(key) != (state, fault):
-            words = f"is {state}" + (f": {fault}" if fault else "")
-            logger.info("external model %s version %d %s", *key, words)
-        self._found[key] = (state, fault)
-        with suppress(KeyError):  # withdrawn meanwhile
-            self._show(key)
-
-    def _show(self, key: tuple[str, int]) -> None:
-        wanted = self._wanted[key]
-        state, reason = self._found.get(key, (DeploymentState.LOADING, "it is being checked"))
-        if wanted.is_unloaded:
+    def _show(self, key: _Key) -> None:
+        model, weight, is_unloaded = self._wanted[key]
+        state, reason = self._found.get(key, _UNCHECKED)
+        if is_unloaded:
             state, reason = DeploymentState.UNAVAILABLE, "unloaded"
         shown = fleet.ServedModel(
-            name=wanted.model.name,
-            version=wanted.model.version,
-            external_json=wanted.model.canonical_json(),
+            name=model.name,
+            version=model.version,
+            external_json=model.canonical_json(),
             state=state,
             reason=reason,
-            weight=wanted.weight,
-            is_unloaded=wanted.is_unloaded,
+            weight=weight,
+            is_unloaded=is_unloaded,
         )
         self._state.set_model(shown)

@@ -36,7 +36,7 @@ class Relay:
         """As handlers take it, with the bytes that it came in."""
         message = pb.ModelInferRequest(model_name=model, raw_input_contents=[raw])
         request = OpenAiRequest(message.SerializeToString())
-        request.exchange = self
+        request.relay = self
         return request
 
     def keep(self, status: int, headers: dict[str, str], body: bytes) -> None:

@@ -4,16 +4,25 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from services.contracts.external.external_model import ServerProtocol
+from services.contracts.external.dial import http_session
+from services.contracts.external.external_model import ExternalModel, ServerProtocol
 from services.contracts.transport.frames import Payload
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.routing.endpoint_weights import NUM_WARMING_STEPS
 from services.gateway.routing.fleet_view import DiscoveredFleet, ReplicaInfo
 from services.gateway.routing.table import RoutingTable, routing_table
 from services.gateway.upstream.endpoint import Endpoint
-from services.gateway.upstream.external_connection import ExternalConnector, ExternalLimits
+from services.gateway.upstream.external_connection import (
+    ExternalConnection,
+    ExternalLimits,
+    require_port,
+)
 from services.gateway.upstream.holder import Connect, ReplicaHolder
+
+if TYPE_CHECKING:
+    import aiohttp
 
 _LIMITS = ExternalLimits()
 
@@ -46,7 +55,8 @@ class EndpointSet:
         self.changed = asyncio.Event()
         self._host_id = host_id
         self._connect = connect
-        self._external = ExternalConnector(limits)
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None
         self._slow_start_s = slow_start_s
         self._holders: dict[str, ReplicaHolder] = {}
         self._next_look: asyncio.TimerHandle | None = None
@@ -78,7 +88,19 @@ class EndpointSet:
         model = replica.external
         if model is None:
             return self._connect
-        return lambda address, *, token: self._external.connect(model)  # noqa: ARG005 - in the URL
+        return lambda address, *, token: self._connect_external(model)  # noqa: ARG005 - in the URL
+
+    async def _connect_external(self, model: ExternalModel) -> ExternalConnection:
+        # Here, as gateways without such a model need neither library.
+        await require_port(model)
+        if model.protocol is ServerProtocol.OPENAI:
+            from services.gateway.upstream.openai_connection import OpenAiConnection
+
+            self._session = self._session or http_session()
+            return OpenAiConnection(model, self._limits, self._session)
+        from services.gateway.upstream.kserve_connection import KserveConnection
+
+        return KserveConnection(model, self._limits)
 
     def eject(self, endpoint: Endpoint) -> None:
         """Send nothing more to a replica whose connection failed, until it is open again."""
@@ -127,7 +149,8 @@ class EndpointSet:
 
     async def close_external(self) -> None:
         """Close connections to external servers; call it after `close`."""
-        await self._external.close()
+        if self._session:
+            await self._session.close()
 
     def _renew(self, view: DiscoveredFleet | None = None) -> None:
         endpoints = [holder.endpoint for holder in self._holders.values() if holder.endpoint]

@@ -2,46 +2,11 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from services.contracts.transport.frame_protocol import Traffic
 from services.contracts.transport.frames import Payload
 from services.gateway.routing.fleet_view import ReplicaInfo
-from services.pb import open_inference_v2_pb2 as pb
-
-
-class Connection(Protocol):
-    """An open connection, to a replica or to an external server; see `ReplicaConnection`."""
-
-    async def infer(
-        self, request: Payload, timeout_s: float | None = None, *, trace: str = ""
-    ) -> Payload:
-        """The answer to one request."""
-        ...
-
-    async def statistics(self) -> pb.ModelStatistics:
-        """What was counted there."""
-        ...
-
-    async def ping(self) -> None:
-        """Return once it answers."""
-        ...
-
-    async def wait_lost(self) -> None:
-        """Return once it is lost."""
-        ...
-
-    def traffic(self) -> Traffic:
-        """What has moved so far."""
-        ...
-
-    def abort(self) -> None:
-        """Close at once."""
-        ...
-
-    def close(self) -> None:
-        """Close after what is written has gone out."""
-        ...
+from services.gateway.upstream.connection import ReplicaConnection
+from services.gateway.upstream.external_connection import ExternalConnection
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -63,7 +28,7 @@ class Endpoint:
     """
 
     replica: ReplicaInfo
-    connection: Connection
+    connection: ReplicaConnection | ExternalConnection
     num_outstanding: int = 0
     is_retired: bool = False
     opened_s: float = field(default_factory=time.monotonic)

@@ -8,7 +8,9 @@ from typing import Final, Protocol
 from services.contracts.errors import NotReadyError
 from services.contracts.process.backoff import Backoff
 from services.gateway.routing.fleet_view import ReplicaInfo
-from services.gateway.upstream.endpoint import Connection, Endpoint
+from services.gateway.upstream.connection import ReplicaConnection
+from services.gateway.upstream.endpoint import Endpoint
+from services.gateway.upstream.external_connection import ExternalConnection
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,9 @@ PING_TIMEOUT_S: Final = 10.0
 # Whom the controller too gets no answer from may stand still. It is connected to anew like any
 # other, and is back once it answers the greeting, which it does not while it stands still.
 UNSEEN_TIMEOUT_S: Final = 3.0
+
+
+Connection = ReplicaConnection | ExternalConnection
 
 
 class Connect(Protocol):

@@ -60,11 +60,9 @@ class KserveConnection(ExternalConnection):
     def __init__(self, model: ExternalModel, limits: ExternalLimits) -> None:
         """As every connection to an external server."""
         super().__init__(model, limits)
-        # The stubs of gRPC want what is optional.
-        channel: Any = kserve_channel(model)
-        self._channel = channel
-        self._infer = channel.unary_unary(kserve_path("ModelInfer"))
-        self._stream = channel.stream_stream(kserve_path("ModelStreamInfer"))
+        self._channel = kserve_channel(model)
+        self._infer = self._channel.unary_unary(kserve_path("ModelInfer"))
+        self._stream = self._channel.stream_stream(kserve_path("ModelStreamInfer"))
         self._theirs = _names(model.remote_name, model.remote_version)
         self._ours = _names(model.name, str(model.version))
         # A message that comes twice is merged.
@@ -94,14 +92,11 @@ class KserveConnection(ExternalConnection):
             raise self._raised(error) from error
         return answer + self._ours
 
-    async def ask(self, rpc: str, request: Any, answer: Any) -> Any:
-        """An RPC about the model: a message with its names there, and the answer as `answer` is.
-
-        Raises as `infer`.
-        """
+    async def ask(self, rpc: str, answer: Any) -> Any:
+        """The answer, of that class, to an RPC about the model; raises as `infer`."""
         try:
             raw = await self._channel.unary_unary(kserve_path(rpc))(
-                request.SerializeToString(),
+                self._theirs,  # such requests have these two fields
                 timeout=self._limits.idle_s,
                 metadata=tuple(self._headers("").items()),
             )

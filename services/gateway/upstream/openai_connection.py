@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
@@ -23,6 +23,9 @@ from services.contracts.external.external_model import ExternalModel
 from services.contracts.transport.frames import Payload
 from services.gateway.upstream.external_connection import ExternalConnection, ExternalLimits
 
+if TYPE_CHECKING:
+    from services.gateway.http.relay import Relay
+
 # What is no stream is passed on whole, so that its client sees no half of it.
 _MAX_WHOLE_BYTES: Final = 64 << 20
 _EVENTS: Final = "text/event-stream"
@@ -38,36 +41,13 @@ _KEPT: Final = (503, 504)
 _BAD_GATEWAY: Final = 502
 
 
-class Exchange(Protocol):
-    """A client's request over HTTP, and the way back to the client."""
-
-    path: str
-    document: dict[str, Any]
-
-    def keep(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Have the client get this, whole."""
-        ...
-
-    def note_status(self, status: int) -> None:
-        """Have the error that is raised next be this status of HTTP."""
-        ...
-
-    async def begin(self, content_type: str) -> None:
-        """Begin an answer in parts."""
-        ...
-
-    async def write(self, part: bytes) -> None:
-        """Send a part; returns once the client keeps up."""
-        ...
-
-
 class OpenAiRequest(bytes):
     """A ModelInferRequest that stands for a request over HTTP in the chain of inference.
 
-    It names the model, and has the HTTP body as its contents; what answers it is the exchange.
+    It names the model, and has the HTTP body as its contents; what answers it is the relay.
     """
 
-    exchange: Exchange
+    relay: "Relay"
 
 
 class OpenAiConnection(ExternalConnection):
@@ -97,26 +77,26 @@ class OpenAiConnection(ExternalConnection):
         """
         if not isinstance(request, OpenAiRequest):
             raise UnsupportedFeatureError(
-                f"model '{self.model.name}' is of an OpenAI server: ask POST /v1/chat/completions, "
+                f"model '{self._model.name}' is of an OpenAI server: ask POST /v1/chat/completions, "
                 "/v1/completions or /v1/embeddings at the HTTP port (SMELT_GATEWAY_HTTP_PORT)"
             )
-        exchange = request.exchange
-        async with self._asked(exchange, trace) as response:
+        relay = request.relay
+        async with self._asked(relay, trace) as response:
             if response.status != 200:
-                await self._refuse(response, exchange)
+                await self._refuse(response, relay)
             if response.content_type != _EVENTS:
-                exchange.keep(200, _passed_headers(response), await self._whole(response))
+                relay.keep(200, _passed_headers(response), await self._whole(response))
                 return b""
-            await exchange.begin(response.headers.get("content-type", _EVENTS))
+            await relay.begin(response.headers.get("content-type", _EVENTS))
             async for part in self._parts(response):
-                await exchange.write(part)
+                await relay.write(part)
         return b""
 
     @asynccontextmanager
-    async def _asked(self, exchange: Exchange, trace: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _asked(self, relay: "Relay", trace: str) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer once its head has come; its connection is closed unless all of it was read."""
-        url = self.model.http_url + exchange.path.removeprefix("/v1")
-        document = exchange.document | {"model": self.model.remote_name}
+        url = self._model.http_url + relay.path.removeprefix("/v1")
+        document = relay.document | {"model": self._model.remote_name}
         headers = self._headers(trace) | {"content-type": "application/json"}
         body = json.dumps(document, separators=(",", ":")).encode()
         asking = self._session.post(url, data=body, headers=headers, allow_redirects=False)
@@ -138,7 +118,7 @@ class OpenAiConnection(ExternalConnection):
             raise DeadlineExceededError(self._words(why)) from error
         except aiohttp.ClientError as error:
             what = "ended the connection" if response is None else "ended in its answer"
-            exchange.note_status(_BAD_GATEWAY)
+            relay.note_status(_BAD_GATEWAY)
             raise self._failed(f"{what}: {one_line(error) or type(error).__name__}") from error
 
     async def _parts(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -161,19 +141,19 @@ class OpenAiConnection(ExternalConnection):
                 )
         return b"".join(pieces)
 
-    async def _refuse(self, response: aiohttp.ClientResponse, exchange: Exchange) -> None:
+    async def _refuse(self, response: aiohttp.ClientResponse, relay: "Relay") -> None:
         """Raise the error of a status, and keep the server's own answer where it is for clients."""
         status = response.status
         body = await self._whole(response)
         said = f"answers {status}: {one_line(body.decode(errors='replace'))}"
         if status in _REFUSING:
-            token = f"token '{self.model.token}'" if self.model.token else "no token"
-            exchange.note_status(_BAD_GATEWAY)
+            token = f"token '{self._model.token}'" if self._model.token else "no token"
+            relay.note_status(_BAD_GATEWAY)
             raise self._failed(f"{said}; it was sent {token}")
         if 400 <= status < 500:
-            exchange.keep(status, _passed_headers(response), body)
+            relay.keep(status, _passed_headers(response), body)
             raise _ERRORS.get(status, InvalidRequestError)(self._words(said))
-        exchange.note_status(status if status in _KEPT else _BAD_GATEWAY)
+        relay.note_status(status if status in _KEPT else _BAD_GATEWAY)
         raise ExternalServerError(self._words(said))
 
 
