@@ -137,8 +137,8 @@ async def _look_at_kserve(
             raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
         if found != name:
             raise _FoundError(Fault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'")
-        about = pb.ModelReadyRequest(name=name, version=version)
-        raw = await _called(channel, "ModelReady", about, headers, ANSWER_TIMEOUT_S)
+        whether = pb.ModelReadyRequest(name=name, version=version)
+        raw = await _called(channel, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)
         if not pb.ModelReadyResponse.FromString(raw).ready:
             raise _FoundError(Fault.STUCK, f"it says that '{name}' is not ready")
         if is_asking:

@@ -5,7 +5,6 @@ replicas; so all that comes before, from access to weights of versions, is the s
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,7 +34,7 @@ class ExternalLimits:
     token_dir: Path | None = None
 
 
-class ExternalConnection(ABC):
+class ExternalConnection:
     """The gateway's side of one external model."""
 
     def __init__(self, model: ExternalModel, limits: ExternalLimits) -> None:
@@ -44,11 +43,11 @@ class ExternalConnection(ABC):
         self._limits = limits
         self._lost = asyncio.Event()
 
-    @abstractmethod
     async def infer(
         self, request: Payload, timeout_s: float | None = None, *, trace: str = ""
     ) -> Payload:
         """The answer to one request; see `ReplicaConnection.infer`."""
+        raise NotImplementedError
 
     async def statistics(self) -> pb.ModelStatistics:
         """What the server counted: nothing that it would tell."""

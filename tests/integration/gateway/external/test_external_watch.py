@@ -99,8 +99,8 @@ async def test_a_server_is_ready_fails_and_comes_back(
     [
         ("silent", "slow: it accepts connections and does not answer GET /models within 0.5 s"),
         ("stuck", "stuck: it accepts connections and does not answer POST /chat/completions"),
-        ("500", 'stuck: POST /chat/completions is answered 500: {"error"'),
-        ("html", "wrong protocol: GET /models is answered with what is no JSON: <html>"),
+        ("500", "stuck: POST /chat/completions is answered 500: {"),
+        ("html", "wrong protocol: GET /models is answered 200 with what is no JSON: <html>"),
     ],
 )
 async def test_faults_of_openai_servers(
@@ -118,7 +118,7 @@ async def test_a_server_of_another_model_or_with_another_token(
     await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' cannot be had")
     server.token = "right"
     (tmp_path / "llm").write_text("wrong")
-    await watched.until("UNAVAILABLE", "refusing: GET /models is answered 401, with token 'llm'")
+    await watched.until("UNAVAILABLE", "refusing: GET /models is answered 401: ")
     (tmp_path / "llm").unlink()
     (tmp_path / "llm").write_text("right")
     await watched.until("UNAVAILABLE", "wrong model: it has no model 'Llama'; it has: Qwen2.5")
@@ -149,7 +149,7 @@ async def test_what_is_no_kserve_server(
 ) -> None:
     resnet.name = "other"
     watched.follow(external_model(resnet.url, remote_name="resnet"))
-    await watched.until("UNAVAILABLE", "wrong model: asked for 'resnet', it says that it is 'oth")
+    await watched.until("UNAVAILABLE", "wrong model: asked for 'resnet', it says it is 'oth")
     watched.follow(external_model(f"grpc://127.0.0.1:{free_port}", version=2))
     await watched.until("UNAVAILABLE", "unreachable: ")
     watched.follow(external_model(f"grpc://127.0.0.1:{mute_port}", version=3))

@@ -168,8 +168,8 @@ async def test_access_admission_and_tokens(
         model_max_in_flight={"chat": 1},
     )  # fmt: skip
     ask = ("-d", '{"model":"chat","messages":[],"stream":true}', "/v1/chat/completions")
-    assert (await run_curl(fleet_of, *ask)).status == 201
-    assert (await run_curl(fleet_of, "-H", f"authorization: Bearer {other}", *ask)).status == 203
+    assert (await run_curl(fleet_of, *ask)).status == 401
+    assert (await run_curl(fleet_of, "-H", f"authorization: Bearer {other}", *ask)).status == 403
     mine = ("-H", f"authorization: Bearer {token}", *ask)
     got = await run_curl(fleet_of, *mine)
     assert (got.status, got.headers["content-type"]) == (200, "text/event-stream")
@@ -210,7 +210,7 @@ async def test_other_protocols_are_told_where_to_ask(chat: "Fleet") -> None:
 async def test_models_with_a_master_have_no_chat(echo_fleet: "Fleet") -> None:
     http_fleet = await with_http(echo_fleet)
     got = await run_curl(http_fleet, "-d", '{"model":"echo"}', "/v1/chat/completions")
-    assert got.status == 204
+    assert got.status == 404
     assert b"'echo' has no /v1/chat/completions" in got.body
 
 
