@@ -80,11 +80,8 @@ async def _look_at_openai(
     except (KeyError, TypeError) as error:
         why = f"GET /models is answered {status} with no list of models: {one_line(document)}"
         raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
-    if model.remote_name not in names:
-        listed = ", ".join(names[:_NUM_NAMED]) or "none"
-        why = f"it has no model '{model.remote_name}'; it has: {listed}"
-        raise _FoundError(Fault.WRONG_MODEL, why)
-    if is_asking:
+    is_listed = model.remote_name in names
+    if is_asking or not is_listed:
         what = "POST /chat/completions"
         ping = {"model": model.remote_name, "messages": _PING, "max_tokens": 1}
         asked = session.post(f"{model.http_url}/chat/completions", json=ping, headers=headers)
@@ -95,6 +92,11 @@ async def _look_at_openai(
         if status == 200 and "choices" not in document:
             why = f"{what} is answered without choices: {one_line(document)}"
             raise _FoundError(Fault.WRONG_PROTOCOL, why)
+        # `transformers serve` lists what is in its cache, and adds the revision to the name.
+        if not is_listed and str(document.get("model")).partition("@")[0] != model.remote_name:
+            listed = ", ".join(names[:_NUM_NAMED]) or "none"
+            why = f"it has no model '{model.remote_name}'; it has: {listed}"
+            raise _FoundError(Fault.WRONG_MODEL, why)
 
 
 async def _answer(asked: Any, what: str, timeout_s: float, slow: Fault) -> tuple[int, Any]:

@@ -78,7 +78,8 @@ class OpenAiConnection(ExternalConnection):
         if not isinstance(request, OpenAiRequest):
             raise UnsupportedFeatureError(
                 f"model '{self._model.name}' is of an OpenAI server: ask POST "
-                "/v1/chat/completions, /v1/completions or /v1/embeddings at the HTTP port (SMELT_GATEWAY_HTTP_PORT)"
+                "/v1/chat/completions, /v1/completions or /v1/embeddings at the HTTP port "
+                "(SMELT_GATEWAY_HTTP_PORT)"
             )
         relay = request.relay
         async with self._asked(relay, trace) as response:
