@@ -6,6 +6,7 @@ One gateway process stands before a server, and one client process asks both in 
 order each round; ratios and differences are medians of those within a round, as the machine is
 shared. A paced server gives each stream a token every so many milliseconds, however many streams
 there are, as one that batches continuously does; with 0 ms nothing but passing on is measured.
+Streams begin --apart-ms after each other; 0 has all begin at one instant.
 With --transformers it is `transformers serve` (pip install --no-deps accelerate) with a tiny
 Llama of seeded weights, which computes one stream after the other.
 """
@@ -140,8 +141,11 @@ async def _both(port: int, remote_name: str) -> AsyncIterator[dict[str, tuple[st
         await controller.stop()
 
 
-async def _stream(session: aiohttp.ClientSession, where: tuple[str, str], num: int) -> float:
+async def _stream(
+    session: aiohttp.ClientSession, where: tuple[str, str], num: int, after_s: float = 0.0
+) -> float:
     """Seconds until the first token; raises RuntimeError for an answer that is not whole."""
+    await asyncio.sleep(after_s)
     url, model = where
     begin_s = time.perf_counter()
     first_s = 0.0
@@ -158,11 +162,13 @@ async def _stream(session: aiohttp.ClientSession, where: tuple[str, str], num: i
     return first_s
 
 
-async def _load(where: tuple[str, str], num_streams: int, num_tokens: int) -> Measured:
+async def _load(
+    where: tuple[str, str], num_streams: int, num_tokens: int, apart_s: float
+) -> Measured:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(_stream(session, where, 2) for _ in range(num_streams)))
         begin_s = time.perf_counter()
-        each = [_stream(session, where, num_tokens) for _ in range(num_streams)]
+        each = [_stream(session, where, num_tokens, n * apart_s) for n in range(num_streams)]
         firsts_s = await asyncio.gather(*each)
         took_s = time.perf_counter() - begin_s
     return Measured(num_streams * num_tokens / took_s, 1000 * statistics.median(firsts_s))
@@ -191,9 +197,8 @@ async def _measure(name: str, port: int, model: str, given: argparse.Namespace) 
             rounds: list[dict[str, Measured]] = []
             for _ in range(given.rounds):
                 order = random.sample(list(places), 2)
-                rounds.append(
-                    {each: await _load(places[each], num_streams, given.tokens) for each in order}
-                )
+                load = (num_streams, given.tokens, given.apart_ms / 1000)
+                rounds.append({each: await _load(places[each], *load) for each in order})
             print(_line(name, num_streams, rounds), flush=True)
 
 
@@ -235,6 +240,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 32])
     parser.add_argument("--pace-ms", type=float, nargs="*", default=[20, 5, 0])
+    parser.add_argument("--apart-ms", type=float, default=10)
     parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--serve", type=int, default=0)
     chosen = parser.parse_args()

@@ -73,7 +73,8 @@ async def found_fault(
 async def _look_at_openai(
     model: ExternalModel, session: Any, headers: dict[str, str], *, is_asking: bool
 ) -> None:
-    asked = session.get(f"{model.http_url}/models", headers=headers)
+    given = {"headers": headers, "allow_redirects": False}
+    asked = session.get(f"{model.http_url}/models", **given)
     status, document = await _answer(asked, "GET /models", ANSWER_TIMEOUT_S, Fault.SLOW)
     try:
         names = [str(each["id"]) for each in document["data"]]
@@ -84,7 +85,7 @@ async def _look_at_openai(
     if is_asking or not is_listed:
         what = "POST /chat/completions"
         ping = {"model": model.remote_name, "messages": _PING, "max_tokens": 1}
-        asked = session.post(f"{model.http_url}/chat/completions", json=ping, headers=headers)
+        asked = session.post(f"{model.http_url}/chat/completions", json=ping, **given)
         status, document = await _answer(asked, what, QUESTION_TIMEOUT_S, Fault.STUCK)
         if status >= 500:
             raise _FoundError(Fault.STUCK, f"{what} is answered {status}: {one_line(document)}")

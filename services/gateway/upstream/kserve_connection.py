@@ -49,9 +49,11 @@ class StreamedRequest(bytes):
     Attributes:
         emit: takes each of them as a ModelStreamInferResponse; the answer to the call is then
             empty.
+        is_begun: one was taken, so that no other server may be asked.
     """
 
     emit: Callable[[bytes], Awaitable[None]]
+    is_begun = False
 
 
 class KserveConnection(ExternalConnection):
@@ -89,7 +91,9 @@ class KserveConnection(ExternalConnection):
                 return b""
             answer: bytes = await self._infer(body, **given)
         except grpc.aio.AioRpcError as error:
-            raise self._raised(error) from error
+            found = self._raised(error)
+            is_begun = isinstance(request, StreamedRequest) and request.is_begun
+            raise (ExternalServerError(str(found)) if is_begun else found) from error
         return answer + self._ours
 
     async def ask(self, rpc: str, answer: Any) -> Any:
@@ -120,6 +124,7 @@ class KserveConnection(ExternalConnection):
                     if message.startswith(_ERROR_TAG):
                         said = pb.ModelStreamInferResponse.FromString(message).error_message
                         raise self._failed(f"answers with an error: {one_line(said)}")
+                    request.is_begun = True
                     await request.emit(message + self._ours_in_stream)
                     timer.reschedule(now_s() + self._limits.idle_s)
         except TimeoutError as error:

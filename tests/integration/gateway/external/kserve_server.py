@@ -30,6 +30,7 @@ class KserveServer:
         self.gone = asyncio.Event()
         self.metadata: dict[str, Any] = {}
         self.port = 0
+        self.server = grpc.aio.server()
 
     @property
     def url(self) -> str:
@@ -74,6 +75,9 @@ class KserveServer:
                 for number in range(3):
                     if number and self.step is not None:
                         await self.step.get()
+                    if number and self.fault == "vanishes":
+                        self.stopping = asyncio.ensure_future(self.server.stop(0))
+                        await asyncio.Event().wait()
                     if number and self.fault == "dies":
                         await context.abort(grpc.StatusCode.INTERNAL, "out of memory")
                     answer = self._answer(request)
@@ -99,7 +103,7 @@ class KserveServer:
 async def kserve_server() -> AsyncIterator[KserveServer]:
     """One that listens."""
     asked = KserveServer()
-    server = grpc.aio.server()
+    server = asked.server
     handler = grpc.method_handlers_generic_handler(SERVICE, asked.handlers())
     server.add_generic_rpc_handlers((handler,))
     asked.port = server.add_insecure_port("127.0.0.1:0")

@@ -134,3 +134,18 @@ async def test_a_decoupled_model_that_fails_ends_its_request_alone(
     assert [error is not None for _, error in found] == [False, True] * 2
     assert "'many': its server at grpc://" in str(found[1][1])
     assert "INTERNAL: out of memory" in str(found[1][1])
+
+
+async def test_no_other_server_repeats_answers_that_were_given(
+    fleet_of: Fleet, decoupled: KserveServer
+) -> None:
+    async with kserve_server() as other:
+        model = external_model(other.url, "many", version=2, remote_name="resnet")
+        add_external(fleet_of, model, weight=1)
+        fleet_of.controller.snapshot.models[0].weight = 1
+        await fleet_of.until_ready("external many/1", "external many/2")
+        decoupled.fault = other.fault = "vanishes"
+        client = await fleet_of.client()
+        found = [(result, error) async for result, error in await streamed(client)]
+    assert [error is not None for _, error in found] == [False, True]
+    assert "cannot be reached" in str(found[1][1])
