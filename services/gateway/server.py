@@ -96,12 +96,7 @@ class GatewayServer:
         self._settings = settings
         dialer = FleetDialer.of(settings)
         self.arena = request_arena(settings.request_memory_bytes)
-        self.endpoints = EndpointSet(
-            host_id=settings.host_id,
-            connect=partial(connect, tls=dialer.tls, arena=self.arena),
-            slow_start_s=settings.slow_start_s,
-            limits=settings.external_limits,
-        )
+        self.endpoints = self._new_endpoints(dialer)
         self._health = HealthServicer()
         self._outliers = OutlierWatch(
             settings.outlier_rules, recorder, self.endpoints.peers_of, self.endpoints.renew
@@ -134,6 +129,14 @@ class GatewayServer:
         self._server = self._new_server(statuses, gate)
         handlers = self._add_services(statuses, gate)
         self._http = self._new_http(handlers, statuses)
+
+    def _new_endpoints(self, dialer: FleetDialer) -> EndpointSet:
+        return EndpointSet(
+            host_id=self._settings.host_id,
+            connect=partial(connect, tls=dialer.tls, arena=self.arena),
+            slow_start_s=self._settings.slow_start_s,
+            limits=self._settings.external_limits,
+        )
 
     def _new_server(self, statuses: StatusTable, gate: Gate | None) -> GrpcServer | AioServer:
         server = GrpcServer(

@@ -8,7 +8,6 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from services.contracts.external.dial import ExternalSettings
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
 from services.gateway.routing.outliers import OutlierRules
@@ -24,7 +23,7 @@ def _decoded(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
 
 
-class GatewaySettings(FleetSecuritySettings, ExternalSettings):
+class GatewaySettings(FleetSecuritySettings):
     """Environment variables with the prefix SMELT_GATEWAY_, or keyword arguments.
 
     Attributes:
@@ -68,6 +67,8 @@ class GatewaySettings(FleetSecuritySettings, ExternalSettings):
         hold_s: seconds that a request waits in all while the last replica of its version is
             replaced; 0 answers UNAVAILABLE at once. Half of max_in_flight and a quarter of
             max_upload_bytes may wait. A version that never served here is not waited for.
+        external_token_dir: folder of bearer tokens for external servers, a file each, by the names
+            that `smelt models add --token` gave them.
         external_first_byte_s: seconds that an external server may take to begin an answer, which
             for a completion without `stream` is all of its work.
         external_idle_s: seconds without a byte after which an answer that has begun is given up.
@@ -136,6 +137,7 @@ class GatewaySettings(FleetSecuritySettings, ExternalSettings):
         dict[str, Annotated[int, Field(ge=1)]], NoDecode, BeforeValidator(_decoded)
     ] = Field(default_factory=dict)
     hold_s: float = Field(default=30.0, ge=0)
+    external_token_dir: Path | None = None
     external_first_byte_s: float = Field(default=600.0, gt=0)
     external_idle_s: float = Field(default=120.0, gt=0)
     session_key: str = Field(default="smelt-session", pattern="^[a-z0-9_.-]*$")

@@ -77,7 +77,13 @@ def external_document(version: ExternalModel) -> dict[str, Any]:
 def listed_externals(
     registry: Registry, snapshot: fleet.FleetSnapshot | None, *, is_each_version: bool
 ) -> Iterator[dict[str, Any]]:
-    """As `smelt models list` has models: the newest version of each, or all."""
+    """As `smelt models list` has models: the newest version of each, or all.
+
+    Args:
+        registry: on the store.
+        snapshot: of the fleet; None without one.
+        is_each_version: all.
+    """
     for name in registry.external_names():
         versions = registry.external_versions(name)
         numbers = [version.version for version in versions]

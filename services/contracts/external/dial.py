@@ -3,9 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-from pydantic_settings import BaseSettings
-
 from services.contracts.errors import ExternalServerError
 from services.contracts.external.external_model import ExternalModel
 
@@ -13,6 +10,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_TIMEOUT_S: Final = 3.0
+# Libraries are imported where they are used: most processes have no such server.
 # Less than the 5 s after which uvicorn, which most such servers are, closes a silent connection.
 _KEEP_ALIVE_S: Final = 4.0
 _OPTIONS: Final = (
@@ -24,21 +22,11 @@ _OPTIONS: Final = (
 )
 
 
-class ExternalSettings(BaseSettings):
-    """The part of a process's settings that tells it where tokens for external servers are.
-
-    Attributes:
-        external_token_dir: folder with a file for each bearer token, by the name that `smelt
-            models add --token` gave it; read for each request.
-    """
-
-    external_token_dir: Path | None = None
-
-
 def token_headers(model: ExternalModel, folder: Path | None) -> dict[str, str]:
     """What each request is sent with; raises ExternalServerError where the token is not there."""
     if not model.token:
         return {}
+    # Read for each request: tokens are rotated.
     try:
         # A name of this folder and no path: who may write the store must not have this process
         # send any file of its host to a server.
@@ -53,7 +41,6 @@ def token_headers(model: ExternalModel, folder: Path | None) -> dict[str, str]:
 
 def http_session() -> "aiohttp.ClientSession":
     """For requests to all OpenAI servers; call it in the event loop."""
-    # Here, as processes without such a server need not import it.
     import aiohttp
 
     return aiohttp.ClientSession(
@@ -67,6 +54,8 @@ def http_session() -> "aiohttp.ClientSession":
 # gRPC's stubs want serialisers, which bytes do not need.
 def kserve_channel(model: ExternalModel) -> Any:
     """A channel to a server of KServe v2; nothing is connected yet."""
+    import grpc
+
     address = "{}:{}".format(*model.place)
     if model.is_tls:
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=_OPTIONS)

@@ -73,9 +73,15 @@ class ExternalRegistry(VersionKeeper):
             return version
 
     def remove_external(self, name: str, version: int | None = None, *, who: str = "") -> list[int]:
-        """Have versions served no more, all when none is given; returns which.
+        """Have versions served no more, and return which.
 
-        Raises NotFoundError where there is no such version.
+        Args:
+            name: of the model.
+            version: None removes all versions.
+            who: asked for it; kept in the removal record.
+
+        Raises:
+            NotFoundError: there is no such version.
         """
         numbers = self.external_numbers(name)
         if version is not None and version not in numbers:

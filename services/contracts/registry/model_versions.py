@@ -152,6 +152,9 @@ class ModelRegistry(ExternalRegistry):
         Args:
             version: whose files are in the store.
             changes: of its fields, by name; number and time are new in any case.
+
+        Raises:
+            InvalidRequestError: the name is an external model's.
         """
         name = version.name
         if self._numbers(EXTERNAL_FOLDER, name)[1]:

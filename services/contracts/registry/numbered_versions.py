@@ -60,7 +60,13 @@ def check_model_name(name: str) -> None:
 
 
 def version_key(folder: str, name: str, version: int) -> str:
-    """The key of a version's document."""
+    """The key of a version's document.
+
+    Args:
+        folder: of the store.
+        name: of the model.
+        version: its number.
+    """
     return numbered_key(f"{folder}/{name}/versions/", version)
 
 

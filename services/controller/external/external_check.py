@@ -1,6 +1,6 @@
 """One look at an external server: whether it has the model, and answers questions.
 
-What is wrong begins with the word of a `Fault`, which people and events tell apart.
+What is wrong begins with the word of a `ExternalFault`, which people and events tell apart.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _PING: Final = [{"role": "user", "content": "ping"}]
 _Code = grpc.StatusCode
 
 
-class Fault(StrEnum):
+class ExternalFault(StrEnum):
     """What is wrong with an external server."""
 
     UNREACHABLE = "unreachable"
@@ -41,7 +41,7 @@ class Fault(StrEnum):
 class _FoundError(Exception):
     """Ends a check."""
 
-    def __init__(self, fault: Fault, why: str) -> None:
+    def __init__(self, fault: ExternalFault, why: str) -> None:
         super().__init__(f"{fault.value}: {why}")
 
 
@@ -75,32 +75,34 @@ async def _look_at_openai(
 ) -> None:
     given = {"headers": headers, "allow_redirects": False}
     asked = session.get(f"{model.http_url}/models", **given)
-    status, document = await _answer(asked, "GET /models", ANSWER_TIMEOUT_S, Fault.SLOW)
+    status, document = await _answer(asked, "GET /models", ANSWER_TIMEOUT_S, ExternalFault.SLOW)
     try:
         names = [str(each["id"]) for each in document["data"]]
     except (KeyError, TypeError) as error:
         why = f"GET /models is answered {status} with no list of models: {one_line(document)}"
-        raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
+        raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
     is_listed = model.remote_name in names
     if is_asking or not is_listed:
         what = "POST /chat/completions"
         ping = {"model": model.remote_name, "messages": _PING, "max_tokens": 1}
         asked = session.post(f"{model.http_url}/chat/completions", json=ping, **given)
-        status, document = await _answer(asked, what, QUESTION_TIMEOUT_S, Fault.STUCK)
+        status, document = await _answer(asked, what, QUESTION_TIMEOUT_S, ExternalFault.STUCK)
         if status >= 500:
-            raise _FoundError(Fault.STUCK, f"{what} is answered {status}: {one_line(document)}")
+            raise _FoundError(
+                ExternalFault.STUCK, f"{what} is answered {status}: {one_line(document)}"
+            )
         # A model that has no chat refuses it, which is an answer.
         if status == 200 and "choices" not in document:
             why = f"{what} is answered without choices: {one_line(document)}"
-            raise _FoundError(Fault.WRONG_PROTOCOL, why)
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, why)
         # `transformers serve` lists what is in its cache, and adds the revision to the name.
         if not is_listed and str(document.get("model")).partition("@")[0] != model.remote_name:
             listed = ", ".join(names[:_NUM_NAMED]) or "none"
             why = f"it has no model '{model.remote_name}'; it has: {listed}"
-            raise _FoundError(Fault.WRONG_MODEL, why)
+            raise _FoundError(ExternalFault.WRONG_MODEL, why)
 
 
-async def _answer(asked: Any, what: str, timeout_s: float, slow: Fault) -> tuple[int, Any]:
+async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) -> tuple[int, Any]:
     """Status and document of an answer."""
     import aiohttp
 
@@ -109,26 +111,27 @@ async def _answer(asked: Any, what: str, timeout_s: float, slow: Fault) -> tuple
             raw = await response.content.read(_MAX_ANSWER_BYTES)
             status = response.status
     except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
-        raise _FoundError(Fault.UNREACHABLE, one_line(error)) from error
+        raise _FoundError(ExternalFault.UNREACHABLE, one_line(error)) from error
     except TimeoutError as error:
         raise _FoundError(slow, _late(what, timeout_s)) from error
     except aiohttp.ClientError as error:
-        fault = Fault.STUCK if slow is Fault.STUCK else Fault.WRONG_PROTOCOL
+        fault = ExternalFault.STUCK if slow is ExternalFault.STUCK else ExternalFault.WRONG_PROTOCOL
         raise _FoundError(fault, f"no HTTP in answer to {what}: {one_line(error)}") from error
     said = one_line(raw.decode(errors="replace"))
     if status in (401, 403):
-        raise _FoundError(Fault.REFUSING, f"{what} is answered {status}: {said}")
+        raise _FoundError(ExternalFault.REFUSING, f"{what} is answered {status}: {said}")
     try:
         return status, json.loads(raw)
     except (ValueError, RecursionError) as error:
         why = f"{what} is answered {status} with what is no JSON: {said}"
-        raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
+        raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
 
 
 async def _look_at_kserve(
     model: ExternalModel, headers: dict[str, str], *, is_asking: bool
 ) -> None:
-    name, version = model.remote_name, model.remote_version
+    name = model.remote_name
+    version = model.remote_version
     # A channel of this look alone, which finds for itself whether it can connect.
     async with kserve_channel(model) as channel:
         about = pb.ModelMetadataRequest(name=name, version=version)
@@ -137,13 +140,15 @@ async def _look_at_kserve(
             found = pb.ModelMetadataResponse.FromString(raw).name
         except DecodeError as error:
             why = "ModelMetadata is answered with another message"
-            raise _FoundError(Fault.WRONG_PROTOCOL, why) from error
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
         if found != name:
-            raise _FoundError(Fault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'")
+            raise _FoundError(
+                ExternalFault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'"
+            )
         whether = pb.ModelReadyRequest(name=name, version=version)
         raw = await _called(channel, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)
         if not pb.ModelReadyResponse.FromString(raw).ready:
-            raise _FoundError(Fault.STUCK, f"it says that '{name}' is not ready")
+            raise _FoundError(ExternalFault.STUCK, f"it says that '{name}' is not ready")
         if is_asking:
             # Without inputs: whoever refuses it has read it.
             question = pb.ModelInferRequest(model_name=name, model_version=version)
@@ -155,7 +160,7 @@ async def _called(
 ) -> bytes:
     """The answer to an RPC; none where the model refuses a question."""
     is_question = rpc == "ModelInfer"
-    late = Fault.STUCK if is_question else Fault.SLOW
+    late = ExternalFault.STUCK if is_question else ExternalFault.SLOW
     try:
         call = channel.unary_unary(kserve_path(rpc))
         body = request.SerializeToString()
@@ -167,16 +172,16 @@ async def _called(
         if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED):
             if not is_connected:
                 why = f"no gRPC connection: {one_line(error.details())}"
-                raise _FoundError(Fault.UNREACHABLE, why) from error
+                raise _FoundError(ExternalFault.UNREACHABLE, why) from error
             is_late = code is _Code.DEADLINE_EXCEEDED
             why = _late(rpc, timeout_s) if is_late else said
-            raise _FoundError(late if is_late else Fault.STUCK, why) from error
+            raise _FoundError(late if is_late else ExternalFault.STUCK, why) from error
         if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
-            raise _FoundError(Fault.REFUSING, said) from error
+            raise _FoundError(ExternalFault.REFUSING, said) from error
         if code in (_Code.NOT_FOUND, _Code.INVALID_ARGUMENT) and not is_question:
-            raise _FoundError(Fault.WRONG_MODEL, said) from error
+            raise _FoundError(ExternalFault.WRONG_MODEL, said) from error
         if not is_question or code is _Code.UNIMPLEMENTED:
-            raise _FoundError(Fault.WRONG_PROTOCOL, said) from error
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, said) from error
         return b""
     return answer
 

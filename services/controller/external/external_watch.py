@@ -13,7 +13,7 @@ from services.contracts.external.external_model import ExternalModel
 from services.contracts.process.backoff import Backoff
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployment import DeploymentState
-from services.controller.external.external_check import Fault, found_fault
+from services.controller.external.external_check import ExternalFault, found_fault
 from services.pb import fleet_v1_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -114,17 +114,18 @@ class ExternalWatch:
             headers = token_headers(model, self._token_dir)
             return await found_fault(model, self._session, headers, is_asking=is_asking)
         except ExternalServerError as error:
-            return f"{Fault.REFUSING.value}: {error}"
+            return f"{ExternalFault.REFUSING.value}: {error}"
         except Exception as error:
             # A server answers what it likes: the next look comes whatever that was.
             logger.exception("the check of %s failed", model.words)
-            return f"{Fault.WRONG_PROTOCOL.value}: {error!r}"
+            return f"{ExternalFault.WRONG_PROTOCOL.value}: {error!r}"
 
     def _show(self, key: _Key) -> None:
         model, weight, is_unloaded = self._wanted[key]
         state, reason = self._found.get(key, _UNCHECKED)
         if is_unloaded:
-            state, reason = DeploymentState.UNAVAILABLE, "unloaded"
+            state = DeploymentState.UNAVAILABLE
+            reason = "unloaded"
         shown = fleet.ServedModel(
             name=model.name,
             version=model.version,

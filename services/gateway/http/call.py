@@ -33,7 +33,13 @@ class HttpCall:
     """
 
     def __init__(self, scope: Any, receive: Receive, send: Any = None) -> None:
-        """Of ASGI; raises InvalidRequestError for a timeout that is none."""
+        """Of ASGI; raises InvalidRequestError for a timeout that is none.
+
+        Args:
+            scope: of the request.
+            receive: gives its body.
+            send: takes its answer.
+        """
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.receive = receive

@@ -40,7 +40,13 @@ class Relay:
         return request
 
     def keep(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Have the client get this, whole."""
+        """Have the client get a whole answer.
+
+        Args:
+            status: of HTTP.
+            headers: those that are passed on.
+            body: all of it.
+        """
         content_type = headers.pop("content-type", "application/json").encode()
         others = tuple((name.encode(), value.encode()) for name, value in headers.items())
         self.answer = HttpAnswer(body, content_type, status, others)

@@ -5,6 +5,7 @@ replicas; so all that comes before, from access to weights of versions, is the s
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,7 @@ class ExternalLimits:
     token_dir: Path | None = None
 
 
-class ExternalConnection:
+class ExternalConnection(ABC):
     """The gateway's side of one external model."""
 
     def __init__(self, model: ExternalModel, limits: ExternalLimits) -> None:
@@ -43,17 +44,17 @@ class ExternalConnection:
         self._limits = limits
         self._lost = asyncio.Event()
 
+    @abstractmethod
     async def infer(
         self, request: Payload, timeout_s: float | None = None, *, trace: str = ""
     ) -> Payload:
         """The answer to one request; see `ReplicaConnection.infer`."""
-        raise NotImplementedError
 
     async def statistics(self) -> pb.ModelStatistics:
         """What the server counted: nothing that it would tell."""
         return pb.ModelStatistics()
 
-    async def ping(self) -> None:
+    async def ping(self) -> None:  # noqa: B027 - nothing is to be done
         """At once: the controller checks the server."""
 
     async def wait_lost(self) -> None:
@@ -68,7 +69,7 @@ class ExternalConnection:
         """The same as `close`: nothing is sent by itself."""
         self.close()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - where nothing is open
         """No more requests come."""
 
     def _headers(self, trace: str) -> dict[str, str]:

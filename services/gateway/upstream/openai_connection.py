@@ -56,18 +56,25 @@ class OpenAiConnection(ExternalConnection):
     def __init__(
         self, model: ExternalModel, limits: ExternalLimits, session: aiohttp.ClientSession
     ) -> None:
-        """As every connection to an external server; the session is not closed here."""
+        """Nothing is sent yet.
+
+        Args:
+            model: on the server.
+            limits: of time.
+            session: for HTTP; not closed here.
+        """
         super().__init__(model, limits)
         self._session = session
 
     async def infer(
-        self,
-        request: Payload,
-        timeout_s: float | None = None,  # noqa: ARG002 - the HTTP port has it
-        *,
-        trace: str = "",
+        self, request: Payload, timeout_s: float | None = None, *, trace: str = ""
     ) -> Payload:
         """Pass on a request of the HTTP port, and its answer; nothing is left to return.
+
+        Args:
+            request: an OpenAiRequest.
+            timeout_s: is the HTTP port's affair.
+            trace: of the request.
 
         Raises:
             UnsupportedFeatureError: it came by gRPC.
@@ -75,6 +82,7 @@ class OpenAiConnection(ExternalConnection):
             ExternalServerError: it failed, or ended in the middle of its answer.
             SmeltError: what it answered, in the class of its status.
         """
+        del timeout_s
         if not isinstance(request, OpenAiRequest):
             raise UnsupportedFeatureError(
                 f"model '{self._model.name}' is of an OpenAI server: ask POST "

@@ -17,7 +17,7 @@ from services.controller.external.external_watch import ExternalWatch, WantedExt
 from services.pb import fleet_v1_pb2 as fleet
 from tests.integration.gateway.external.conftest import external_model
 from tests.integration.gateway.external.kserve_server import KserveServer, kserve_server
-from tests.integration.gateway.external.openai_server import OpenAiServer
+from tests.integration.gateway.external.openai_server import OpenAiServer, openai_server
 
 
 class Watched:
@@ -50,6 +50,12 @@ async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     watched = Watched(tmp_path)
     yield watched
     await watched.watch.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[OpenAiServer]:
+    async with openai_server() as server:
+        yield server
 
 
 @pytest.fixture
