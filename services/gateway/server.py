@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, OverloadedError
-from services.contracts.external.external_model import ServerProtocol
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
@@ -161,7 +160,7 @@ class GatewayServer:
             statuses,
             self._options,
             lambda: self._health.is_leaving,
-            is_external=lambda name: self.endpoints.table.speaks(name, ServerProtocol.OPENAI),
+            is_external=self.endpoints.is_openai,
         )
         return HttpServer(app, self._options.limits)
 

@@ -141,6 +141,10 @@ class EndpointSet:
         self._holders.clear()
         self._renew()
 
+    def is_openai(self, model: str) -> bool:
+        """Whether it is an external model of an OpenAI server."""
+        return self.table.speaks(model, ServerProtocol.OPENAI)
+
     def has_parts(self, body: Payload) -> bool:
         """Whether a request of a stream may have several answers, as external models give them."""
         if not self.table.has_external:
