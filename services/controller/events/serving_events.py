@@ -123,7 +123,7 @@ def external_models(snapshot: fleet.FleetSnapshot) -> list[Event]:
             why=ExternalModel.from_json(model.external_json).words if is_ready else model.reason,
         )
         for model in snapshot.models
-        if model.external_json and model.state != "LOADING"
+        if model.external_json and model.state != "LOADING" and not model.is_unloaded
         for is_ready in [model.state == "READY"]
     ]
 

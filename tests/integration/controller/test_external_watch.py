@@ -95,7 +95,9 @@ async def test_a_server_is_ready_fails_and_comes_back(
         f"'Qwen2.5' of an OpenAI server at {server.url}",
     )
     watched.follow(external_model(server.url), is_unloaded=True)
-    assert (await watched.until("UNAVAILABLE", "unloaded")).is_unloaded
+    unloaded = await watched.until("UNAVAILABLE", "unloaded")
+    assert unloaded.is_unloaded
+    assert external_models(fleet.FleetSnapshot(models=[unloaded])) == []
     watched.follow()
     assert not watched.state.models()
 
