@@ -71,9 +71,10 @@ def run_buckets(
 def _sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
     """Lengths of samples, by the share of rows that each stands for; None without any."""
     from services.contracts.traffic.drift import lengths_of
+    from services.contracts.traffic.fitting_rows import windows_for
 
     found = ObservedSizes(is_sampled=True)
-    rows = registry.sampled_rows(registry.sample_windows(model.name))
+    rows = registry.sampled_rows(windows_for(registry, model)[0])
     share = len(rows) / sum(row.weight for row in rows) if rows else 0.0
     for row in rows:
         for dim, size in lengths_of(row.arrays, model).items():

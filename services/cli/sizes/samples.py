@@ -97,12 +97,14 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         StoreError: they cannot be opened.
     """
     from services.contracts.traffic.drift import drifts, features
+    from services.contracts.traffic.fitting_rows import windows_for
     from services.contracts.traffic.recalibration import traffic_state
 
     windows = registry.sample_windows(version.name)
     if not windows:
         raise NotFoundError(f"no samples of {version.name} are in the store; {_OPT_IN}")
-    rows = registry.sampled_rows(windows)
+    read, left_out = windows_for(registry, version)
+    rows = registry.sampled_rows(read)
     found = features([row.arrays for row in rows], version)
     # None of a version without a calibration set; of one with traffic only what came since.
     before = features(registry.calibration_rows(version), version)
@@ -114,7 +116,8 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         "model": version.name,
         "version": version.version,
         "num_windows": len(kept),
-        "num_samples": len(rows),
+        "num_samples": sum(each.num_samples for each in kept),
+        "left_out": left_out.removeprefix("; "),
         "num_bytes": sum(each.num_bytes for each in kept),
         "begins_at": min(each.begins_at for each in kept),
         "ends_at": max(each.ends_at for each in kept),
@@ -159,6 +162,8 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if state := document["calibration"]:
         fix = f"; calibrate it: smelt samples calibrate {document['model']}"
         yield f"version {document['version']}: {state['words']}{fix if state['is_due'] else ''}"
+    elif document["left_out"]:
+        yield f"version {document['version']}: {document['left_out']}"
     for name, number in document["num_different"].items():
         yield f"{name} is hashed: {number} different"
     if not document["drift"] and not document["calibration"]:

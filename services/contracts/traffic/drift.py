@@ -11,8 +11,8 @@ import numpy as np
 
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import ModelVersion
-from services.contracts.model.recipe import InputRole
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import InputRole, Recipe
 
 _NUM_PARTINGS = 20
 _MAX_ROWS = 1000
@@ -43,7 +43,7 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
         valid, lengths = _valid(row, version)
         for spec in version.master.inputs:
             dims = _dims(spec, row)
-            if dims is None or (dims in valid and spec.name in _masks(version)):
+            if dims is None or (dims in valid and spec.name in masks_of(version.recipe)):
                 continue
             values = row[spec.name]
             values = (values[valid[dims]] if dims in valid else values).reshape(-1)
@@ -64,7 +64,7 @@ def _valid(
     row: Mapping[str, Array], version: ModelVersion
 ) -> tuple[dict[_Dims, Array], dict[str, int]]:
     """Where masks of one dimension are open, by that, and the lengths."""
-    masks = _masks(version)
+    masks = masks_of(version.recipe)
     valid: dict[_Dims, Array] = {}
     lengths: dict[str, int] = {}
     for spec in sorted(version.master.inputs, key=lambda spec: spec.name not in masks):
@@ -80,9 +80,15 @@ def _valid(
     return valid, lengths
 
 
-def _masks(version: ModelVersion) -> list[str]:
-    recipes = version.recipe.inputs
-    return [name for name, each in recipes.items() if each.role is InputRole.MASK]
+def masked_dims(master: MasterRecord, recipe: Recipe) -> set[int | str]:
+    """Dimensions that may be padded, as a mask marks what is valid of them."""
+    masks = masks_of(recipe)
+    return {dim for spec in master.inputs if spec.name in masks for dim in spec.shape}
+
+
+def masks_of(recipe: Recipe) -> list[str]:
+    """Names of the inputs that are masks."""
+    return [name for name, each in recipe.inputs.items() if each.role is InputRole.MASK]
 
 
 def _dims(spec: TensorSpec, row: Mapping[str, Array]) -> _Dims | None:

@@ -8,25 +8,24 @@ before are of requests that may come no more.
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.byte_strings import BYTES
-from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, bytes_from_array
+from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.contracts.model.manifest import ModelVersion, TrafficSource
 from services.contracts.model.recipe import InputRecipe, InputRole
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
 from services.contracts.traffic.drift import Drift, drifts, features
+from services.contracts.traffic.fitting_rows import Row, fitting_rows, windows_for
 
 _MAX_CALIBRATED = 256
 _MAX_HELD_OUT = 64
 _HELD_OUT_OF = 4
-_Row = Mapping[str, Array]
 
 
 class TrafficState(NamedTuple):
@@ -54,12 +53,12 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     asked = calibration.traffic if calibration else None
     if asked is None:
         raise InvalidRequestError(f"the recipe of {version.name} has no `calibration: traffic`")
-    rows, _ = _recent(registry, version)
+    rows, _, left_out = _recent(registry, version)
     if len(rows) < asked.min_samples:
-        words = f"{len(rows)} different samples since, {asked.min_samples} wanted"
+        words = f"{len(rows)} different samples since, {asked.min_samples} wanted{left_out}"
         return TrafficState(len(rows), [], is_due=False, words=words)
     if version.calibration is None:
-        words = f"{len(rows)} samples are there to calibrate with for the first time"
+        words = f"{len(rows)} samples are there to calibrate with for the first time{left_out}"
         return TrafficState(len(rows), [], is_due=True, words=words)
     before = features(registry.calibration_rows(version), version)
     found = drifts(before, features(rows, version))
@@ -69,7 +68,7 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
         each = ", ".join(f"{d.what} {d.distance:.2f} (noise {d.noise:.2f})" for d in moved)
         words = f"requests are no longer what it was calibrated with: {each}, at most "
         words += f"{asked.max_drift:g} wanted"
-    return TrafficState(len(rows), found, is_due=bool(moved), words=words)
+    return TrafficState(len(rows), found, is_due=bool(moved), words=words + left_out)
 
 
 def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersion:
@@ -80,7 +79,7 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
         StoreError: they cannot be opened.
     """
     state = traffic_state(registry, version)
-    rows, windows = _recent(registry, version)
+    rows, windows, _ = _recent(registry, version)
     calibrating, held_out = _parted(rows)
     if not state.is_due and not state.drifts:
         raise InvalidRequestError(f"{version.name} cannot be calibrated: {state.words}")
@@ -99,37 +98,21 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
     return registry.add_changed_version(version, {"calibration": refs[0], "traffic": source})
 
 
-def _recent(registry: Registry, version: ModelVersion) -> tuple[list[_Row], Windows]:
+def _recent(registry: Registry, version: ModelVersion) -> tuple[list[Row], Windows, str]:
     """Different rows since the last calibration that fit the version, by their digests."""
     since = version.traffic.ends_at if version.traffic else ""
-    windows = registry.sample_windows(version.name)
-    recent = {key: each for key, each in windows.items() if each.ends_at > since}
-    found = {}
-    for sampled in registry.sampled_rows(recent):
-        if (row := _fitting(sampled.arrays, version)) is not None:
-            found[_digest(row)] = row
-    return [found[digest] for digest in sorted(found)], recent
+    windows, left_out = windows_for(registry, version, since)
+    rows = fitting_rows(registry.sampled_rows(windows), version)
+    found = {_digest(row): row for row in rows}
+    return [found[digest] for digest in sorted(found)], windows, left_out
 
 
-def _fitting(arrays: _Row, version: ModelVersion) -> _Row | None:
-    """A row in the types of the version's inputs; None where another version had others."""
-    batch_dim = version.recipe.batching.batch_dim
-    row = {}
-    for spec in version.master.inputs:
-        array = arrays.get(spec.name)
-        rank = len(spec.shape) - (spec.shape[:1] == (batch_dim,))
-        if array is None or array.ndim != rank or not array.size or spec.datatype == BYTES:
-            return None
-        row[spec.name] = array.astype(NUMPY_FROM_DATATYPE[spec.datatype])
-    return row
-
-
-def _digest(row: _Row) -> str:
+def _digest(row: Row) -> str:
     parts = [(name, array.shape, bytes_from_array(array)) for name, array in sorted(row.items())]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _parted(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
+def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Rows to calibrate with, and those to prove with; in both a draw, as digests are."""
     is_held = [int(_digest(row)[-8:], 16) % _HELD_OUT_OF == 0 for row in rows]
     calibrating = [row for row, held in zip(rows, is_held, strict=True) if not held]
@@ -137,7 +120,7 @@ def _parted(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
     return calibrating[:_MAX_CALIBRATED], held_out[:_MAX_HELD_OUT]
 
 
-def _stacked(rows: Sequence[_Row], version: ModelVersion) -> dict[str, Array]:
+def _stacked(rows: Sequence[Row], version: ModelVersion) -> dict[str, Array]:
     """One array for each input: padded where a mask says so, else the rows of the usual shape."""
     recipes = version.recipe.inputs
     if not any(each.role is InputRole.MASK for each in recipes.values()):

@@ -1,0 +1,103 @@
+"""What a version is calibrated with: rows of requests that it could have been sent, and no others."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.contracts.traffic.recalibration import publish_calibrated, traffic_state
+from services.contracts.traffic.sampled_rows import SampledRow
+
+NOW = datetime(2026, 11, 27, tzinfo=UTC)
+IDS = TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence"))
+MASK = TensorSpec(name="mask", datatype="INT64", shape=("batch", "sequence"))
+BUCKETS = [{"dims": {"batch": {"min": 1, "opt": 1, "max": 8},
+                     "sequence": {"min": 1, "opt": 8, "max": 64}}}]  # fmt: skip
+ASKED = {"sampling": {}, "calibration": "traffic", "buckets": BUCKETS}
+MASKED = ASKED | {"inputs": {"mask": {"role": "mask"}}}
+
+
+class World:
+    """A registry with a model whose requests are sampled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
+        self._num_windows = 0
+
+    def publish(
+        self,
+        asked: dict[str, object],
+        *inputs: TensorSpec,
+        digest: str = "d",
+        tokenizer: str = "",
+    ) -> ModelVersion:
+        master = MasterRecord(
+            digest=digest * 64, files={}, inputs=inputs, outputs=inputs[:1], opset=23,
+            num_parameters=0,
+        )  # fmt: skip
+        file = self.folder / "tokenizer.json"
+        file.write_text(tokenizer)
+        return self.registry.add_model_version(
+            name="m", master=master, recipe=Recipe.model_validate(asked), source="s",
+            source_fingerprint=digest, tokenizer=file if tokenizer else None,
+        )  # fmt: skip
+
+    def serve(self, version: ModelVersion, rows: Sequence[dict[str, Array]]) -> None:
+        """A window of requests, an hour after the last one."""
+        self._num_windows += 1
+        end = NOW + timedelta(hours=self._num_windows)
+        sampled = [SampledRow("b", row) for row in rows]
+        span = (end - timedelta(hours=1), end)
+        self.registry.add_sample_window("m", version.version, span, sampled, {"b": len(rows)})
+
+
+def ids_rows(num: int, length: int = 8, first: int = 0) -> list[dict[str, Array]]:
+    """Rows of ids, each another."""
+    return [{"ids": np.arange(first + each, first + each + length)} for each in range(num)]
+
+
+def masked(valid: int, length: int, first: int = 0) -> dict[str, Array]:
+    """Ids of which so many are valid, then padding."""
+    mask = (np.arange(length) < valid).astype(np.int64)
+    return {"ids": np.arange(first, first + length) * mask, "mask": mask}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_rows_of_another_master_or_tokenizer_calibrate_nothing(world: World) -> None:
+    old = world.publish(ASKED, IDS, tokenizer="old")
+    world.serve(old, ids_rows(100))
+    assert traffic_state(world.registry, old).is_due
+    exported = world.publish(ASKED, IDS, digest="e", tokenizer="old")
+    other_words = world.publish(ASKED, IDS, tokenizer="new")
+    for version in (exported, other_words):
+        state = traffic_state(world.registry, version)
+        assert (state.num_samples, state.is_due) == (0, False)
+        assert "left out: 1 windows of another master or tokenizer" in state.words
+        with pytest.raises(InvalidRequestError, match="left out: 1 windows"):
+            publish_calibrated(world.registry, version)
+    # Another recipe: what is sent to it means the same.
+    again = world.publish(ASKED | {"batching": {"max_queue": 9}}, IDS, tokenizer="new")
+    world.serve(other_words, ids_rows(100))
+    assert traffic_state(world.registry, again).is_due
+
+
+def test_rows_that_the_version_would_refuse_calibrate_nothing(world: World) -> None:
+    old = world.publish(ASKED, IDS)
+    world.serve(old, [*ids_rows(100), *ids_rows(30, first=1000), *ids_rows(30, length=65)])
+    assert traffic_state(world.registry, old).num_samples == 130
+    narrow = world.publish(ASKED | {"inputs": {"ids": {"max": 500}}}, IDS)
+    assert traffic_state(world.registry, narrow).num_samples == 100
