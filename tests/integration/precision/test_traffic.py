@@ -108,7 +108,7 @@ def test_large_values_after_small_ones_are_refused_and_mended(
     assert record.proof.worst is not None
     assert (record.proof.worst.variant, record.proof.worst.arrays) == ("traffic", None)
 
-    again = registry.add_changed_version(mended, {})
+    again = registry.add_changed_version(trap, {"calibration": mended.calibration})
     record = world.built(again)
     assert (record.outcome, record.reason) == (BuildOutcome.PROVEN, "")
     assert not traffic_state(registry, again).is_due

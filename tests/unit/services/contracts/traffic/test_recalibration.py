@@ -16,6 +16,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.recalibration import publish_calibrated, traffic_state
 from services.contracts.traffic.sampled_rows import SampledRow
+from services.controller.build.traffic_watch import TrafficWatch
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 IDS = TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence"))
@@ -101,3 +102,43 @@ def test_rows_that_the_version_would_refuse_calibrate_nothing(world: World) -> N
     assert traffic_state(world.registry, old).num_samples == 130
     narrow = world.publish(ASKED | {"inputs": {"ids": {"max": 500}}}, IDS)
     assert traffic_state(world.registry, narrow).num_samples == 100
+
+
+def test_a_version_that_came_meanwhile_is_not_undone(world: World) -> None:
+    old = world.publish(ASKED, IDS)
+    world.serve(old, ids_rows(100))
+    newer = world.publish(ASKED, IDS, digest="e")
+    with pytest.raises(InvalidRequestError, match="change is of version 1, and the newest is .* 2"):
+        publish_calibrated(world.registry, old)
+    assert world.registry.model_version("m") == newer
+    # A controller had the old one in hand: at its next pass it looks at what is there.
+    times = iter((0.0, 0.0, 61.0, 61.0))
+    watch = TrafficWatch(world.registry, lambda: next(times))
+    assert watch.look([old]) == []
+    assert world.registry.model_version("m") == newer
+    world.serve(newer, ids_rows(100))
+    assert watch.look([newer]) == []
+    assert world.registry.model_version("m").master == newer.master
+    assert world.registry.model_version("m").version == 3
+    world.registry.remove_model("m")
+    with pytest.raises(InvalidRequestError, match="all were removed"):
+        world.registry.add_changed_version(newer, {})
+
+
+def test_a_version_that_came_between_look_and_write_is_not_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = world.publish(ASKED, IDS)
+    store = world.registry._store
+    create = store.create
+
+    def late(key: str, data: bytes) -> None:
+        monkeypatch.setattr(store, "create", create)
+        world.publish(ASKED, IDS, digest="e")
+        create(key, data)
+
+    monkeypatch.setattr(store, "create", late)
+    recipe = base.recipe.model_copy(update={"sampling": None})
+    with pytest.raises(InvalidRequestError, match="the newest is version 2"):
+        world.registry.add_changed_version(base, {"recipe": recipe})
+    assert world.registry.version_numbers("m") == [1, 2]
