@@ -39,8 +39,9 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
         version: names the inputs, the masks, and the batch dimension, which is no length.
     """
     found: Features = {}
-    for row in rows:
-        valid, lengths = _valid(row, version)
+    for whole in rows:
+        row = valid_part(whole, version.master, version.recipe)
+        valid, lengths = _valid(row, version.master, version.recipe)
         for spec in version.master.inputs:
             dims = _dims(spec, row)
             if dims is None or (dims in valid and spec.name in masks_of(version.recipe)):
@@ -57,25 +58,45 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
 
 def lengths_of(row: Mapping[str, Array], version: ModelVersion) -> dict[str, int]:
     """Sizes of a row's dynamic dimensions, without padding that a mask marks."""
-    return _valid(row, version)[1]
+    return _valid(row, version.master, version.recipe)[1]
+
+
+def valid_part(
+    row: Mapping[str, Array], master: MasterRecord, recipe: Recipe
+) -> dict[str, Array]:
+    """A row without the padding after what its masks mark as valid.
+
+    Args:
+        row: arrays by input, without the batch dimension; inputs may lack.
+        master: names the inputs; what has a fixed size is left as it is.
+        recipe: names the masks.
+    """
+    lengths = _valid(row, master, recipe)[1]
+    cut = {}
+    for spec in master.inputs:
+        if (dims := _dims(spec, row)) is not None:
+            ends = [lengths.get(dim) if isinstance(dim, str) else None for dim in dims]
+            cut[spec.name] = row[spec.name][tuple(map(slice, ends))]
+    return cut
 
 
 def _valid(
-    row: Mapping[str, Array], version: ModelVersion
+    row: Mapping[str, Array], master: MasterRecord, recipe: Recipe
 ) -> tuple[dict[_Dims, Array], dict[str, int]]:
     """Where masks of one dimension are open, by that, and the lengths."""
-    masks = masks_of(version.recipe)
+    masks = masks_of(recipe)
     valid: dict[_Dims, Array] = {}
     lengths: dict[str, int] = {}
-    for spec in sorted(version.master.inputs, key=lambda spec: spec.name not in masks):
+    for spec in sorted(master.inputs, key=lambda spec: spec.name not in masks):
         if (dims := _dims(spec, row)) is None:
             continue
         array = row[spec.name]
         if spec.name in masks and array.ndim == 1:
             valid[dims] = array != 0
-            lengths[str(dims[0])] = int(np.flatnonzero(array).max(initial=-1)) + 1
+            length = int(np.flatnonzero(array).max(initial=-1)) + 1
+            lengths[str(dims[0])] = max(length, lengths.get(str(dims[0]), 0))
         for dim, size in zip(dims, array.shape, strict=True):
-            if isinstance(dim, str) and dim != version.recipe.batching.batch_dim:
+            if isinstance(dim, str) and dim != recipe.batching.batch_dim:
                 lengths.setdefault(dim, size)
     return valid, lengths
 

@@ -11,7 +11,7 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.value_limits import limits_of
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
-from services.contracts.traffic.drift import lengths_of, masked_dims
+from services.contracts.traffic.drift import lengths_of, masked_dims, valid_part
 from services.contracts.traffic.sampled_rows import SampledRow
 
 Row = Mapping[str, Array]
@@ -38,7 +38,7 @@ def windows_for(
 
 
 def fitting_rows(sampled: Iterable[SampledRow], version: ModelVersion) -> list[Row]:
-    """Whole rows, in the types of the version's inputs, that it would serve."""
+    """Whole rows without padding, in the types of the version's inputs, that it would serve."""
     limits = limits_of(version.master, version.recipe)
     rows = [row for each in sampled if (row := _typed(each.arrays, version)) is not None]
     return [
@@ -54,16 +54,17 @@ def _taken(version: ModelVersion) -> tuple[object, ...]:
 
 
 def _typed(arrays: Row, version: ModelVersion) -> Row | None:
-    """A row in the types of the version's inputs; None where it lacks some."""
+    """A row in the types of the version's inputs; None where it lacks some, or is empty."""
     batch_dim = version.recipe.batching.batch_dim
     row = {}
     for spec in version.master.inputs:
         array = arrays.get(spec.name)
         rank = len(spec.shape) - (spec.shape[:1] == (batch_dim,))
-        if array is None or array.ndim != rank or not array.size or spec.datatype == BYTES:
+        if array is None or array.ndim != rank or spec.datatype == BYTES:
             return None
         row[spec.name] = array.astype(NUMPY_FROM_DATATYPE[spec.datatype])
-    return row
+    valid = valid_part(row, version.master, version.recipe)
+    return valid if all(array.size for array in valid.values()) else None
 
 
 def _is_held(row: Row, version: ModelVersion) -> bool:

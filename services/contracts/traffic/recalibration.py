@@ -17,10 +17,10 @@ import numpy as np
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.contracts.model.manifest import ModelVersion, TrafficSource
-from services.contracts.model.recipe import InputRecipe, InputRole
+from services.contracts.model.recipe import InputRecipe
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
-from services.contracts.traffic.drift import Drift, drifts, features
+from services.contracts.traffic.drift import Drift, drifts, features, masks_of
 from services.contracts.traffic.fitting_rows import Row, fitting_rows, windows_for
 
 _MAX_CALIBRATED = 256
@@ -53,15 +53,14 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     asked = calibration.traffic if calibration else None
     if asked is None:
         raise InvalidRequestError(f"the recipe of {version.name} has no `calibration: traffic`")
-    rows, _, left_out = _recent(registry, version)
+    rows, _, left_out, calibrated = _recent(registry, version)
     if len(rows) < asked.min_samples:
         words = f"{len(rows)} different samples since, {asked.min_samples} wanted{left_out}"
         return TrafficState(len(rows), [], is_due=False, words=words)
     if version.calibration is None:
         words = f"{len(rows)} samples are there to calibrate with for the first time{left_out}"
         return TrafficState(len(rows), [], is_due=True, words=words)
-    before = features(registry.calibration_rows(version), version)
-    found = drifts(before, features(rows, version))
+    found = drifts(features(calibrated, version), features(rows, version))
     moved = [d for d in found if d.distance > max(asked.max_drift, d.noise)]
     words = f"no distance of {len(rows)} samples is beyond max_drift {asked.max_drift:g}"
     if moved:
@@ -79,7 +78,7 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
         StoreError: they cannot be opened.
     """
     state = traffic_state(registry, version)
-    rows, windows, _ = _recent(registry, version)
+    rows, windows, *_ = _recent(registry, version)
     calibrating, held_out = _parted(rows)
     if not state.is_due and not state.drifts:
         raise InvalidRequestError(f"{version.name} cannot be calibrated: {state.words}")
@@ -98,13 +97,45 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
     return registry.add_changed_version(version, {"calibration": refs[0], "traffic": source})
 
 
-def _recent(registry: Registry, version: ModelVersion) -> tuple[list[Row], Windows, str]:
+class _Recent(NamedTuple):
+    rows: list[Row]
+    windows: Windows
+    left_out: str
+    calibrated: list[dict[str, Array]]
+
+
+def _recent(registry: Registry, version: ModelVersion) -> _Recent:
     """Different rows since the last calibration that fit the version, by their digests."""
     since = version.traffic.ends_at if version.traffic else ""
     windows, left_out = windows_for(registry, version, since)
     rows = fitting_rows(registry.sampled_rows(windows), version)
     found = {_digest(row): row for row in rows}
-    return [found[digest] for digest in sorted(found)], windows, left_out
+    calibrated = registry.calibration_rows(version)
+    usual = _stackable([found[digest] for digest in sorted(found)], calibrated, version)
+    if num := len(found) - len(usual):
+        left_out += f"; left out: {num} of other lengths, as no input is a mask to pad by"
+    return _Recent(usual, windows, left_out, calibrated)
+
+
+def _stackable(
+    rows: Sequence[Row], calibrated: Sequence[Row], version: ModelVersion
+) -> list[Row]:
+    """Rows that one array can hold: all where a mask lets them be padded, else of one shape.
+
+    The most common one; but the calibrated rows' own until another has twice as many, as of lengths
+    that are equally common another would be ahead each time.
+    """
+    if masks_of(version.recipe):
+        return list(rows)
+    counts = Counter(map(_shape, rows))
+    for row in calibrated[:1]:
+        counts[_shape(row)] *= 2
+    usual = max(counts, key=lambda shape: counts[shape], default=())
+    return [row for row in rows if _shape(row) == usual]
+
+
+def _shape(row: Row) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple(sorted((name, array.shape) for name, array in row.items()))
 
 
 def _digest(row: Row) -> str:
@@ -121,12 +152,8 @@ def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def _stacked(rows: Sequence[Row], version: ModelVersion) -> dict[str, Array]:
-    """One array for each input: padded where a mask says so, else the rows of the usual shape."""
+    """One array for each input, padded where a mask says so."""
     recipes = version.recipe.inputs
-    if not any(each.role is InputRole.MASK for each in recipes.values()):
-        shapes = [tuple(array.shape for array in row.values()) for row in rows]
-        ((usual, _),) = Counter(shapes).most_common(1)
-        rows = [row for row, shape in zip(rows, shapes, strict=True) if shape == usual]
     stacked = {}
     for name, first in rows[0].items():
         largest = np.max([row[name].shape for row in rows], axis=0).astype(int).tolist()

@@ -142,3 +142,54 @@ def test_a_version_that_came_between_look_and_write_is_not_undone(
     with pytest.raises(InvalidRequestError, match="the newest is version 2"):
         world.registry.add_changed_version(base, {"recipe": recipe})
     assert world.registry.version_numbers("m") == [1, 2]
+
+
+def lengths_rows(random: np.random.Generator, num: int) -> list[dict[str, Array]]:
+    """Rows of one to four ids."""
+    sizes = random.integers(1, 5, num).tolist()
+    return [{"ids": random.integers(0, 10**9, size)} for size in sizes]
+
+
+def test_without_a_mask_rows_of_one_length_calibrate_and_others_are_no_drift(world: World) -> None:
+    version = world.publish(ASKED | {"calibration": {"traffic": {"max_drift": 0.5}}}, IDS)
+    random = np.random.default_rng(0)
+    world.serve(version, lengths_rows(random, 200))
+    state = traffic_state(world.registry, version)
+    assert state.num_samples < 64
+    assert "of other lengths, as no input is a mask to pad by" in state.words
+    world.serve(version, lengths_rows(random, 600))
+    version = publish_calibrated(world.registry, version)
+    assert version.traffic is not None
+    rows = world.registry.calibration_rows(version)
+    held_out = version.model_copy(update={"calibration": version.traffic.held_out})
+    num_held_out = len(world.registry.calibration_rows(held_out))
+    assert version.traffic.num_samples == len(rows) > 64
+    assert version.traffic.num_held_out == num_held_out > 16
+    for _ in range(3):
+        world.serve(version, lengths_rows(random, 500))
+        state = traffic_state(world.registry, version)
+        assert state.num_samples >= 64
+        assert {each.what: each.distance for each in state.drifts}["length sequence"] < 1e-9
+        assert not state.is_due
+    # Another length alone is what is sent now.
+    world.serve(version, [{"ids": row["ids"] + 10**6} for row in ids_rows(1500, length=9)])
+    assert traffic_state(world.registry, version).is_due
+
+
+def test_a_row_is_one_sample_however_it_is_padded(world: World) -> None:
+    version = world.publish(MASKED, IDS, MASK)
+    texts = [(1 + each % 30, 100 * each) for each in range(120)]
+    for length in (30, 32, 64):
+        world.serve(version, [masked(valid, length, first) for valid, first in texts])
+    world.serve(version, [masked(0, 30)])
+    state = traffic_state(world.registry, version)
+    assert state.num_samples == 120
+    version = publish_calibrated(world.registry, version)
+    assert version.traffic is not None
+    held_out = version.model_copy(update={"calibration": version.traffic.held_out})
+    sides = [
+        {row["ids"][row["mask"] == 1].tobytes() for row in world.registry.calibration_rows(each)}
+        for each in (version, held_out)
+    ]
+    assert min(map(len, sides)) > 10
+    assert not sides[0] & sides[1]
