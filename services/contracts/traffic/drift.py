@@ -56,9 +56,9 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
     return found
 
 
-def lengths_of(row: Mapping[str, Array], version: ModelVersion) -> dict[str, int]:
-    """Sizes of a row's dynamic dimensions, without padding that a mask marks."""
-    return _valid(row, version.master, version.recipe)[1]
+def lengths_of(row: Mapping[str, Array], master: MasterRecord, recipe: Recipe) -> dict[str, int]:
+    """Sizes of a row's dynamic dimensions, without padding that a mask marks; as `valid_part`."""
+    return _valid(row, master, recipe)[1]
 
 
 def valid_part(
@@ -71,7 +71,7 @@ def valid_part(
         master: names the inputs; what has a fixed size is left as it is.
         recipe: names the masks.
     """
-    lengths = _valid(row, master, recipe)[1]
+    lengths = lengths_of(row, master, recipe)
     cut = {}
     for spec in master.inputs:
         if (dims := _dims(spec, row)) is not None:

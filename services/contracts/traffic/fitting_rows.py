@@ -69,7 +69,7 @@ def _typed(arrays: Row, version: ModelVersion) -> Row | None:
 
 def _is_held(row: Row, version: ModelVersion) -> bool:
     """Whether a bucket takes the row's lengths, larger ones than them where a mask lets it pad."""
-    sizes = lengths_of(row, version)
+    sizes = lengths_of(row, version.master, version.recipe)
     padded = masked_dims(version.master, version.recipe)
     return not version.buckets or any(
         all(
