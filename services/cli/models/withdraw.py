@@ -34,7 +34,7 @@ def run_models_remove(
         # A version that is added later is to serve, whatever was unloaded before.
         registry.set_served(name, is_served=True, who=who_asks())
     samples = {k: w for k, w in registry.sample_windows(name).items() if w.version in found}
-    registry.delete_samples(samples)
+    registry.delete_samples(samples if left else registry.sample_keys(name))
     notify_fleet(settings)
     then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
     text = f"{name}: {_versions(removed)} removed; {then}\n"

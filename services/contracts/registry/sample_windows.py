@@ -98,7 +98,7 @@ class TrafficRegistry(RecordKeeper):
             num_bytes=len(data),
             key_id=self.cipher.key_id if self.cipher else "",
         )
-        key = f"{_prefix(model)}{span[1]:%Y%m%dT%H%M%S}-{secrets.token_hex(6)}"
+        key = f"{_stem(model, span[1])}-{secrets.token_hex(6)}"
         self._store.create(f"{key}.npz", data)
         self._records.create(f"{key}.json", window)
         return window
@@ -132,10 +132,24 @@ class TrafficRegistry(RecordKeeper):
         return rows
 
     def delete_samples(self, keys: Iterable[str]) -> None:
-        """Delete windows with their rows; raises StoreError where the store allows no delete."""
-        for key in keys:
-            self._store.delete(_rows_key(key))
-            self._store.delete(key)
+        """Delete windows with their rows, named by either; rows first, as a window shows them.
+
+        Raises:
+            StoreError: the store allows no delete.
+        """
+        for stem in dict.fromkeys(key.rpartition(".")[0] for key in keys):
+            self._store.delete(f"{stem}.npz")
+            self._store.delete(f"{stem}.json")
+
+    def sample_keys(self, model: str) -> list[str]:
+        """All that the store has of a model's samples, also what no window shows."""
+        return self._store.list(_prefix(model))
+
+    def unlisted_rows(self, model: str, before: datetime) -> list[str]:
+        """Keys of rows without a window, that ended before: their writer was killed in between."""
+        keys = set(self.sample_keys(model))
+        old = {key for key in keys if key.endswith(".npz") and key < _stem(model, before)}
+        return sorted(key for key in old if key.removesuffix(".npz") + ".json" not in keys)
 
 
 def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[str]:
@@ -160,6 +174,10 @@ def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[s
 
 def _prefix(model: str) -> str:
     return f"samples/{model}/"
+
+
+def _stem(model: str, end: datetime) -> str:
+    return f"{_prefix(model)}{end:%Y%m%dT%H%M%S}"
 
 
 def _rows_key(key: str) -> str:

@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 from typing import NamedTuple
 
@@ -184,19 +184,24 @@ class Sampler:
     def _write_all(self) -> None:
         while window := self._waiting.get():
             try:
-                self._write(window)
-                self._count("written", len(window.rows))
+                is_written = self._write(window)
+                self._count("written" if is_written else "lost", len(window.rows))
             except Exception as error:
                 self._count("lost", len(window.rows))
                 logger.warning("%d samples were lost: %s", len(window.rows), error)
 
-    def _write(self, window: _Window) -> None:
+    def _write(self, window: _Window) -> bool:
+        """Write a window, unless its version was removed: its samples were deleted with it."""
         model = self._model
         if model.version not in self._registry.version_numbers(model.name):
-            return  # its samples were deleted with it
+            return False
         seen = {label: each.seen for label, each in window.reservoirs.items()}
         span = (window.begins_at, window.ends_at)
         self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
         windows = self._registry.sample_windows(model.name)
         gone = beyond_bounds(windows, self._sampling, window.ends_at)
+        # What is younger may be of a replica that writes its window now.
+        before = window.ends_at - timedelta(seconds=self._sampling.window_s)
+        gone += self._registry.unlisted_rows(model.name, before)
         self._registry.delete_samples(gone)
+        return True

@@ -101,6 +101,30 @@ def test_samples_are_deleted_up_to_a_moment_and_with_their_version(world: World)
     assert not list((world.folder / "store" / "samples" / "m").glob("*"))
 
 
+def orphan(world: World, age: timedelta) -> Path:
+    """Rows whose writer was killed before it wrote the window."""
+    world.sample(1, length=8, age=age)
+    folder = world.folder / "store" / "samples" / "m"
+    window = min(folder.glob("*.json"))
+    window.unlink()
+    return window.with_suffix(".npz")
+
+
+def test_rows_that_no_window_shows_are_deleted_too(world: World) -> None:
+    rows = orphan(world, timedelta(days=3))
+    world.sample(1, length=8)
+    world.run("samples", "delete", "m", "--before", (NOW - timedelta(days=4)).isoformat())
+    assert rows.exists()
+    world.run("samples", "delete", "m", "--before", (NOW - timedelta(days=1)).isoformat())
+    assert not rows.exists()
+    assert world.versions() == [1]
+    for words in (("samples", "delete", "m"), ("models", "remove", "m")):
+        rows = orphan(world, timedelta(days=3))
+        assert rows.exists()
+        world.run(*words)
+        assert not list(rows.parent.glob("*"))
+
+
 def test_pruning_takes_samples_that_no_recipe_keeps(world: World) -> None:
     world.publish(text_model().recipe)
     for version, days in ((1, 1), (1, 8), (2, 1), (3, 1)):

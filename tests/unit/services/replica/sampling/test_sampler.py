@@ -153,3 +153,24 @@ async def test_nothing_is_written_of_a_version_that_was_removed(tmp_path: Path) 
     world.registry.remove_model("m")
     await world.sampler.close()
     assert world.registry.sample_windows() == {}
+    assert (world.count("lost"), world.count("written")) == (1, 0)
+
+
+async def test_rows_whose_writer_was_killed_go_once_they_are_older_than_a_window(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, Sampling(window_s=20))
+    folder = tmp_path / "store" / "samples" / "m"
+    for _ in range(2):
+        span = (world.now, world.now)
+        world.registry.add_sample_window("m", 1, span, [SampledRow("b", {})], {"b": 1})
+        world.now += timedelta(seconds=15)
+    for file in folder.glob("*.json"):
+        file.unlink()
+    world.send(1, SHORT)
+    await world.sampler.close()
+    old, young = world.now - timedelta(seconds=30), world.now - timedelta(seconds=15)
+    assert [file.name[:15] for file in sorted(folder.glob("*.npz"))] == [
+        f"{each:%Y%m%dT%H%M%S}" for each in (young, world.now)
+    ]
+    assert not list(folder.glob(f"{old:%Y%m%dT%H%M%S}*"))
