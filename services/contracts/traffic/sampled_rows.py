@@ -1,7 +1,8 @@
 """Rows of requests as one file (.npz): each with a shape of its own.
 
 Of input NAME there are `values NAME`, all rows one after the other, and `shapes NAME`: int64
-[N rows, R rank]. Of one that is hashed there is `hashes NAME`: one text for each row.
+[N rows, R rank]. Of one of strings there is `strings NAME` in place of the values: uint8, each
+string after its length. Of one that is hashed there is `hashes NAME`: one text for each row.
 """
 
 import io
@@ -10,7 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
+from services.contracts.kserve.byte_strings import (
+    STRING_DTYPE,
+    bytes_from_strings,
+    strings_from_array,
+    strings_from_bytes,
+)
 from services.contracts.kserve.tensors import Array
 
 
@@ -35,7 +41,11 @@ def bytes_from_rows(rows: Sequence[SampledRow]) -> bytes:
     named: dict[str, Array] = {"bucket": np.array([row.bucket for row in rows])}
     for name in sorted(rows[0].arrays):
         arrays = [_plain(row.arrays[name]) for row in rows]
-        named[f"values {name}"] = np.concatenate([array.reshape(-1) for array in arrays])
+        values = np.concatenate([array.reshape(-1) for array in arrays])
+        if values.dtype == STRING_DTYPE:
+            named[f"strings {name}"] = np.frombuffer(bytes_from_strings(values), np.uint8)
+        else:
+            named[f"values {name}"] = values
         shapes = np.array([array.shape for array in arrays], np.int64)
         named[f"shapes {name}"] = shapes.reshape(len(rows), arrays[0].ndim)
     for name in sorted(rows[0].hashes):
@@ -66,10 +76,12 @@ def rows_from_bytes(data: bytes) -> list[SampledRow]:
         if what == "hashes":
             for row, text in zip(hashes, array.tolist(), strict=True):
                 row[name] = text
-        elif what == "values":
+        elif what in ("values", "strings"):
             shapes = found[f"shapes {name}"]
             ends = np.cumsum(shapes.prod(axis=1))
-            parts = np.split(array, ends[:-1])
+            is_text = what == "strings"
+            values = strings_from_bytes(array.data, ends[-1:].tolist()) if is_text else array
+            parts = np.split(values, ends[:-1])
             for row_arrays, part, shape in zip(arrays, parts, shapes, strict=True):
                 row_arrays[name] = part.reshape(shape)
     buckets = found["bucket"].tolist()
@@ -77,7 +89,5 @@ def rows_from_bytes(data: bytes) -> list[SampledRow]:
 
 
 def _plain(array: Array) -> Array:
-    """As numpy's files keep it: they know no bfloat16 (kind "V"), and objects are code to them."""
-    if array.dtype == STRING_DTYPE:
-        return array.astype(np.str_)
+    """As numpy's files keep it: they know no bfloat16 (kind "V")."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -1,5 +1,6 @@
 """Rows of traffic: their file, their encryption, their windows in a store, and their drift."""
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def key_file(path: Path, digit: str = "a") -> Path:
 
 
 def test_rows_of_any_shape_and_type_come_back() -> None:
-    words = np.array(["Grüße", ""], STRING_DTYPE)
+    words = np.array(["Grüße\0", ""], STRING_DTYPE)
     rows = [
         SampledRow("a", {"x": np.ones((2, 3), np.float32), "s": words}, {"secret": "12"}),
         SampledRow("b", {"x": np.zeros((1, 3), np.float32), "s": words[:1]}, {"secret": "34"}),
@@ -46,6 +47,16 @@ def test_rows_of_any_shape_and_type_come_back() -> None:
             assert back.arrays[name].dtype == array.dtype
     bf16 = [SampledRow("a", {"x": np.array([1.5, -2], ml_dtypes.bfloat16)})]
     assert rows_from_bytes(bytes_from_rows(bf16))[0].arrays["x"].tolist() == [1.5, -2]
+
+
+def test_one_long_string_does_not_make_the_others_as_long() -> None:
+    words = np.array(["x" * 1000] + [""] * 10_000, STRING_DTYPE)
+    tracemalloc.start()
+    data = bytes_from_rows([SampledRow("b", {"s": words})])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 2**20
+    assert rows_from_bytes(data)[0].arrays["s"].tolist() == words.tolist()
 
 
 def test_what_is_sealed_opens_with_its_key_alone(tmp_path: Path) -> None:
