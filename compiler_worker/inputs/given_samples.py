@@ -44,14 +44,17 @@ def given_samples(
     parts = [(samples, buckets)]
     if variant is SampleVariant.TRAFFIC:
         parts = _by_bucket(samples, master, recipe, buckets)
-    runs = []
+    runs: dict[int, dict[str, Array]] = {}
+    num_chunks = 0
     for arrays, holding in parts:
         chunks = sample_chunks(arrays, master, recipe, holding)
         step = -(-len(chunks) // MAX_RUNS)
-        runs += [inputs for inputs, _ in chunks[::step]]
+        for number in range(0, len(chunks), step):
+            runs[num_chunks + number] = chunks[number][0]
+        num_chunks += len(chunks)
     return [
         replace(_sample(number, inputs, master, buckets), variant=variant)
-        for number, inputs in enumerate(runs)
+        for number, inputs in runs.items()
     ]
 
 

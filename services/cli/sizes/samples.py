@@ -29,7 +29,7 @@ def run_samples(settings: CliSettings, name: str, *, as_json: bool) -> None:
 
     Raises:
         NotFoundError: no such model, or no samples of it.
-        StoreError: the samples are encrypted with a key that is not given.
+        StoreError: its calibration set is encrypted with a key that is not given.
     """
     registry = open_registry(settings)
     document = samples_document(registry, registry.model_version(name))
@@ -71,7 +71,7 @@ def run_samples_calibrate(settings: CliSettings, name: str, *, as_json: bool) ->
 
     Raises:
         InvalidRequestError: the recipe has no `calibration: traffic`, or samples are too few.
-        StoreError: the samples are encrypted with a key that is not given.
+        StoreError: the present calibration set is encrypted with a key that is not given.
     """
     from services.cli.fleet.control_client import notify_fleet
     from services.cli.models.listing import version_document
@@ -163,7 +163,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if state := document["calibration"]:
         fix = f"; calibrate it: smelt samples calibrate {document['model']}"
         yield f"version {document['version']}: {state['words']}{fix if state['is_due'] else ''}"
-    elif document["left_out"]:
+    if document["left_out"] not in (state["words"] if state else ""):
         yield f"version {document['version']}: {document['left_out']}"
     for name, number in document["num_different"].items():
         yield f"{name} is hashed: {number} different"

@@ -112,11 +112,15 @@ class TrafficRegistry(RecordKeeper):
                     found[key] = self._records.read(key, SampleWindow)
         return found
 
+    def opens(self, window: SampleWindow) -> bool:
+        """Whether a window's rows are in the clear, or sealed with the key that is given."""
+        return window.key_id in ("", self.cipher.key_id if self.cipher else "")
+
     def sampled_rows(self, windows: Windows) -> "list[SampledRow]":
         """The rows of windows, weighted by what was seen of their buckets.
 
         Raises:
-            StoreError: rows are not those that were written, or are sealed with another key.
+            StoreError: rows are not those that were written, or `opens` is not so of a window.
         """
         from services.contracts.traffic.sampled_rows import rows_from_bytes
 

@@ -12,6 +12,7 @@ from services.contracts.model.value_limits import limits_of
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
 from services.contracts.traffic.drift import lengths_of, masked_dims, valid_part
+from services.contracts.traffic.sample_cipher import KEY_SETTING
 from services.contracts.traffic.sampled_rows import SampledRow
 
 Row = Mapping[str, Array]
@@ -20,10 +21,12 @@ Row = Mapping[str, Array]
 def windows_for(
     registry: Registry, version: ModelVersion, since: str = ""
 ) -> tuple[Windows, str]:
-    """Windows of versions with the same master and tokenizer, and in words what was left out.
+    """Windows of versions with the same master and tokenizer that can be opened.
+
+    And in words what was left out.
 
     Args:
-        registry: has the samples.
+        registry: has the samples, and the key.
         version: that is to learn from them.
         since: of windows that ended later, in ISO 8601; "" for all.
     """
@@ -32,9 +35,14 @@ def windows_for(
     windows = registry.sample_windows(version.name)
     recent = {key: each for key, each in windows.items() if each.ends_at > since}
     own = {key: each for key, each in recent.items() if each.version in alike}
-    foreign = len(recent) - len(own)
-    words = f"; left out: {foreign} windows of another master or tokenizer" if foreign else ""
-    return own, words
+    opened = {key: each for key, each in own.items() if registry.opens(each)}
+    words = ""
+    if foreign := len(recent) - len(own):
+        words += f"; left out: {foreign} windows of another master or tokenizer"
+    if sealed := len(own) - len(opened):
+        words += f"; left out: {sealed} windows sealed with a key that is not the one given: name "
+        words += f"theirs in {KEY_SETTING}, or delete them"
+    return opened, words
 
 
 def fitting_rows(sampled: Iterable[SampledRow], version: ModelVersion) -> list[Row]:

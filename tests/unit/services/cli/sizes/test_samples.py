@@ -101,6 +101,24 @@ def test_samples_are_deleted_up_to_a_moment_and_with_their_version(world: World)
     assert not list((world.folder / "store" / "samples" / "m").glob("*"))
 
 
+def test_windows_of_another_key_or_master_are_left_out_and_said(world: World) -> None:
+    world.sample(1, length=8)
+    key = world.folder / "old.key"
+    key.write_text("a" * 64)
+    sealing = Registry(open_store(world.url), world.folder / "cache", key)
+    rows = [SampledRow("b", {"ids": np.arange(16), "mask": np.ones(16, np.int64)})]
+    sealing.add_sample_window("m", 1, (NOW, NOW), rows, {"b": 1})
+    world.sample(7, length=12)
+    said = world.run("samples", "m", "--json")
+    assert (said["num_samples"], said["num_windows"]) == (41, 3)
+    assert said["features"]["length sequence"]["largest"] == 8
+    text = world.run("samples", "m")
+    assert "left out: 1 windows of another master or tokenizer; left out: 1 windows sealed" in text
+    assert "SMELT_SAMPLE_KEY" in text
+    sizes = world.run("buckets", "m", "--json")["dimensions"]["sequence"]
+    assert (sizes["largest"], sizes["p50"]) == (8, 8)
+
+
 def orphan(world: World, age: timedelta) -> Path:
     """Rows whose writer was killed before it wrote the window."""
     world.sample(1, length=8, age=age)

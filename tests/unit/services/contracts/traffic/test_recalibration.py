@@ -193,3 +193,23 @@ def test_a_row_is_one_sample_however_it_is_padded(world: World) -> None:
     ]
     assert min(map(len, sides)) > 10
     assert not sides[0] & sides[1]
+
+
+@pytest.mark.parametrize("own", ["", "b"])
+def test_a_window_of_another_key_is_left_out_and_counted(world: World, own: str) -> None:
+    keys = {digit: world.folder / digit for digit in ("a", "b")}
+    for digit, path in keys.items():
+        path.write_text(digit * 64)
+    version = world.publish(ASKED, IDS)
+    store = open_store(str(world.folder / "store"))
+    world.registry = Registry(store, world.folder / "cache", keys["a"])
+    world.serve(version, ids_rows(100))
+    world.registry = Registry(store, world.folder / "cache", keys.get(own))
+    state = traffic_state(world.registry, version)
+    assert (state.num_samples, state.is_due) == (0, False)
+    assert "left out: 1 windows sealed with a key that is not the one given: name theirs" in (
+        state.words
+    )
+    world.serve(version, ids_rows(70, first=500))
+    assert traffic_state(world.registry, version).num_samples == 70
+    assert publish_calibrated(world.registry, version).version == 2
