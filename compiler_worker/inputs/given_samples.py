@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from compiler_worker.inputs.sampling import Sample, SampleVariant
 from compiler_worker.measures.ranking import sample_chunks
-from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, InputRecipe, Recipe
-from services.contracts.traffic.drift import lengths_of
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.traffic.drift import ServedInputs, valid_part
+from services.contracts.traffic.fitting_rows import bucket_of, stacked_rows
 
 # Runs, taken evenly from all: a proof needs the distribution of real inputs, not each of them.
 MAX_RUNS = 8
@@ -41,63 +39,32 @@ def given_samples(
     """
     if samples is None:
         return []
-    parts = [(samples, buckets)]
-    if variant is SampleVariant.TRAFFIC:
-        parts = _by_bucket(samples, master, recipe, buckets)
-    runs: dict[int, dict[str, Array]] = {}
-    num_chunks = 0
-    for arrays, holding in parts:
-        chunks = sample_chunks(arrays, master, recipe, holding)
-        step = -(-len(chunks) // MAX_RUNS)
-        for number in range(0, len(chunks), step):
-            runs[num_chunks + number] = chunks[number][0]
-        num_chunks += len(chunks)
+    is_traffic = variant is SampleVariant.TRAFFIC
+    parts = (
+        _by_bucket(samples, ServedInputs(master, recipe, buckets))
+        if is_traffic
+        else [(samples, buckets)]
+    )
+    chunks = [sample_chunks(arrays, master, recipe, holding) for arrays, holding in parts]
     return [
         replace(_sample(number, inputs, master, buckets), variant=variant)
-        for number, inputs in runs.items()
+        for runs in chunks
+        for number, (inputs, _) in enumerate(runs)
+        if number % -(-len(runs) // MAX_RUNS) == 0
     ]
 
 
 def _by_bucket(
-    samples: Mapping[str, Array], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+    samples: Mapping[str, Array], served: ServedInputs
 ) -> list[tuple[Mapping[str, Array], Sequence[Bucket]]]:
-    """Rows by the first bucket that takes what masks mark of them, cut to the longest of each.
-
-    Padded to the longest of all, every row would run in the largest bucket alone.
-    """
-    sizes = [
-        lengths_of(dict(zip(samples, row, strict=True)), master, recipe)
-        for row in zip(*samples.values(), strict=True)
-    ]
-    firsts = [next((n for n, b in enumerate(buckets) if _takes(b, each)), -1) for each in sizes]
-    parts: list[tuple[Mapping[str, Array], Sequence[Bucket]]] = []
-    for first in sorted({*firsts}):
-        bucket = buckets[first]
-        rows = [number for number, each in enumerate(firsts) if each == first]
-        ends = {
-            dim: max(*(sizes[row][dim] for row in rows), bucket.dims[dim].min)
-            for dim in sizes[0]
-            if dim in bucket.dims
-        }
-        cut = {}
-        for spec in master.inputs:
-            pad = recipe.inputs.get(spec.name, InputRecipe()).pad
-            cut[spec.name] = _sized(samples[spec.name][rows], spec, ends, pad)
-        parts.append((cut, [bucket]))
-    return parts
-
-
-def _sized(array: Array, spec: TensorSpec, ends: Mapping[str, int], pad: float) -> Array:
-    """An array whose dimensions end where they are to, cut or padded."""
-    sizes = [ends.get(str(dim), size) for dim, size in zip(spec.shape, array.shape, strict=True)]
-    part = tuple(map(slice, np.minimum(sizes, array.shape)))
-    sized = np.full(sizes, pad, array.dtype)
-    sized[part] = array[part]
-    return sized
-
-
-def _takes(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
-    return all(size <= bucket.dims[dim].max for dim, size in sizes.items() if dim in bucket.dims)
+    """Rows by the bucket that takes them: padded alike, all would run in the largest alone."""
+    groups: dict[int, list[Mapping[str, Array]]] = {}
+    for arrays in zip(*samples.values(), strict=True):
+        row = valid_part(dict(zip(samples, arrays, strict=True)), served)
+        bucket = bucket_of(row, served) or served.buckets[-1]
+        groups.setdefault(served.buckets.index(bucket), []).append(row)
+    parts = [(rows, [served.buckets[number]]) for number, rows in sorted(groups.items())]
+    return [(stacked_rows(rows, served._replace(buckets=own)), own) for rows, own in parts]
 
 
 def _sample(

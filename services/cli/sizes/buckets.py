@@ -77,7 +77,7 @@ def _sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | N
     rows = registry.sampled_rows(windows_for(registry, model)[0])
     share = len(rows) / sum(row.weight for row in rows) if rows else 0.0
     for row in rows:
-        for dim, size in lengths_of(row.arrays, model.master, model.recipe).items():
+        for dim, size in lengths_of(row.arrays, model).items():
             seen = found.dims[dim]
             seen.counts[size] = seen.counts.get(size, 0.0) + row.weight * share
             seen.total += size * row.weight * share

@@ -150,13 +150,11 @@ class ModelRegistry(ExternalRegistry):
         """Publish a version with other fields as the next one of its model.
 
         Args:
-            version: whose files are in the store; a published one has to be the newest still, as
-                what came after it would be undone.
+            version: whose files are in the store; a published one has to be the newest still.
             changes: of its fields, by name; number and time are new in any case.
 
         Raises:
-            InvalidRequestError: the name is an external model's, or another version came
-                meanwhile.
+            InvalidRequestError: the name is an external model's; another version came meanwhile.
         """
         name = version.name
         base = version.version
@@ -174,7 +172,11 @@ class ModelRegistry(ExternalRegistry):
             if latest and _is_repeat(latest, version):
                 return latest
             if base and kept[-1:] != [base]:
-                raise _not_newest(name, base, kept)
+                raise InvalidRequestError(
+                    f"{name}: nothing was published: the change is of version {base}, and the "
+                    f"newest is now {kept[-1] if kept else 'none'}, which it would undo; look at "
+                    "that one, and ask for the change again"
+                )
             try:
                 self._store.create(
                     version_key(MODELS_FOLDER, name, version.version), version.canonical_json()
@@ -316,14 +318,6 @@ def master_record(opened: PublishableMaster, files: Mapping[str, BlobRef]) -> Ma
         opset=opened.opset,
         num_parameters=opened.num_parameters,
         input_values=dict(opened.input_values),
-    )
-
-
-def _not_newest(name: str, base: int, kept: list[int]) -> InvalidRequestError:
-    came = f"the newest is version {kept[-1]}" if kept else "all were removed"
-    return InvalidRequestError(
-        f"{name}: nothing was published: the change is of version {base}, and {came}, which it "
-        "would undo; look at that one, and ask for the change again"
     )
 
 

@@ -112,15 +112,11 @@ class TrafficRegistry(RecordKeeper):
                     found[key] = self._records.read(key, SampleWindow)
         return found
 
-    def opens(self, window: SampleWindow) -> bool:
-        """Whether a window's rows are in the clear, or sealed with the key that is given."""
-        return window.key_id in ("", self.cipher.key_id if self.cipher else "")
-
     def sampled_rows(self, windows: Windows) -> "list[SampledRow]":
         """The rows of windows, weighted by what was seen of their buckets.
 
         Raises:
-            StoreError: rows are not those that were written, or `opens` is not so of a window.
+            StoreError: rows are not those that were written, or are sealed with another key.
         """
         from services.contracts.traffic.sampled_rows import rows_from_bytes
 
@@ -136,11 +132,7 @@ class TrafficRegistry(RecordKeeper):
         return rows
 
     def delete_samples(self, keys: Iterable[str]) -> None:
-        """Delete windows with their rows, named by either; rows first, as a window shows them.
-
-        Raises:
-            StoreError: the store allows no delete.
-        """
+        """Delete windows and rows, named by either; raises StoreError where that is not allowed."""
         for stem in dict.fromkeys(key.rpartition(".")[0] for key in keys):
             self._store.delete(f"{stem}.npz")
             self._store.delete(f"{stem}.json")

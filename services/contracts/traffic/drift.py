@@ -12,13 +12,24 @@ import numpy as np
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord, ModelVersion
-from services.contracts.model.recipe import InputRole, Recipe
+from services.contracts.model.recipe import Bucket, InputRole, Recipe
 
 _NUM_PARTINGS = 20
 _MAX_ROWS = 1000
 _MAX_VALUES = 64  # of each row and input
 Features = dict[str, list[Array]]
 _Dims = tuple[int | str, ...]
+
+
+class ServedInputs(NamedTuple):
+    """What rows are read by; a ModelVersion has it too."""
+
+    master: MasterRecord
+    recipe: Recipe
+    buckets: Sequence[Bucket]
+
+
+Served = ModelVersion | ServedInputs
 
 
 class Drift(NamedTuple):
@@ -40,10 +51,10 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
     """
     found: Features = {}
     for whole in rows:
-        row = valid_part(whole, version.master, version.recipe)
-        valid, lengths = _valid(row, version.master, version.recipe)
+        row = valid_part(whole, version)
+        valid, lengths = _valid(row, version)
         for spec in version.master.inputs:
-            dims = _dims(spec, row)
+            dims = dims_of(spec, row)
             if dims is None or (dims in valid and spec.name in masks_of(version.recipe)):
                 continue
             values = row[spec.name]
@@ -56,39 +67,29 @@ def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Feat
     return found
 
 
-def lengths_of(row: Mapping[str, Array], master: MasterRecord, recipe: Recipe) -> dict[str, int]:
+def lengths_of(row: Mapping[str, Array], version: Served) -> dict[str, int]:
     """Sizes of a row's dynamic dimensions, without padding that a mask marks; as `valid_part`."""
-    return _valid(row, master, recipe)[1]
+    return _valid(row, version)[1]
 
 
-def valid_part(
-    row: Mapping[str, Array], master: MasterRecord, recipe: Recipe
-) -> dict[str, Array]:
-    """A row without the padding after what its masks mark as valid.
-
-    Args:
-        row: arrays by input, without the batch dimension; inputs may lack.
-        master: names the inputs; what has a fixed size is left as it is.
-        recipe: names the masks.
-    """
-    lengths = lengths_of(row, master, recipe)
+def valid_part(row: Mapping[str, Array], version: Served) -> dict[str, Array]:
+    """A row without the padding after what its masks mark; fixed sizes are left as they are."""
+    lengths = lengths_of(row, version)
     cut = {}
-    for spec in master.inputs:
-        if (dims := _dims(spec, row)) is not None:
+    for spec in version.master.inputs:
+        if (dims := dims_of(spec, row)) is not None:
             ends = [lengths.get(dim) if isinstance(dim, str) else None for dim in dims]
             cut[spec.name] = row[spec.name][tuple(map(slice, ends))]
     return cut
 
 
-def _valid(
-    row: Mapping[str, Array], master: MasterRecord, recipe: Recipe
-) -> tuple[dict[_Dims, Array], dict[str, int]]:
+def _valid(row: Mapping[str, Array], version: Served) -> tuple[dict[_Dims, Array], dict[str, int]]:
     """Where masks of one dimension are open, by that, and the lengths."""
-    masks = masks_of(recipe)
+    masks = masks_of(version.recipe)
     valid: dict[_Dims, Array] = {}
     lengths: dict[str, int] = {}
-    for spec in sorted(master.inputs, key=lambda spec: spec.name not in masks):
-        if (dims := _dims(spec, row)) is None:
+    for spec in sorted(version.master.inputs, key=lambda spec: spec.name not in masks):
+        if (dims := dims_of(spec, row)) is None:
             continue
         array = row[spec.name]
         if spec.name in masks and array.ndim == 1:
@@ -96,15 +97,9 @@ def _valid(
             length = int(np.flatnonzero(array).max(initial=-1)) + 1
             lengths[str(dims[0])] = max(length, lengths.get(str(dims[0]), 0))
         for dim, size in zip(dims, array.shape, strict=True):
-            if isinstance(dim, str) and dim != recipe.batching.batch_dim:
+            if isinstance(dim, str) and dim != version.recipe.batching.batch_dim:
                 lengths.setdefault(dim, size)
     return valid, lengths
-
-
-def masked_dims(master: MasterRecord, recipe: Recipe) -> set[int | str]:
-    """Dimensions that may be padded, as a mask marks what is valid of them."""
-    masks = masks_of(recipe)
-    return {dim for spec in master.inputs if spec.name in masks for dim in spec.shape}
 
 
 def masks_of(recipe: Recipe) -> list[str]:
@@ -112,7 +107,7 @@ def masks_of(recipe: Recipe) -> list[str]:
     return [name for name, each in recipe.inputs.items() if each.role is InputRole.MASK]
 
 
-def _dims(spec: TensorSpec, row: Mapping[str, Array]) -> _Dims | None:
+def dims_of(spec: TensorSpec, row: Mapping[str, Array]) -> _Dims | None:
     """What the axes of a row's array are; None where the row lacks it."""
     array = row.get(spec.name)
     return None if array is None else spec.shape[len(spec.shape) - array.ndim :]

@@ -1,47 +1,36 @@
-"""Which samples a version may learn from: windows of versions that take the same, and their rows.
+"""Which samples a version may learn from; another master's or tokenizer's mean something else."""
 
-Integers that another master or tokenizer was sent mean something else.
-"""
+from collections.abc import Iterable, Mapping, Sequence
 
-from collections.abc import Iterable, Mapping
+import numpy as np
 
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, InputRecipe
 from services.contracts.model.value_limits import limits_of
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
-from services.contracts.traffic.drift import lengths_of, masked_dims, valid_part
-from services.contracts.traffic.sample_cipher import KEY_SETTING
+from services.contracts.traffic.drift import Served, dims_of, lengths_of, masks_of, valid_part
 from services.contracts.traffic.sampled_rows import SampledRow
 
 Row = Mapping[str, Array]
 
 
-def windows_for(
-    registry: Registry, version: ModelVersion, since: str = ""
-) -> tuple[Windows, str]:
-    """Windows of versions with the same master and tokenizer that can be opened.
-
-    And in words what was left out.
-
-    Args:
-        registry: has the samples, and the key.
-        version: that is to learn from them.
-        since: of windows that ended later, in ISO 8601; "" for all.
-    """
+def windows_for(registry: Registry, version: ModelVersion) -> tuple[Windows, str]:
+    """Windows of the same master and tokenizer that can be opened; in words what is left out."""
     known, _ = registry.readable_versions(version.name)
-    alike = {each.version for each in known if _taken(each) == _taken(version)}
+    taken = (version.master.digest, version.tokenizer)
+    alike = {each.version for each in known if (each.master.digest, each.tokenizer) == taken}
     windows = registry.sample_windows(version.name)
-    recent = {key: each for key, each in windows.items() if each.ends_at > since}
-    own = {key: each for key, each in recent.items() if each.version in alike}
-    opened = {key: each for key, each in own.items() if registry.opens(each)}
+    own = {key: each for key, each in windows.items() if each.version in alike}
+    key_ids = ("", registry.cipher.key_id if registry.cipher else "")
+    opened = {key: each for key, each in own.items() if each.key_id in key_ids}
     words = ""
-    if foreign := len(recent) - len(own):
+    if foreign := len(windows) - len(own):
         words += f"; left out: {foreign} windows of another master or tokenizer"
     if sealed := len(own) - len(opened):
-        words += f"; left out: {sealed} windows sealed with a key that is not the one given: name "
-        words += f"theirs in {KEY_SETTING}, or delete them"
+        words += f"; left out: {sealed} windows sealed with another key than SMELT_SAMPLE_KEY names"
     return opened, words
 
 
@@ -52,13 +41,36 @@ def fitting_rows(sampled: Iterable[SampledRow], version: ModelVersion) -> list[R
     return [
         row
         for row in rows
-        if _is_held(row, version)
+        if (not version.buckets or bucket_of(row, version))
         and all(each.first_outside(row[name]) is None for name, each in limits.items())
     ]
 
 
-def _taken(version: ModelVersion) -> tuple[object, ...]:
-    return version.master.digest, version.tokenizer
+def bucket_of(row: Row, version: Served) -> Bucket | None:
+    """The first bucket that takes a row's lengths, smaller ones than its own where a mask pads."""
+    sizes = lengths_of(row, version)
+    is_padded = bool(masks_of(version.recipe))
+    for bucket in version.buckets:
+        spans = [(sizes[dim], span) for dim, span in bucket.dims.items() if dim in sizes]
+        if all((is_padded or span.min <= size) and size <= span.max for size, span in spans):
+            return bucket
+    return None
+
+
+def stacked_rows(rows: Sequence[Row], version: Served) -> dict[str, Array]:
+    """One array for each input: padded to the largest row, and to the least that buckets take."""
+    arrays = {}
+    for spec in version.master.inputs:
+        each = [row[spec.name] for row in rows]
+        dims = map(str, dims_of(spec, rows[0]) or ())
+        spans = [[b.dims[dim] for b in version.buckets if dim in b.dims] for dim in dims]
+        least = [min((each.min for each in span), default=0) for span in spans]
+        sizes = np.max([least, *(array.shape for array in each)], axis=0).astype(int).tolist()
+        pad = version.recipe.inputs.get(spec.name, InputRecipe()).pad
+        arrays[spec.name] = np.full([len(rows), *sizes], pad, each[0].dtype)
+        for number, array in enumerate(each):
+            arrays[spec.name][number, *map(slice, array.shape)] = array
+    return arrays
 
 
 def _typed(arrays: Row, version: ModelVersion) -> Row | None:
@@ -71,19 +83,5 @@ def _typed(arrays: Row, version: ModelVersion) -> Row | None:
         if array is None or array.ndim != rank or spec.datatype == BYTES:
             return None
         row[spec.name] = array.astype(NUMPY_FROM_DATATYPE[spec.datatype])
-    valid = valid_part(row, version.master, version.recipe)
+    valid = valid_part(row, version)
     return valid if all(array.size for array in valid.values()) else None
-
-
-def _is_held(row: Row, version: ModelVersion) -> bool:
-    """Whether a bucket takes the row's lengths, larger ones than them where a mask lets it pad."""
-    sizes = lengths_of(row, version.master, version.recipe)
-    padded = masked_dims(version.master, version.recipe)
-    return not version.buckets or any(
-        all(
-            (dim in padded or span.min <= sizes[dim]) and sizes[dim] <= span.max
-            for dim, span in bucket.dims.items()
-            if dim in sizes
-        )
-        for bucket in version.buckets
-    )

@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kserve.tensors import Array, bytes_from_array
+from services.contracts.kserve.tensors import bytes_from_array
 from services.contracts.model.manifest import ModelVersion, TrafficSource
-from services.contracts.model.recipe import InputRecipe
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
 from services.contracts.traffic.drift import Drift, drifts, features, masks_of
-from services.contracts.traffic.fitting_rows import Row, fitting_rows, windows_for
+from services.contracts.traffic.fitting_rows import Row, fitting_rows, stacked_rows, windows_for
 
 _MAX_CALIBRATED = 256
 _MAX_HELD_OUT = 64
@@ -53,14 +50,15 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     asked = calibration.traffic if calibration else None
     if asked is None:
         raise InvalidRequestError(f"the recipe of {version.name} has no `calibration: traffic`")
-    rows, _, left_out, calibrated = _recent(registry, version)
+    rows, _, left_out = _recent(registry, version)
     if len(rows) < asked.min_samples:
         words = f"{len(rows)} different samples since, {asked.min_samples} wanted{left_out}"
         return TrafficState(len(rows), [], is_due=False, words=words)
     if version.calibration is None:
         words = f"{len(rows)} samples are there to calibrate with for the first time{left_out}"
         return TrafficState(len(rows), [], is_due=True, words=words)
-    found = drifts(features(calibrated, version), features(rows, version))
+    before = features(registry.calibration_rows(version), version)
+    found = drifts(before, features(rows, version))
     moved = [d for d in found if d.distance > max(asked.max_drift, d.noise)]
     words = f"no distance of {len(rows)} samples is beyond max_drift {asked.max_drift:g}"
     if moved:
@@ -78,13 +76,13 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
         StoreError: they cannot be opened.
     """
     state = traffic_state(registry, version)
-    rows, windows, *_ = _recent(registry, version)
+    rows, windows, _ = _recent(registry, version)
     calibrating, held_out = _parted(rows)
     if not state.is_due and not state.drifts:
         raise InvalidRequestError(f"{version.name} cannot be calibrated: {state.words}")
     with tempfile.TemporaryDirectory(prefix="smelt-samples-") as folder:
         refs = [
-            registry.put_samples(_stacked(each, version), Path(folder))
+            registry.put_samples(stacked_rows(each, version), Path(folder))
             for each in (calibrating, held_out)
         ]
     source = TrafficSource(
@@ -97,38 +95,29 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
     return registry.add_changed_version(version, {"calibration": refs[0], "traffic": source})
 
 
-class _Recent(NamedTuple):
-    rows: list[Row]
-    windows: Windows
-    left_out: str
-    calibrated: list[dict[str, Array]]
-
-
-def _recent(registry: Registry, version: ModelVersion) -> _Recent:
-    """Different rows since the last calibration that fit the version, by their digests."""
+def _recent(registry: Registry, version: ModelVersion) -> tuple[list[Row], Windows, str]:
+    """Different rows since the last calibration that fit the version; and what was left out."""
     since = version.traffic.ends_at if version.traffic else ""
-    windows, left_out = windows_for(registry, version, since)
-    rows = fitting_rows(registry.sampled_rows(windows), version)
-    found = {_digest(row): row for row in rows}
-    calibrated = registry.calibration_rows(version)
-    usual = _stackable([found[digest] for digest in sorted(found)], calibrated, version)
+    windows, left_out = windows_for(registry, version)
+    windows = {key: each for key, each in windows.items() if each.ends_at > since}
+    sampled = registry.sampled_rows(windows)
+    found = {_digest(row): row for row in fitting_rows(sampled, version)}
+    usual = _stackable([found[digest] for digest in sorted(found)], registry, version)
     if num := len(found) - len(usual):
         left_out += f"; left out: {num} of other lengths, as no input is a mask to pad by"
-    return _Recent(usual, windows, left_out, calibrated)
+    return usual, windows, left_out
 
 
-def _stackable(
-    rows: Sequence[Row], calibrated: Sequence[Row], version: ModelVersion
-) -> list[Row]:
+def _stackable(rows: list[Row], registry: Registry, version: ModelVersion) -> list[Row]:
     """Rows that one array can hold: all where a mask lets them be padded, else of one shape.
 
     The most common one; but the calibrated rows' own until another has twice as many, as of lengths
     that are equally common another would be ahead each time.
     """
     if masks_of(version.recipe):
-        return list(rows)
+        return rows
     counts = Counter(map(_shape, rows))
-    for row in calibrated[:1]:
+    for row in registry.calibration_rows(version)[:1]:
         counts[_shape(row)] *= 2
     usual = max(counts, key=lambda shape: counts[shape], default=())
     return [row for row in rows if _shape(row) == usual]
@@ -149,17 +138,3 @@ def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     calibrating = [row for row, held in zip(rows, is_held, strict=True) if not held]
     held_out = [row for row, held in zip(rows, is_held, strict=True) if held]
     return calibrating[:_MAX_CALIBRATED], held_out[:_MAX_HELD_OUT]
-
-
-def _stacked(rows: Sequence[Row], version: ModelVersion) -> dict[str, Array]:
-    """One array for each input, padded where a mask says so."""
-    recipes = version.recipe.inputs
-    stacked = {}
-    for name, first in rows[0].items():
-        largest = np.max([row[name].shape for row in rows], axis=0).astype(int).tolist()
-        pad = recipes.get(name, InputRecipe()).pad
-        stacked[name] = np.full([len(rows), *largest], pad, first.dtype)
-        for number, row in enumerate(rows):
-            place = tuple(slice(size) for size in row[name].shape)
-            stacked[name][number][place] = row[name]
-    return stacked

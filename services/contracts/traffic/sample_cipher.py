@@ -7,17 +7,13 @@ content gives equal bytes, and a digest of them recognises what was published be
 import hashlib
 import hmac
 from pathlib import Path
-from typing import Final
 
 from services.contracts.errors import InvalidRequestError, StoreError
 
 _MARK = b"smelt-sealed-1\n"
 _NONCE_BYTES = 12
 _KEY_BYTES = 32
-KEY_SETTING: Final = (
-    "SMELT_SAMPLE_KEY (of replicas SMELT_REPLICA_SAMPLE_KEY, of controllers "
-    "SMELT_CONTROLLER_SAMPLE_KEY)"
-)
+_SETTING = "SMELT_SAMPLE_KEY (of replicas SMELT_REPLICA_SAMPLE_KEY)"
 
 
 class SampleCipher:
@@ -59,7 +55,7 @@ class SampleCipher:
         except InvalidTag as error:
             raise StoreError(
                 f"{what} cannot be opened: it was sealed with another key than {self.key_id}, or "
-                f"was changed; name the right key's file in {KEY_SETTING}"
+                f"was changed; name the right key's file in {_SETTING}"
             ) from error
 
 
@@ -83,7 +79,7 @@ def opened_samples(data: bytes, cipher: SampleCipher | None, what: str) -> bytes
     if not data.startswith(_MARK):
         return data
     if cipher is None:
-        raise StoreError(f"{what} is encrypted, and no key is given: name its file in {KEY_SETTING}")
+        raise StoreError(f"{what} is encrypted, and no key is given: name its file in {_SETTING}")
     return cipher._opened(data, what)  # noqa: SLF001 - of this module
 
 

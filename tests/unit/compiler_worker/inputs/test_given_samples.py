@@ -30,10 +30,14 @@ def test_rows_of_requests_run_in_the_buckets_that_take_them() -> None:
     samples = given_samples(rows(lengths, 32), MASTER, RECIPE, BUCKETS, SampleVariant.TRAFFIC)
     found = [(each.bucket, each.inputs["mask"].sum(axis=1).tolist()) for each in samples]
     labels = [bucket.label for bucket in BUCKETS]
-    assert found == [(labels[0], [2, 3]), (labels[0], [8]), (labels[1], [12, 10]), (labels[2], [30])]
+    assert found == [
+        (labels[0], [2, 3]),
+        (labels[0], [8]),
+        (labels[1], [12, 10]),
+        (labels[2], [30]),
+    ]
     assert [each.sizes["sequence"] for each in samples] == [8, 8, 12, 30]
     assert samples[0].inputs["ids"][:, :4].tolist() == [[1, 1, 0, 0], [3, 3, 3, 0]]
-    assert len({each.seed for each in samples}) == len(samples)
 
 
 def test_short_rows_are_padded_to_what_their_bucket_begins_with() -> None:
