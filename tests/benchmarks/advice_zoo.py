@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.advice_zoo FOLDER [--names NAME ...] [--write FILE.md]
 
-Each is exported with seeded weights, added to a store in FOLDER and built by `smelt build`; what was
-built before is not built again, so that a run can be ended and gone on with. Advice does not see the
-proofs of the model that it is for. It is right where its first choice is within 10 % of the best
-engine that was proven.
+Each is exported with seeded weights, added to a store in FOLDER and built by `smelt build`; what
+was built before is not built again, so that a run can be ended and gone on with. Advice does not
+see the proofs of the model that it is for. It is right where its first choice is within 10 % of the
+best engine that was proven.
 """
 
 import argparse

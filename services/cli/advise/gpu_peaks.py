@@ -1,8 +1,8 @@
 """Published peaks of GPUs: dense, tensor cores with sums in fp32, boost clock.
 
 Of NVIDIA's data sheets and architecture white papers, halved where those count sparsity. fp32 is
-without TF32, which engines of that precision do not use. A card that is not here counts as the first
-of its generation.
+without TF32, which engines of that precision do not use. A card that is not here counts as the
+first of its generation.
 """
 
 from typing import Final, NamedTuple
