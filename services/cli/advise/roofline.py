@@ -8,17 +8,16 @@ fused into them.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from math import inf, prod
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.cli.advise.gpu_peaks import published_peak
-from services.cli.advise.op_flops import Shape, is_product, op_flops
+from services.cli.advise.op_flops import CONVOLUTIONS, PRODUCTS, RECURRENCES, Shape, op_flops
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
@@ -26,51 +25,48 @@ from services.contracts.hardware.kinds import Precision
 if TYPE_CHECKING:
     import onnx
 
-# Bytes of a number of a product, of 4 in fp32.
-_SHARE: Final = {
-    Precision.FP32: 1.0,
-    Precision.FP16: 0.5,
-    Precision.BF16: 0.5,
-    Precision.INT8: 0.25,
-    Precision.FP8: 0.25,
-    Precision.INT8_WEIGHT_ONLY: 1.0,
+_COUNTED = PRODUCTS | CONVOLUTIONS | RECURRENCES
+# Bytes of a number of a product, of 4 in fp32; weights alone are computed with in fp32.
+_SHARES: Final = {
+    **dict.fromkeys(Precision, 1.0),
+    **dict.fromkeys((Precision.FP16, Precision.BF16), 0.5),
+    **dict.fromkeys((Precision.INT8, Precision.FP8), 0.25),
 }
-# Numbers that one instruction of a CPU multiplies, as many times those of fp32 by vendors' manuals:
-# VNNI 4, AVX512_BF16 2; tiles of AMX sixteen times as many bytes as a vector of AVX-512.
-_CPU_TIMES: Final = {Precision.BF16: 2.0, Precision.INT8: 4.0}
+# How many times as many numbers as in fp32 an instruction multiplies, by vendors' manuals: VNNI,
+# AVX512_BF16; and tiles of AMX beside vectors of AVX-512.
+_TIMES: Final = {Precision.BF16: 2.0, Precision.INT8: 4.0}
 _AMX_TIMES: Final = {Precision.BF16: 16.0, Precision.INT8: 32.0}
 # Products that numpy's library leaves to one thread, whose own time other load hardly changes.
 _SIDE = 64
 _STACK = 64
 _COPIED_BYTES = 2**26
-_NUM_PRODUCTS = 10
-_NUM_COPIES = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class BucketWork:
+class BucketWork(NamedTuple):
     """What one run has to do.
 
     Attributes:
-        flops: of products, convolutions, attention and recurrences.
+        flops_by_op: of products, convolutions, attention and recurrences.
         num_bytes: that have to be moved in fp32.
-        num_products: ops that were counted.
         not_counted: by name of the op, how many have no formula or no known shape.
     """
 
-    flops: float
+    flops_by_op: Mapping[str, float]
     num_bytes: float
-    num_products: int
-    not_counted: Mapping[str, int] = field(default_factory=dict)
+    not_counted: Mapping[str, int]
+
+    @property
+    def flops(self) -> float:
+        """Of all ops."""
+        return sum(self.flops_by_op.values())
 
     @property
     def intensity(self) -> float:
-        """FLOPs for each byte; 0 where nothing is moved."""
+        """FLOPs for each byte in fp32; 0 where nothing is moved."""
         return self.flops / self.num_bytes if self.num_bytes else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class DevicePeak:
+class DevicePeak(NamedTuple):
     """What a device reaches at most.
 
     Attributes:
@@ -85,48 +81,39 @@ class DevicePeak:
 
     def least_s(self, work: BucketWork, precision: Precision) -> float | None:
         """Seconds below which no run is; None for a precision that the device does not have."""
-        flops_per_s = self.flops_per_s.get(precision)
-        if flops_per_s is None:
+        if not (flops_per_s := self.flops_per_s.get(precision)):
             return None
-        moved_s = work.num_bytes * _SHARE[precision] / self.bytes_per_s
+        moved_s = work.num_bytes * _SHARES[precision] / self.bytes_per_s
         return max(work.flops / flops_per_s, moved_s)
-
-    def ridge(self, precision: Precision) -> float:
-        """FLOPs for each byte, above which products are the limit and not the memory."""
-        return self.flops_per_s.get(precision, 0.0) / self.bytes_per_s
 
 
 def bucket_work(model: onnx.ModelProto, sizes: Mapping[str, int]) -> BucketWork:
-    """Count a run's FLOPs and bytes; the model needs no weights.
+    """Count a run's FLOPs and bytes; external data is not needed.
 
     Args:
-        model: a master; its external data may be left out.
+        model: a master.
         sizes: of its dynamic dimensions.
     """
     shapes, widths = _values(model, sizes)
     weights = {each.name for each in model.graph.initializer}
-    ends = {value.name for value in (*model.graph.input, *model.graph.output)} - weights
-    moved = sum(_num_bytes(name, shapes, widths) for name in ends)
-    flops = 0.0
-    num_products = 0
-    not_counted = Counter[str]()
+    moved = [value.name for value in (*model.graph.input, *model.graph.output)]
+    flops_by_op, not_counted = Counter[str](), Counter[str]()
     for node in model.graph.node:
-        if is_product(node):
-            found = op_flops(node, shapes)
-            if found is None:
+        if node.domain in ("", "ai.onnx") and node.op_type in _COUNTED:
+            if (flops := op_flops(node, shapes)) is None:
                 not_counted[node.op_type] += 1
                 continue
-            flops += found
-            num_products += 1
-            moved += sum(_num_bytes(name, shapes, widths) for name in (*node.input, *node.output))
+            flops_by_op[node.op_type] += round(flops)
+            moved += [*node.input, *node.output]
         elif node.op_type == "Gather" and node.input[0] in weights:
-            # As many rows of the table are read as are written.
-            moved += 2 * _num_bytes(node.output[0], shapes, widths)
-        elif node.domain not in ("", "ai.onnx") or any(_has_graph(each) for each in node.attribute):
+            # As many rows of a table are read as are written.
+            moved += [node.output[0]] * 2
+        elif node.domain not in ("", "ai.onnx") or any(
+            each.HasField("g") for each in node.attribute
+        ):
             not_counted[node.op_type] += 1
-    return BucketWork(
-        flops=flops, num_bytes=moved, num_products=num_products, not_counted=dict(not_counted)
-    )
+    num_bytes = sum(prod(shapes[name]) * widths[name] for name in moved if name in shapes)
+    return BucketWork(dict(flops_by_op), num_bytes, dict(not_counted))
 
 
 def device_peak(generation: str, device_name: str = "") -> DevicePeak | None:
@@ -138,14 +125,10 @@ def device_peak(generation: str, device_name: str = "") -> DevicePeak | None:
     """
     if Generation.parse(generation).platform is Platform.CPU:
         return _host_peak(generation, device_name)
-    card = published_peak(generation, device_name)
-    if card is None:
+    if (card := published_peak(generation, device_name)) is None:
         return None
-    return DevicePeak(
-        flops_per_s=card.flops_per_s,
-        bytes_per_s=card.gb_per_s * 1e9,
-        source=f"published for {card.name}",
-    )
+    name, flops_per_s, bytes_per_s = card
+    return DevicePeak(flops_per_s, bytes_per_s, f"published for {name}")
 
 
 @cache
@@ -153,21 +136,14 @@ def _host_peak(generation: str, device_name: str) -> DevicePeak | None:
     """By a product and a copy here, if this host is such a device."""
     from services.engines.device.device_probe import probe_device
 
-    here = probe_device(Platform.CPU)
-    parsed = Generation.parse(generation)
+    here, parsed = probe_device(Platform.CPU), Generation.parse(generation)
     if device_name not in ("", here.name) or not parsed.runs_on(here.parsed_generation):
         return None
     flops_per_s, bytes_per_s = _measured()
-    times = _CPU_TIMES | (_AMX_TIMES if parsed.isa == "amx" else {})
-    return DevicePeak(
-        flops_per_s={
-            precision: flops_per_s * times.get(precision, 1.0)
-            for precision in Precision
-            if not missing_instructions(parsed, precision)
-        },
-        bytes_per_s=bytes_per_s,
-        source="measured here by products and copies; other precisions by their instructions",
-    )
+    times = _TIMES | (_AMX_TIMES if parsed.isa == "amx" else {})
+    known = [each for each in Precision if not missing_instructions(parsed, each)]
+    by_precision = {each: flops_per_s * times.get(each, 1.0) for each in known}
+    return DevicePeak(by_precision, bytes_per_s, "measured here in fp32, else by instructions")
 
 
 def _measured() -> tuple[float, float]:
@@ -178,15 +154,15 @@ def _measured() -> tuple[float, float]:
     products = np.empty_like(matrices)
     source = np.ones(_COPIED_BYTES, np.uint8)
     target = np.empty_like(source)
-    product_s = _best_s(lambda: np.matmul(matrices, matrices, out=products), _NUM_PRODUCTS)
-    copy_s = _best_s(lambda: np.copyto(target, source), _NUM_COPIES)
+    product_s = _best_s(lambda: np.matmul(matrices, matrices, out=products), 10)
+    copy_s = _best_s(lambda: np.copyto(target, source), 2)
     num_cores = len(os.sched_getaffinity(0))
     return num_cores * 2 * _STACK * _SIDE**3 / product_s, 2 * _COPIED_BYTES / copy_s
 
 
 def _best_s(call: Callable[[], object], num_tries: int) -> float:
     """Seconds of this thread alone, whatever else runs here."""
-    best_s = math.inf
+    best_s = inf
     for _ in range(num_tries):
         started_s = time.thread_time()
         call()
@@ -206,10 +182,9 @@ def _values(
     del sized.graph.value_info[:]
     for value in sized.graph.output:
         value.type.tensor_type.ClearField("shape")
-    for value in sized.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in sizes:
-                dim.dim_value = sizes[dim.dim_param]
+    for dim in (d for value in sized.graph.input for d in value.type.tensor_type.shape.dim):
+        if dim.dim_param in sizes:
+            dim.dim_value = sizes[dim.dim_param]
     found = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
     shapes = {each.name: tuple(each.dims) for each in found.initializer}
     types = {each.name: each.data_type for each in found.initializer}
@@ -227,11 +202,3 @@ def _width(elem_type: int) -> int:
 
     is_sized = elem_type not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
     return onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize if is_sized else 0
-
-
-def _num_bytes(name: str, shapes: Mapping[str, Shape], widths: Mapping[str, int]) -> int:
-    return math.prod(shapes[name]) * widths.get(name, 0) if name in shapes else 0
-
-
-def _has_graph(attribute: onnx.AttributeProto) -> bool:
-    return attribute.HasField("g") or bool(attribute.graphs)
