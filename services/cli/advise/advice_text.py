@@ -34,7 +34,7 @@ def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:
 def record_text(record: Mapping[str, Any]) -> Iterator[str | Table]:
     """Of all models; the document is that of `record_document`."""
     yield Table(
-        "Advice beside what was proven, times the fallback; its own proofs are not looked at",
+        "Advice, blind to a model's own proofs, beside its best engine; times the fallback",
         ("model", "first choice", "expected", "best proven", "found", "behind", "advice", "on"),
         [
             (
@@ -56,17 +56,17 @@ def record_text(record: Mapping[str, Any]) -> Iterator[str | Table]:
 
 def _generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
     yield Table(
-        f"Least time of a run on {each['generation']} ({each['peak'] or 'its peak is not known'})",
+        f"Least time of a run on {each['generation']} ({each['peak'] or 'peak not known'})",
         ("sizes", "GFLOP", "MB", "limit", *(f"{p} ms" for p in each["runs"][0]["least_s"])),
         [
             (
-                ", ".join(f"{dim} {size}" for dim, size in run["sizes"].items()) or "fixed",
+                f"{name} " + ", ".join(f"{dim} {size}" for dim, size in run["sizes"].items()),
                 f"{run['flops'] / 1e9:.3g}",
                 f"{run['bytes'] / 1e6:.3g}",
                 run["limit"],
                 *("-" if s is None else f"{1000 * s:.2g}" for s in run["least_s"].values()),
             )
-            for run in each["runs"]
+            for name, run in zip(("usual", "largest"), each["runs"], strict=True)
         ],
     )
     yield Table(
@@ -74,9 +74,8 @@ def _generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
         ("engine", "expected", "by"),
         [(_engine(t), _range(t), t["why"]) for t in each["try"]],
     )
-    yield Table(
-        "Left out", ("engine", "why"), [(_engine(t), t["reason"]) for t in each["left_out"]]
-    )
+    left_out = [("\n".join(engines), reason) for reason, engines in each["left_out"].items()]
+    yield Table("Left out", ("engine", "why"), left_out)
     yield from each["remarks"]
     if found := each["outcome"]:
         behind = f", {times(found['behind'])} its time" if found["behind"] else ""

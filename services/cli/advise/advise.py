@@ -1,20 +1,20 @@
 """`smelt advise`: what to try first for a model, what to expect, and whether that came true."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from compiler_worker.plans.refusals import foreign_op, graph_refusal
 from services.cli.advise.advice_text import advice_text, record_text
-from services.cli.advise.expectation import Expectation, Graph, ProvenSpeed, expectations
+from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
 from services.cli.advise.graph_features import graph_class, graph_remarks
 from services.cli.advise.outcome import Proofs
-from services.cli.advise.roofline import BucketWork, DevicePeak, bucket_work, device_peak
+from services.cli.advise.roofline import DevicePeak, bucket_work, device_peak
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.sizes.bucket_advice import edges_of, waste
 from services.cli.sizes.buckets import sampled_sizes
-from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
@@ -28,7 +28,7 @@ _SMALL = 0.1
 
 
 class Advised:
-    """One version: its graph, what a run of it has to do, and its proofs."""
+    """One version: its graph, what a run of it has to do, its plans and proofs."""
 
     def __init__(self, registry: Registry, version: ModelVersion) -> None:
         """Read the graph, without its weights."""
@@ -39,23 +39,19 @@ class Advised:
         self.proto = onnx.load(path, load_external_data=False)
         sampled = sampled_sizes(registry, version)
         self.seen = dict(sampled.dims) if sampled else {}
-        self.works = {name: (s, bucket_work(self.proto, s)) for name, s in self._sizes().items()}
-        usual = self.usual.flops_by_op
-        self.graph = Graph(version.name, graph_class(usual), sum(usual.values()))
-        self.proofs = Proofs(registry, version.master.digest)
-        self.plans = registry.build_plans(version.name, version.version)
-
-    @property
-    def usual(self) -> BucketWork:
-        """Of a run at the usual sizes."""
-        return self.works["usual"][1]
-
-    def _sizes(self) -> dict[str, dict[str, int]]:
-        """Usual ones are medians of samples, else those that the first bucket is best at."""
-        first, last = self.version.buckets[0].dims, self.version.buckets[-1].dims
+        first, last = version.buckets[0].dims, version.buckets[-1].dims
+        # Medians of samples, or else what the first bucket is best at.
         usual = {dim: span.opt for dim, span in first.items()}
         usual |= {dim: each.at_share(0.5) for dim, each in self.seen.items() if dim in usual}
-        return {"usual": usual, "largest": {dim: span.max for dim, span in last.items()}}
+        runs = (usual, {dim: span.max for dim, span in last.items()})
+        self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in runs]
+        self.usual = self.works[0][1]
+        self.graph = Graph(version.name, graph_class(self.usual.flops_by_op), self.usual.flops)
+        self.proofs = Proofs(registry, version.master.digest)
+        self.plans = registry.build_plans(version.name, version.version)
+        verdict = version.fallback_verdict
+        # Where torch cannot compute it, ONNX Runtime is the fallback.
+        self.refused = verdict.refused if verdict else ""
 
 
 def run_advise(
@@ -81,11 +77,9 @@ def run_advise(
     devices = _devices(advised.values(), generation)
     chosen = [advised[name]] if name else advised.values()
     documents = [advice_document(each, devices, proven) for each in chosen]
-    if name:
-        show(documents[0], advice_text(documents[0]), as_json=as_json, is_wide=is_wide)
-    else:
-        record = record_document(documents)
-        show(record, record_text(record), as_json=as_json, is_wide=is_wide)
+    document = documents[0] if name else record_document(documents)
+    text = advice_text(document) if name else record_text(document)
+    show(document, text, as_json=as_json, is_wide=is_wide)
 
 
 def _devices(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:
@@ -111,15 +105,6 @@ def advice_document(
         proven: engines of the store.
     """
     version = advised.version
-    traffic = {
-        dim: {
-            "p50": each.at_share(0.5),
-            "largest": each.largest,
-            "num_different": len(each.counts),
-            "waste": waste(each, edges_of(version.buckets, dim) or [each.largest]),
-        }
-        for dim, each in sorted(advised.seen.items())
-    }
     return {
         "model": version.name,
         "version": version.version,
@@ -128,7 +113,12 @@ def advice_document(
         "class": advised.graph.graph_class,
         "flops_by_op": advised.usual.flops_by_op,
         "not_counted": advised.usual.not_counted,
-        "traffic": traffic,
+        "traffic": {
+            dim: {"p50": each.at_share(0.5), "largest": each.largest}
+            | {"num_different": len(each.counts)}
+            | {"waste": waste(each, edges_of(version.buckets, dim) or [each.largest])}
+            for dim, each in sorted(advised.seen.items())
+        },
         "remarks": list(graph_remarks(advised.proto, version.master)),
         "generations": [
             _on_generation(advised, generation, facts, proven)
@@ -140,7 +130,7 @@ def advice_document(
 def record_document(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """How advice did where engines are proven."""
     rows = [
-        {"model": document["model"], "class": document["class"], "generation": each["generation"]}
+        {"model": document["model"], "generation": each["generation"]}
         | {"first": each["try"][0], "outcome": each["outcome"]}
         for document in documents
         for each in document["generations"]
@@ -153,13 +143,21 @@ def record_document(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _on_generation(
     advised: Advised, generation: str, facts: DeviceFacts | None, proven: Sequence[ProvenSpeed]
 ) -> dict[str, Any]:
-    parsed = Generation.parse(generation)
-    plans = [p for p in advised.plans if p.node_class.generation == generation]
+    plans = [each for each in advised.plans if each.node_class.generation == generation]
+    skipped = {(e.kind, e.precision): e.reason for e in plans[-1].skipped} if plans else {}
+    left_out: dict[str, list[str]] = {}
+    tried = []
+    for each in expectations(advised.graph, Generation.parse(generation), proven):
+        kind, precision = each[:2]
+        reason = skipped.get((kind, precision)) or _refusal(advised, generation, kind, precision)
+        if reason:
+            left_out.setdefault(reason, []).append(f"{kind} {precision}")
+        elif advised.refused and kind is EngineKind.ONNXRUNTIME:
+            even = each._replace(low=1.0, middle=1.0, high=1.0, why=f"the fallback is {kind} too")
+            tried.append(even)
+        else:
+            tried.append(each)
     plan = plans[-1] if plans else None
-    found = expectations(advised.graph, parsed, proven)
-    reasons = {each[:2]: _refusal(advised, parsed, plan, *each[:2]) for each in found}
-    tried = [_beside_itself(advised, each) for each in found if not reasons[each[:2]]]
-    outcome = advised.proofs.outcome(generation, tried[0], plan) if tried else None
     peak = device_peak(generation, facts.name if facts else "")
     precisions = dict.fromkeys((Precision.FP32, *(each.precision for each in tried[:1])))
     return {
@@ -168,56 +166,27 @@ def _on_generation(
         "runs": [
             {"sizes": sizes, "flops": work.flops, "bytes": work.num_bytes}
             | {"least_s": {p: peak.least_s(work, p) if peak else None for p in precisions}}
-            | {"limit": _limit(work, peak)}
-            for sizes, work in advised.works.values()
+            | {"limit": peak.limit(work) if peak else ""}
+            for sizes, work in advised.works
         ],
         "try": [each._asdict() for each in tried],
-        "left_out": [
-            {"kind": kind, "precision": precision, "reason": reason}
-            for (kind, precision), reason in reasons.items()
-            if reason
-        ],
+        "left_out": left_out,
         "remarks": list(_remarks(advised, peak, facts)),
-        "outcome": outcome._asdict() if outcome else None,
+        "outcome": advised.proofs.outcome(generation, tried[0], plan) if tried else None,
     }
 
 
-def _refusal(
-    advised: Advised,
-    generation: Generation,
-    plan: BuildPlan | None,
-    kind: EngineKind,
-    precision: Precision,
-) -> str:
-    """Why an engine is not for a version; as its plan says where there is one."""
+def _refusal(advised: Advised, generation: str, kind: EngineKind, precision: Precision) -> str:
+    """Why an engine is not for a version, as far as that is known without a plan."""
     version = advised.version
-    recipe = version.recipe
-    skipped = {(e.kind, e.precision): e.reason for e in plan.skipped} if plan else {}
-    wanted = precisions_on(generation, recipe, has_calibration=version.calibration is not None)
-    if reason := skipped.get((kind, precision)):
-        return reason
-    if kind not in recipe.kinds or precision not in wanted:
-        return "the recipe leaves it out"
-    refused = version.fallback_verdict.refused if version.fallback_verdict else ""
-    return wanted[precision] or graph_refusal(
-        kind, version.master, lambda: foreign_op(advised.proto), lambda: refused
-    )
-
-
-def _beside_itself(advised: Advised, each: Expectation) -> Expectation:
-    """What to expect where torch cannot compute the model: ONNX Runtime is the fallback then."""
-    verdict = advised.version.fallback_verdict
-    if verdict is None or not verdict.refused or each.kind is not EngineKind.ONNXRUNTIME:
-        return each
-    return each._replace(low=1.0, middle=1.0, high=1.0, why="the fallback is ONNX Runtime too")
-
-
-def _limit(work: BucketWork, peak: DevicePeak | None) -> str:
-    """What a run in fp32 waits for."""
-    if peak is None:
-        return ""
-    is_busy = work.flops / peak.flops_per_s[Precision.FP32] > work.num_bytes / peak.bytes_per_s
-    return "products" if is_busy else "memory"
+    has_set = version.calibration is not None
+    where = Generation.parse(generation)
+    wanted = precisions_on(where, version.recipe, has_calibration=has_set)
+    if kind not in version.recipe.kinds or precision not in wanted:
+        return "the recipe does not ask for it"
+    named = partial(foreign_op, advised.proto)
+    unknown = graph_refusal(kind, version.master, named, lambda: advised.refused)
+    return wanted[precision] or unknown
 
 
 def _remarks(advised: Advised, peak: DevicePeak | None, facts: DeviceFacts | None) -> Iterator[str]:

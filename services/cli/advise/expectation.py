@@ -58,15 +58,14 @@ def expectations(
         generation: of the device.
         proven: engines of the store.
     """
+    others = [
+        (_nearness(each, graph, generation), each)
+        for each in proven
+        if each.graph.model != graph.model and each.generation.platform is generation.platform
+    ]
     found: list[Expectation] = []
     for row in EXPECTED[generation.platform]:
-        near = [
-            (_nearness(each, graph, generation), each)
-            for each in proven
-            if each.graph.model != graph.model
-            and each.generation.platform is generation.platform
-            and (each.kind, each.precision) == row[:2]
-        ]
+        near = [pair for pair in others if (pair[1].kind, pair[1].precision) == row[:2]]
         # What was never timed stands behind what is before it in the order of builds.
         found.append(_expectation(row, graph, near, found[-1].middle if found else 1.0))
     return sorted(found, key=lambda each: -each.middle)
@@ -79,17 +78,16 @@ def _expectation(
     low, high = row.convolutions if is_convolution else row.products
     points = [(weight, log(each.speed)) for weight, each in near]
     points += [(1.0, log(low * high) / 2)] if low else []
-    if not points:
-        return Expectation(*row[:2], low, behind, high, row.source)
-    middle = _mean(points)
-    if not near:
-        return Expectation(*row[:2], low, exp(middle), high, row.source)
-    deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
-    spread = max(exp(deviation), _LEAST_SPREAD)
-    nearest = sorted(near, key=lambda pair: -pair[0])[:2]
-    words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
-    span = exp(middle) / spread, exp(middle), exp(middle) * spread
-    return Expectation(*row[:2], *span, f"{len(near)} proven, nearest {words}")
+    middle = _mean(points) if points else log(behind)
+    why = row.source
+    if near:
+        deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
+        spread = max(deviation, log(_LEAST_SPREAD))
+        low, high = exp(middle - spread), exp(middle + spread)
+        nearest = sorted(near, key=lambda pair: -pair[0])[:2]
+        words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
+        why = f"{len(near)} proven, nearest {words}"
+    return Expectation(*row[:2], low, exp(middle), high, why)
 
 
 def _nearness(each: ProvenSpeed, graph: Graph, generation: Generation) -> float:

@@ -86,6 +86,12 @@ class DevicePeak(NamedTuple):
         moved_s = work.num_bytes * _SHARES[precision] / self.bytes_per_s
         return max(work.flops / flops_per_s, moved_s)
 
+    def limit(self, work: BucketWork) -> str:
+        """What a run in fp32 waits for."""
+        moved_s = work.num_bytes / self.bytes_per_s
+        is_busy = work.flops / self.flops_per_s[Precision.FP32] > moved_s
+        return "products" if is_busy else "memory"
+
 
 def bucket_work(model: onnx.ModelProto, sizes: Mapping[str, int]) -> BucketWork:
     """Count a run's FLOPs and bytes; external data is not needed.
@@ -143,7 +149,7 @@ def _host_peak(generation: str, device_name: str) -> DevicePeak | None:
     times = _TIMES | (_AMX_TIMES if parsed.isa == "amx" else {})
     known = [each for each in Precision if not missing_instructions(parsed, each)]
     by_precision = {each: flops_per_s * times.get(each, 1.0) for each in known}
-    return DevicePeak(by_precision, bytes_per_s, "measured here in fp32, else by instructions")
+    return DevicePeak(by_precision, bytes_per_s, "measured here")
 
 
 def _measured() -> tuple[float, float]:
