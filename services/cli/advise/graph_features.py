@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from services.contracts.model.manifest import MasterRecord
 
 _CACHE: Final = re.compile(r"past|present|cache", re.IGNORECASE)
-_QUANTISED: Final = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits")
+_QUANTISED: Final = re.compile(r"qlinear|quantizelinear|integer$|nbits$", re.IGNORECASE)
 _VOCABULARY = 4096
 _SERVER = (
     "an LLM server (vLLM, TensorRT-LLM, llama.cpp) is the tool; docs/how-to/front-a-server.md has "
