@@ -38,7 +38,7 @@ def plan(
 
 @plan_app.command(epilog="Example: smelt advise ranker --generation cuda-sm90")
 def advise(
-    name: Annotated[
+    model: Annotated[
         str, model_argument("Model to advise on; without one, how advice did for all.")
     ] = "",
     generation: Annotated[
@@ -55,4 +55,4 @@ def advise(
     """
     from services.cli.advise.advise import run_advise
 
-    run_advise(settings_for(store), name, generation, as_json=as_json, is_wide=wide)
+    run_advise(settings_for(store), model, generation, as_json=as_json, is_wide=wide)

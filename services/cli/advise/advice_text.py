@@ -11,7 +11,7 @@ _VERDICTS = {True: "right", False: "wrong", None: "not tried yet"}
 
 
 def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:
-    """Of one model; the document is that of `advice_document`."""
+    """Of one model; the document is that of `model_advice`."""
     by_op = document["flops_by_op"]
     shares = ", ".join(f"{op} {n / max(sum(by_op.values()), 1):.0%}" for op, n in by_op.items())
     yield (
@@ -34,7 +34,7 @@ def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:
 def record_text(record: Mapping[str, Any]) -> Iterator[str | Table]:
     """Of all models; the document is that of `record_document`."""
     yield Table(
-        "Advice, blind to a model's own proofs, beside its best engine; times the fallback",
+        "Advice (blind to own proofs) beside the best proven engine, times the fallback",
         ("model", "first choice", "expected", "best proven", "found", "behind", "advice", "on"),
         [
             (

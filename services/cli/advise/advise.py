@@ -39,11 +39,11 @@ class Advised:
         self.proto = onnx.load(path, load_external_data=False)
         sampled = sampled_sizes(registry, version)
         self.seen = dict(sampled.dims) if sampled else {}
-        first, last = version.buckets[0].dims, version.buckets[-1].dims
         # Medians of samples, or else what the first bucket is best at.
-        usual = {dim: span.opt for dim, span in first.items()}
+        usual = {dim: span.opt for dim, span in version.buckets[0].dims.items()}
         usual |= {dim: each.at_share(0.5) for dim, each in self.seen.items() if dim in usual}
-        runs = (usual, {dim: span.max for dim, span in last.items()})
+        largest = {dim: span.max for dim, span in version.buckets[-1].dims.items()}
+        runs = (usual, largest)
         self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in runs]
         self.usual = self.works[0][1]
         self.graph = Graph(version.name, graph_class(self.usual.flops_by_op), self.usual.flops)
@@ -76,7 +76,7 @@ def run_advise(
     proven = [speed for each in advised.values() for speed in each.proofs.speeds(each.graph)]
     devices = _devices(advised.values(), generation)
     chosen = [advised[name]] if name else advised.values()
-    documents = [advice_document(each, devices, proven) for each in chosen]
+    documents = [model_advice(each, devices, proven) for each in chosen]
     document = documents[0] if name else record_document(documents)
     text = advice_text(document) if name else record_text(document)
     show(document, text, as_json=as_json, is_wide=is_wide)
@@ -94,7 +94,7 @@ def _devices(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFac
     return found or {here.generation: here}
 
 
-def advice_document(
+def model_advice(
     advised: Advised, devices: Mapping[str, DeviceFacts | None], proven: Sequence[ProvenSpeed]
 ) -> dict[str, Any]:
     """Advice as plain data.

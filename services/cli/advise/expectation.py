@@ -83,7 +83,8 @@ def _expectation(
     if near:
         deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
         spread = max(deviation, log(_LEAST_SPREAD))
-        low, high = exp(middle - spread), exp(middle + spread)
+        low = exp(middle - spread)
+        high = exp(middle + spread)
         nearest = sorted(near, key=lambda pair: -pair[0])[:2]
         words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
         why = f"{len(near)} proven, nearest {words}"

@@ -103,7 +103,8 @@ def bucket_work(model: onnx.ModelProto, sizes: Mapping[str, int]) -> BucketWork:
     shapes, widths = _values(model, sizes)
     weights = {each.name for each in model.graph.initializer}
     moved = [value.name for value in (*model.graph.input, *model.graph.output)]
-    flops_by_op, not_counted = Counter[str](), Counter[str]()
+    flops_by_op = Counter[str]()
+    not_counted = Counter[str]()
     for node in model.graph.node:
         if node.domain in ("", "ai.onnx") and node.op_type in _COUNTED:
             if (flops := op_flops(node, shapes)) is None:
@@ -142,7 +143,8 @@ def _host_peak(generation: str, device_name: str) -> DevicePeak | None:
     """By a product and a copy here, if this host is such a device."""
     from services.engines.device.device_probe import probe_device
 
-    here, parsed = probe_device(Platform.CPU), Generation.parse(generation)
+    here = probe_device(Platform.CPU)
+    parsed = Generation.parse(generation)
     if device_name not in ("", here.name) or not parsed.runs_on(here.parsed_generation):
         return None
     flops_per_s, bytes_per_s = _measured()
