@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from compiler_worker.plans.refusals import foreign_op, graph_refusal
+from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
 from services.cli.advise.advice_text import advice_text, record_text
 from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
 from services.cli.advise.graph_features import graph_class, graph_remarks
