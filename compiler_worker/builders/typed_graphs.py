@@ -1,16 +1,18 @@
 """The master in one precision, as every compiler takes it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler_worker.builders.quantiser import quantiser_options
+from compiler_worker.inputs.calibration_draws import beside_drawn
 from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, Array
+from services.contracts.model.document import canonical_json
 from services.contracts.model.recipe import CALIBRATION_FIX, DimRange
 from services.engines.device.toolchain import installed_version
 
@@ -21,14 +23,16 @@ if TYPE_CHECKING:
 
 
 def typed_graph(
-    master_path: Path, precision: Precision, calibration_path: Path | None = None
+    master_path: Path,
+    precision: Precision,
+    feeds: Callable[[], Sequence[dict[str, Array]]] | None = None,
 ) -> "onnx.ModelProto":
     """The master's graph in one precision, weights loaded; inputs and outputs keep their types.
 
     Args:
         master_path: the master's `model.onnx`.
         precision: what the engine computes in.
-        calibration_path: .npz of real inputs; int8 and fp8 need it, others ignore it.
+        feeds: reads what int8 and fp8 are calibrated with; others ignore it.
 
     Raises:
         UnsupportedGraphError: the graph cannot be had in that precision.
@@ -49,13 +53,18 @@ def typed_graph(
 
             return weight_only_model(model)
         case Precision.INT8 | Precision.FP8:
-            return _quantised_graph(model, master_path, precision, calibration_path)
+            if feeds is None:
+                raise BuildError(f"{precision} without a calibration set: {CALIBRATION_FIX}")
+            from compiler_worker.precision.quantised import quantised_model
+
+            return quantised_model(model, precision, feeds())
 
 
 def planned_graph(plan: "BuildSpec") -> "onnx.ModelProto":
     """The typed graph of a plan, calibrated once for all kinds; raises what `typed_graph` does."""
     key = plan.key
-    make = partial(typed_graph, plan.master_path, key.precision, plan.calibration_path)
+    feeds = partial(_feeds, plan, plan.calibration_path) if plan.calibration_path else None
+    make = partial(typed_graph, plan.master_path, key.precision, feeds)
     if plan.typed_graphs is None or not key.precision.is_calibrated:
         return make()
     from compiler_worker.precision.kept import kept_graph
@@ -69,23 +78,21 @@ def planned_graph(plan: "BuildSpec") -> "onnx.ModelProto":
         "onnxruntime": installed_version("onnxruntime"),
         **quantiser_options(key.precision),
     }
+    if plan.drawn_by:
+        shapes = canonical_json([bucket.model_dump(mode="json") for bucket in key.buckets])
+        identity |= {"inputs": key.proof_terms, "buckets": shapes.decode()}
     return kept_graph(plan.typed_graphs, identity, make)
 
 
-def _quantised_graph(
-    model: "onnx.ModelProto",
-    master_path: Path,
-    precision: Precision,
-    calibration_path: Path | None,
-) -> "onnx.ModelProto":
+def _feeds(plan: "BuildSpec", calibration_path: Path) -> list[dict[str, Array]]:
     from compiler_worker.precision.calibration import feeds, read_calibration
-    from compiler_worker.precision.quantised import quantised_model
 
-    if calibration_path is None:
-        raise BuildError(f"{precision} without a calibration set: {CALIBRATION_FIX}")
-    inputs = interface_inputs(master_path)
+    inputs = interface_inputs(plan.master_path)
     arrays = read_calibration(calibration_path, inputs)
-    return quantised_model(model, precision, feeds(arrays, inputs))
+    found = feeds(arrays, inputs)
+    if plan.drawn_by is None:
+        return found
+    return beside_drawn(found, plan.master, plan.drawn_by, plan.key.buckets, arrays)
 
 
 def interface_inputs(master_path: Path) -> tuple[TensorSpec, ...]:

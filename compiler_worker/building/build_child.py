@@ -22,6 +22,7 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
         master=request.master,
         master_path=request.master_path,
         calibration_path=request.calibration_path,
+        drawn_by=request.drawn_by,
         compile_cache=request.compile_cache,
         typed_graphs=request.cache_dir / "typed",
     )

@@ -241,6 +241,7 @@ def build_in_child(
         master=version.master,
         master_path=master_path,
         calibration_path=worker.registry.plain_samples(calibration, folder / "build"),
+        drawn_by=version.recipe if calibration and version.traffic else None,
         workspace=folder / "files",
         cache_dir=worker.settings.cache_dir.absolute(),
         num_threads=worker.settings.num_threads,

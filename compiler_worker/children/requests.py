@@ -64,6 +64,7 @@ class BuildRequest(Document):
     Attributes:
         master_path: the master's `model.onnx`.
         calibration_path: samples (.npz) for a quantised engine's scales, None for others.
+        drawn_by: where those are of traffic, the recipe by which rows are drawn beside them.
         workspace: an empty folder for the engine's files.
         cache_dir: where compilers keep what they may use again.
         num_threads: threads of torch; 0 leaves it to the library.
@@ -74,6 +75,7 @@ class BuildRequest(Document):
     master: MasterRecord
     master_path: Path
     calibration_path: Path | None = None
+    drawn_by: Recipe | None = None
     workspace: Path
     cache_dir: Path
     num_threads: int

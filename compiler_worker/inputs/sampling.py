@@ -131,7 +131,7 @@ def proof_samples(
                 recipe,
                 bucket,
                 sizes,
-                variant=_ragged(master, recipe, sizes),
+                variant=usual_variant(master, recipe, sizes),
                 seed=engine_seed,
             )
             for bucket, sizes in each_once(buckets, lambda each: [_inner(each, engine_seed)])
@@ -151,7 +151,7 @@ def _add_same_first_row(
     What keeps an answer, and knows it by a part of the inputs, gives it again.
     """
     sizes = timed_sizes(bucket)[0]
-    like = (sizes, _ragged(master, recipe, sizes), DEFAULT_SEED)
+    like = (sizes, usual_variant(master, recipe, sizes), DEFAULT_SEED)
     place = [(each.sizes, each.variant, each.seed) for each in samples].index(like)
     variant = SampleVariant.SAME_FIRST_ROW
     sample = draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
@@ -186,7 +186,7 @@ def _further_rows(
         places.append((buckets[0], timed_sizes(buckets[0])[0] | fewest, True))
     for bucket, sizes, is_fewest in places:
         num = sizes.get(batch, 1)
-        variant = _ragged(master, recipe, sizes)
+        variant = usual_variant(master, recipe, sizes)
         rows = (sample.sizes.get(batch, 1) for sample in (*drawn, *further))
         missing = _MIN_ROWS - sum(each for each in rows if each == num or not is_fewest)
         for _ in range(0, missing, num):
@@ -246,7 +246,7 @@ def draw_sample(
 def _same_first_row(
     master: MasterRecord, recipe: Recipe, bucket: Bucket, sizes: Mapping[str, int], seed: int
 ) -> Sample:
-    usual = _ragged(master, recipe, sizes)
+    usual = usual_variant(master, recipe, sizes)
     first, own = (
         draw_sample(master, recipe, bucket, sizes, variant=usual, seed=each)
         for each in (DEFAULT_SEED, seed)
@@ -284,7 +284,14 @@ def _extremes(master: MasterRecord, recipe: Recipe) -> list[SampleVariant]:
     return scaled + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
 
 
-def _ragged(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
+def usual_variant(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
+    """How inputs are drawn as a rule: ragged where they have masks, else full.
+
+    Args:
+        master: names the inputs and their shapes.
+        recipe: says which are masks.
+        sizes: one for each dynamic dimension.
+    """
     has_masks = bool(_mask_shapes(master, recipe, sizes))
     return SampleVariant.RAGGED if has_masks else SampleVariant.FULL
 

@@ -50,6 +50,7 @@ def _built(
         master=version.master,
         master_path=master_path,
         calibration_path=worker.registry.plain_samples(version.calibration, folder),
+        drawn_by=version.recipe if version.traffic else None,
     )
     output = builder_for(key.kind).build(plan, folder, lambda _: None)
     return LoadSpec(
