@@ -1,8 +1,9 @@
 """How fast an engine will be: the table of what was measured before, moved by the store's proofs.
 
-The logarithm of the speed is a weighted mean: of the table's range, which weighs one, and of each
-engine of that kind and precision that was proven for another model on the platform. Such an engine
-weighs one where its graph is of the same class and size, and its generation the same; less else.
+The logarithm of the speed is a weighted mean, and the range its standard deviation: of the table's
+ends, which weigh one together, and of each engine of that kind and precision that was proven for
+another model on the platform. Such an engine weighs one where its graph is of the same class and
+size, and its generation the same; less else.
 """
 
 from collections.abc import Sequence
@@ -75,20 +76,19 @@ def _expectation(
     row: ExpectedSpeed, graph: Graph, near: Sequence[tuple[float, ProvenSpeed]], behind: float
 ) -> Expectation:
     is_convolution = graph.graph_class is GraphClass.CONVOLUTIONS
-    low, high = row.convolutions if is_convolution else row.products
+    span = row.convolutions if is_convolution else row.products
     points = [(weight, log(each.speed)) for weight, each in near]
-    points += [(1.0, log(low * high) / 2)] if low else []
-    middle = _mean(points) if points else log(behind)
-    why = row.source
-    if near:
-        deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
-        spread = max(deviation, log(_LEAST_SPREAD))
-        low = exp(middle - spread)
-        high = exp(middle + spread)
-        nearest = sorted(near, key=lambda pair: -pair[0])[:2]
-        words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
-        why = f"{len(near)} proven, nearest {words}"
-    return Expectation(*row[:2], low, exp(middle), high, why)
+    # Half the weight at each end: without proofs the range is that of the table.
+    points += [(0.5, log(end)) for end in span if end]
+    if not points:
+        return Expectation(*row[:2], 0.0, behind, 0.0, row.source)
+    middle = _mean(points)
+    deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
+    spread = max(deviation, log(_LEAST_SPREAD))
+    nearest = sorted(near, key=lambda pair: -pair[0])[:2]
+    words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
+    why = f"{len(near)} proven, nearest {words}" if near else row.source
+    return Expectation(*row[:2], exp(middle - spread), exp(middle), exp(middle + spread), why)
 
 
 def _nearness(each: ProvenSpeed, graph: Graph, generation: Generation) -> float:
