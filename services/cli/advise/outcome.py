@@ -1,13 +1,15 @@
 """What became of it: engines that were proven and timed, beside the first choice of an advice."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.cli.advise.expectation import Expectation, Graph, ProvenSpeed
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.hardware.facts import Generation
-from services.contracts.model.manifest import ProofOutcome
+from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.selection import joint_order_of
 from services.contracts.selection.speed_gate import deciding, is_wild, speed_over_fallback
 
 # A first choice that is at most so much slower than the best is right.
@@ -15,25 +17,23 @@ _RIGHT = 1.1
 
 
 class Proofs:
-    """The proven and timed engines of a master: build key, and the run that counts."""
+    """The proven and timed engines of a master."""
 
     def __init__(self, registry: Registry, master_digest: str) -> None:
         """Read them, with their joint runs."""
         self._registry = registry
-        runs = registry.joint_runs(master_digest)
-        self._timed = [
-            (key, deciding(engine_history(each, key.generation, runs)))
-            for each in registry.engines(master_digest)
-            if each.proof.outcome is ProofOutcome.PASSED and each.proof.timings
-            for key in [each.manifest.key]
-        ]
+        self._runs = registry.joint_runs(master_digest)
+        engines = registry.engines(master_digest)
+        passed = [each for each in engines if each.proof.outcome is ProofOutcome.PASSED]
+        self._timed = [each for each in passed if each.proof.timings]
 
     def speeds(self, graph: Graph) -> list[ProvenSpeed]:
         """Of all that were timed beside the fallback."""
         return [
             ProvenSpeed(graph, Generation.parse(key.generation), key.kind, key.precision, speed)
-            for key, timings in self._timed
-            if (speed := speed_over_fallback(timings))
+            for each in self._timed
+            if (speed := speed_over_fallback(self._timings(each)))
+            for key in [each.manifest.key]
         ]
 
     def outcome(
@@ -51,22 +51,32 @@ class Proofs:
             other load; how many times slower the first choice is, None where it was not proven;
             and whether that is right, None where it was not tried.
         """
-        here = {(k.kind, k.precision): t for k, t in self._timed if k.generation == generation}
+        here = {
+            (each.manifest.key.kind, each.manifest.key.precision): each
+            for each in self._timed
+            if each.manifest.key.generation == generation
+        }
         if not here:
             return None
-        # Without the fallback by the first shape alone.
-        speeds = {what: speed_over_fallback(t) or 1 / t[0].p50_s for what, t in here.items()}
-        best = max(speeds, key=lambda what: speeds[what])
-        behind = speeds[best] / speeds[first[:2]] if first[:2] in speeds else None
+        seconds = joint_order_of(here.values(), generation, self._runs).slowness
+        if not all(each.digest in seconds for each in here.values()):
+            # Runs of different hours: by the first shape of each proof.
+            seconds = {each.digest: each.proof.timings[0].p50_s for each in here.values()}
+        best = min(here, key=lambda what: seconds[here[what].digest])
+        chosen = here.get(first[:2])
+        behind = seconds[chosen.digest] / seconds[here[best].digest] if chosen else None
         keys = [each.key for each in plan.planned] if plan else []
         tried = [key.digest() for key in keys if (key.kind, key.precision) == first[:2]]
         is_refused = any(map(self._registry.build_records, tried))
         return {
             "kind": best[0],
             "precision": best[1],
-            "speed": speed_over_fallback(here[best]),
-            "is_wild": is_wild(here[best]),
+            "speed": speed_over_fallback(self._timings(here[best])),
+            "is_wild": is_wild(self._timings(here[best])),
             "behind": behind,
             "is_right": behind <= _RIGHT if behind else (False if is_refused else None),
             "num_engines": len(here),
         }
+
+    def _timings(self, engine: PublishedEngine) -> Sequence[Timing]:
+        return deciding(engine_history(engine, engine.manifest.key.generation, self._runs))
