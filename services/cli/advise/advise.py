@@ -30,14 +30,14 @@ _SMALL = 0.1
 class Advised:
     """One version: its graph, what a run of it has to do, its plans and proofs."""
 
-    def __init__(self, registry: Registry, version: ModelVersion) -> None:
-        """Read the graph, without its weights."""
+    def __init__(self, registry: Registry, version: ModelVersion, *, is_sampled: bool) -> None:
+        """Read the graph, without its weights; and samples of requests, where that is asked."""
         import onnx
 
         self.version = version
         path = registry.materialise_graph(version.master)
         self.proto = onnx.load(path, load_external_data=False)
-        sampled = sampled_sizes(registry, version)
+        sampled = sampled_sizes(registry, version) if is_sampled else None
         self.seen = dict(sampled.dims) if sampled else {}
         # Medians of samples, or else what the first bucket is best at.
         usual = {dim: span.opt for dim, span in version.buckets[0].dims.items()}
@@ -69,10 +69,14 @@ def run_advise(
     Raises:
         NotFoundError: no such model.
         InvalidRequestError: that is no generation.
+        StoreError: its samples are encrypted with a key that is not given.
     """
     registry = open_registry(settings)
     names = dict.fromkeys([*([name] if name else []), *registry.model_names()])
-    advised = {each: Advised(registry, registry.model_version(each)) for each in names}
+    advised = {
+        each: Advised(registry, registry.model_version(each), is_sampled=each == name)
+        for each in names
+    }
     proven = [speed for each in advised.values() for speed in each.proofs.speeds(each.graph)]
     devices = _devices(advised.values(), generation)
     chosen = [advised[name]] if name else advised.values()
