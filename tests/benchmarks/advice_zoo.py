@@ -21,6 +21,9 @@ import torch
 import transformers
 import yaml
 
+from services.cli.advise.advise import Advised, model_advice, record_document
+from services.cli.main_options import settings_for
+from services.cli.registry import open_registry
 from services.contracts.kserve.tensors import Array
 from services.contracts.traffic.sampled_rows import bytes_from_arrays
 from tests.benchmarks.newcomers import smelt
@@ -180,6 +183,17 @@ def _lines(record: Mapping[str, Any]) -> Iterator[str]:
     yield f"Right: {record['num_right']} of {record['num_judged']}."
 
 
+def by_the_table() -> dict[str, Any]:
+    """The record as it would be if the store had no proof of any other model."""
+    registry = open_registry(settings_for())
+    documents = []
+    for name in registry.model_names():
+        advised = Advised(registry, registry.model_version(name), is_sampled=False)
+        devices = {plan.node_class.generation: plan.facts for plan in advised.plans}
+        documents.append(model_advice(advised, devices, ()))
+    return record_document(documents)
+
+
 def main() -> None:
     """Build what is missing, ask for advice, and print both."""
     parser = argparse.ArgumentParser()
@@ -193,7 +207,9 @@ def main() -> None:
     for name in arguments.names:
         print(name, flush=True)
         build(name, folder)
-    text = "\n".join(_lines(json.loads(smelt("advise", "--json")))) + "\n"
+    alone = "By the table alone, without the store's proofs:"
+    told = json.loads(smelt("advise", "--json"))
+    text = "\n".join([*_lines(told), "", alone, "", *_lines(by_the_table())]) + "\n"
     print(text)
     if arguments.write:
         arguments.write.write_text(text)

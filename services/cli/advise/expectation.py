@@ -1,9 +1,9 @@
 """How fast an engine will be: the table of what was measured before, moved by the store's proofs.
 
 The logarithm of the speed is a weighted mean, and the range its standard deviation: of the table's
-ends, which weigh one together, and of each engine of that kind and precision that was proven for
-another model on the platform. Such an engine weighs one where its graph is of the same class and
-size, and its generation the same; less else.
+ends, and of each engine of that kind and precision that was proven for another model on the
+platform. The ends together, and such an engine, weigh one where they are of the graph's class, and
+the engine's graph is of its size and the generation the same; less else.
 """
 
 from collections.abc import Sequence
@@ -75,11 +75,12 @@ def expectations(
 def _expectation(
     row: ExpectedSpeed, graph: Graph, near: Sequence[tuple[float, ProvenSpeed]], behind: float
 ) -> Expectation:
-    is_convolution = graph.graph_class is GraphClass.CONVOLUTIONS
-    span = row.convolutions if is_convolution else row.products
+    spans = {GraphClass.PRODUCTS: row.products, GraphClass.CONVOLUTIONS: row.convolutions}
+    own = 1.0 if graph.graph_class in spans else _OTHER_CLASS
+    span = spans.get(graph.graph_class, row.products)
     points = [(weight, log(each.speed)) for weight, each in near]
     # Half the weight at each end: without proofs the range is that of the table.
-    points += [(0.5, log(end)) for end in span if end]
+    points += [(own / 2, log(end)) for end in span if end]
     if not points:
         return Expectation(*row[:2], 0.0, behind, 0.0, row.source)
     middle = _mean(points)
