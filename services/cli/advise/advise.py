@@ -1,7 +1,6 @@
 """`smelt advise`: what to try first for a model, what to expect, and whether that came true."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
@@ -43,10 +42,10 @@ class Advised:
         usual = {dim: span.opt for dim, span in version.buckets[0].dims.items()}
         usual |= {dim: each.at_share(0.5) for dim, each in self.seen.items() if dim in usual}
         largest = {dim: span.max for dim, span in version.buckets[-1].dims.items()}
-        runs = (usual, largest)
-        self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in runs]
+        self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in (usual, largest)]
         self.usual = self.works[0][1]
-        self.graph = Graph(version.name, graph_class(self.usual.flops_by_op), self.usual.flops)
+        counted = graph_class(self.usual.flops_by_op), self.usual.flops
+        self.graph = Graph(version.name, version.master.digest, *counted)
         self.proofs = Proofs(registry, version.master.digest)
         self.plans = registry.build_plans(version.name, version.version)
         verdict = version.fallback_verdict
@@ -188,9 +187,9 @@ def _refusal(advised: Advised, generation: str, kind: EngineKind, precision: Pre
     wanted = precisions_on(where, version.recipe, has_calibration=has_set)
     if kind not in version.recipe.kinds or precision not in wanted:
         return "the recipe does not ask for it"
-    named = partial(foreign_op, advised.proto)
-    unknown = graph_refusal(kind, version.master, named, lambda: advised.refused)
-    return wanted[precision] or unknown
+    return wanted[precision] or graph_refusal(
+        kind, version.master, lambda: foreign_op(advised.proto), lambda: advised.refused
+    )
 
 
 def _remarks(advised: Advised, peak: DevicePeak | None, facts: DeviceFacts | None) -> Iterator[str]:

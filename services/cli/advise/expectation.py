@@ -21,9 +21,10 @@ _LEAST_SPREAD = 1.15
 
 
 class Graph(NamedTuple):
-    """What counts of a model: its graph's class, and FLOPs of a run at the usual sizes."""
+    """What counts of a model and its master: the class, and FLOPs of a run at usual sizes."""
 
     model: str
+    master: str
     graph_class: GraphClass
     flops: float
 
@@ -62,7 +63,7 @@ def expectations(
     others = [
         (_nearness(each, graph, generation), each)
         for each in proven
-        if each.graph.model != graph.model and each.generation.platform is generation.platform
+        if each.graph.master != graph.master and each.generation.platform is generation.platform
     ]
     found: list[Expectation] = []
     for row in EXPECTED[generation.platform]:
