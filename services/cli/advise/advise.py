@@ -30,7 +30,13 @@ class Advised:
     """One version: its graph, what a run of it has to do, its plans and proofs."""
 
     def __init__(self, registry: Registry, version: ModelVersion, *, is_sampled: bool) -> None:
-        """Read the graph, without its weights; and samples of requests, where that is asked."""
+        """Read the graph, without its weights.
+
+        Args:
+            registry: of the store.
+            version: what is advised on.
+            is_sampled: read the samples of its requests too.
+        """
         import onnx
 
         self.version = version
