@@ -5,8 +5,10 @@ the ops of ai.onnx alone. For the others the importer itself runs, once per mast
 process: an untrusted graph that crashes it ends that process alone.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compiler_worker.builders.select import builder_for
 from compiler_worker.children.child_jobs import IMPORT
@@ -21,6 +23,52 @@ from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.store.kept_files import keep, read_kept
 
+if TYPE_CHECKING:
+    import onnx
+
+
+def graph_refusal(
+    kind: EngineKind,
+    master: MasterRecord,
+    foreign: Callable[[], str],
+    import_refusal: Callable[[], str],
+) -> str:
+    """Why a kind cannot take a master, or "".
+
+    Args:
+        kind: of engines.
+        master: its record.
+        foreign: the `foreign_op` of its graph; asked where it counts, as is the other.
+        import_refusal: why the importer cannot take it.
+    """
+    if kind is EngineKind.ONNXRUNTIME:
+        return _new_opset(master.opset)
+    if strings := strings_among(master.inputs, master.outputs):
+        return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
+    if not builder_for(kind).is_ai_onnx_only:
+        return import_refusal()
+    found = foreign()
+    return f"{found}: kind {kind} knows the ops of ai.onnx alone" if found else ""
+
+
+def foreign_op(proto: "onnx.ModelProto") -> str:
+    """The first op of another domain than ai.onnx, with its node; "" without any."""
+    from compiler_worker.master import walk
+
+    found = (node for node, _ in walk.nodes(proto) if walk.domain_of(node.domain))
+    node = next(found, None)
+    if node is None:
+        return ""
+    return f"{node.domain}::{node.op_type}" + (f" at node '{node.name}'" if node.name else "")
+
+
+def _new_opset(opset: int) -> str:
+    from compiler_worker.master.admission import NEWEST_RUN_OPSET
+
+    if opset <= NEWEST_RUN_OPSET:
+        return ""
+    return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
+
 
 class Refusals:
     """Why a kind cannot take one master, "" where it can or that is not known yet."""
@@ -32,14 +80,10 @@ class Refusals:
 
     def reason(self, kind: EngineKind) -> str:
         """Return why a kind cannot take the master; "" leaves it to the build."""
-        if kind is EngineKind.ONNXRUNTIME:
-            return self._new_opset
-        if strings := strings_among(self._master.inputs, self._master.outputs):
-            return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
         try:
-            if builder_for(kind).is_ai_onnx_only:
-                return self._foreign_op(kind)
-            return self._import_refusal
+            return graph_refusal(
+                kind, self._master, lambda: self._foreign, lambda: self._import_refusal
+            )
         except (SmeltError, OSError):
             # A store that fails now fails the build too, which reports it.
             return ""
@@ -48,32 +92,11 @@ class Refusals:
     def _path(self) -> Path:
         return self._worker.registry.materialise_master(self._master) / MASTER_FILE
 
-    @property
-    def _new_opset(self) -> str:
-        from compiler_worker.master.admission import NEWEST_RUN_OPSET
-
-        opset = self._master.opset
-        if opset <= NEWEST_RUN_OPSET:
-            return ""
-        return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
-
-    def _foreign_op(self, kind: EngineKind) -> str:
-        if self._foreign is None:
-            return ""
-        domain, op_type, node = self._foreign
-        at = f" at node '{node}'" if node else ""
-        return f"{domain}::{op_type}{at}: kind {kind} knows the ops of ai.onnx alone"
-
     @cached_property
-    def _foreign(self) -> tuple[str, str, str] | None:
+    def _foreign(self) -> str:
         import onnx
 
-        from compiler_worker.master import walk
-
-        proto = onnx.load(self._path, load_external_data=False)
-        found = (node for node, _ in walk.nodes(proto) if walk.domain_of(node.domain))
-        node = next(found, None)
-        return None if node is None else (node.domain, node.op_type, node.name)
+        return foreign_op(onnx.load(self._path, load_external_data=False))
 
     @cached_property
     def _import_refusal(self) -> str:

@@ -1,11 +1,11 @@
-"""The command `smelt plan` and its options."""
+"""The commands `smelt plan` and `smelt advise`, and their options."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 plan_app = typer.Typer()
 
@@ -34,3 +34,25 @@ def plan(
     from services.cli.planning.plan import run_plan
 
     run_plan(settings_for(store), profile, what_if or (), as_json=as_json, is_wide=wide)
+
+
+@plan_app.command(epilog="Example: smelt advise ranker --generation cuda-sm90")
+def advise(
+    model: Annotated[
+        str, model_argument("Model to advise on; without one, how advice did for all.")
+    ] = "",
+    generation: Annotated[
+        str, typer.Option(help="For this one, not those that the store has plans for.")
+    ] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Say which engine to try first, how fast it should be, and where Smelt is the wrong tool.
+
+    By the model's graph, sampled requests, what was measured before, and the proofs of other
+    models in the store; beside it stands what was proven. Needs no fleet and writes nothing.
+    """
+    from services.cli.advise.advise import run_advise
+
+    run_advise(settings_for(store), model, generation, as_json=as_json, is_wide=wide)

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 
 EXPECTED = {
+    "advise": ["--generation", "--json", "--store", "--wide", "MODEL"],
     "bench": [
         "--address", "--concurrency", "--html", "--input", "--json", "--seconds", "--sizes",
         "--store", "--version", "NAME",

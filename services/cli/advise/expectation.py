@@ -1,0 +1,101 @@
+"""How fast an engine will be: the table of what was measured before, moved by the store's proofs.
+
+The logarithm of the speed is a weighted mean: of the table's range, which weighs one, and of each
+engine of that kind and precision that was proven for another model on the platform. Such an engine
+weighs one where its graph is of the same class and size, and its generation the same; less else.
+"""
+
+from collections.abc import Sequence
+from math import exp, log, log10, sqrt
+from typing import NamedTuple
+
+from compiler_worker.builders.expected_speed import EXPECTED, ExpectedSpeed, GraphClass
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind, Precision
+
+_OTHER_CLASS = 0.1
+_OTHER_GENERATION = 0.5
+# Runs of one code differ by so much at least, on machines that others use.
+_LEAST_SPREAD = 1.15
+
+
+class Graph(NamedTuple):
+    """What counts of a model: its graph's class, and FLOPs of a run at the usual sizes."""
+
+    model: str
+    graph_class: GraphClass
+    flops: float
+
+
+class ProvenSpeed(NamedTuple):
+    """An engine of the store, and how many times faster than the fallback it was timed."""
+
+    graph: Graph
+    generation: Generation
+    kind: EngineKind
+    precision: Precision
+    speed: float
+
+
+class Expectation(NamedTuple):
+    """Times faster than the fallback: a range, 0 to 0 where nothing was timed; and why."""
+
+    kind: EngineKind
+    precision: Precision
+    low: float
+    middle: float
+    high: float
+    why: str
+
+
+def expectations(
+    graph: Graph, generation: Generation, proven: Sequence[ProvenSpeed]
+) -> list[Expectation]:
+    """All that the platform has, what promises most first.
+
+    Args:
+        graph: of the model, whose own proofs are not looked at.
+        generation: of the device.
+        proven: engines of the store.
+    """
+    others = [
+        (_nearness(each, graph, generation), each)
+        for each in proven
+        if each.graph.model != graph.model and each.generation.platform is generation.platform
+    ]
+    found: list[Expectation] = []
+    for row in EXPECTED[generation.platform]:
+        near = [pair for pair in others if (pair[1].kind, pair[1].precision) == row[:2]]
+        # What was never timed stands behind what is before it in the order of builds.
+        found.append(_expectation(row, graph, near, found[-1].middle if found else 1.0))
+    return sorted(found, key=lambda each: -each.middle)
+
+
+def _expectation(
+    row: ExpectedSpeed, graph: Graph, near: Sequence[tuple[float, ProvenSpeed]], behind: float
+) -> Expectation:
+    is_convolution = graph.graph_class is GraphClass.CONVOLUTIONS
+    low, high = row.convolutions if is_convolution else row.products
+    points = [(weight, log(each.speed)) for weight, each in near]
+    points += [(1.0, log(low * high) / 2)] if low else []
+    middle = _mean(points) if points else log(behind)
+    why = row.source
+    if near:
+        deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
+        spread = max(deviation, log(_LEAST_SPREAD))
+        low = exp(middle - spread)
+        high = exp(middle + spread)
+        nearest = sorted(near, key=lambda pair: -pair[0])[:2]
+        words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
+        why = f"{len(near)} proven, nearest {words}"
+    return Expectation(*row[:2], low, exp(middle), high, why)
+
+
+def _nearness(each: ProvenSpeed, graph: Graph, generation: Generation) -> float:
+    weight = 0.5 ** abs(log10((each.graph.flops + 1) / (graph.flops + 1)))
+    weight *= 1.0 if each.graph.graph_class is graph.graph_class else _OTHER_CLASS
+    return float(weight * (1.0 if each.generation == generation else _OTHER_GENERATION))
+
+
+def _mean(points: Sequence[tuple[float, float]]) -> float:
+    return sum(weight * x for weight, x in points) / sum(weight for weight, _ in points)
