@@ -5,69 +5,20 @@ the ops of ai.onnx alone. For the others the importer itself runs, once per mast
 process: an untrusted graph that crashes it ends that process alone.
 """
 
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from compiler_worker.builders.select import builder_for
 from compiler_worker.children.child_jobs import IMPORT
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ImportRequest, ImportVerdict
+from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
 from compiler_worker.references.reference import importer_digest
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.store.kept_files import keep, read_kept
-
-if TYPE_CHECKING:
-    import onnx
-
-
-def graph_refusal(
-    kind: EngineKind,
-    master: MasterRecord,
-    foreign: Callable[[], str],
-    import_refusal: Callable[[], str],
-) -> str:
-    """Why a kind cannot take a master, or "".
-
-    Args:
-        kind: of engines.
-        master: its record.
-        foreign: the `foreign_op` of its graph; asked where it counts, as is the other.
-        import_refusal: why the importer cannot take it.
-    """
-    if kind is EngineKind.ONNXRUNTIME:
-        return _new_opset(master.opset)
-    if strings := strings_among(master.inputs, master.outputs):
-        return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
-    if not builder_for(kind).is_ai_onnx_only:
-        return import_refusal()
-    found = foreign()
-    return f"{found}: kind {kind} knows the ops of ai.onnx alone" if found else ""
-
-
-def foreign_op(proto: "onnx.ModelProto") -> str:
-    """The first op of another domain than ai.onnx, with its node; "" without any."""
-    from compiler_worker.master import walk
-
-    found = (node for node, _ in walk.nodes(proto) if walk.domain_of(node.domain))
-    node = next(found, None)
-    if node is None:
-        return ""
-    return f"{node.domain}::{node.op_type}" + (f" at node '{node.name}'" if node.name else "")
-
-
-def _new_opset(opset: int) -> str:
-    from compiler_worker.master.admission import NEWEST_RUN_OPSET
-
-    if opset <= NEWEST_RUN_OPSET:
-        return ""
-    return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
 
 
 class Refusals:

@@ -11,7 +11,7 @@ best engine that was proven.
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,11 @@ import torch
 import transformers
 import yaml
 
+from services.cli.advise.advise import Advised, model_advice, record_document
+from services.cli.main_options import settings_for
+from services.cli.registry import open_registry
+from services.contracts.kserve.tensors import Array
+from services.contracts.traffic.sampled_rows import bytes_from_arrays
 from tests.benchmarks.newcomers import smelt
 from tests.integration.newcomers.exports import NEWCOMERS
 from tests.integration.onnx_to_fx.zoo import ZooModel, minilm, resnet50
@@ -72,6 +77,24 @@ def _mlp() -> ZooModel:
     return ZooModel(torch.nn.Sequential(*layers).eval(), (rows,), (batch,), ((rows,),))
 
 
+class _Recurrent(torch.nn.Module):
+    """Two layers of GRU over sentences of one length, and the classes of the last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = torch.nn.GRU(64, 128, num_layers=2, batch_first=True)
+        self.classes = torch.nn.Linear(128, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.classes(self.steps(rows)[0][:, -1])  # type: ignore[no-any-return]
+
+
+def _gru() -> ZooModel:
+    rows = torch.randn(3, 24, 64)
+    batch = {0: torch.export.Dim("batch", min=1, max=64)}
+    return ZooModel(_Recurrent().eval(), (rows,), (batch,), ((rows,),))
+
+
 def _export(make: Callable[[], ZooModel]) -> Callable[[Path], object]:
     def export(path: Path) -> None:
         torch.manual_seed(0)
@@ -88,6 +111,7 @@ ZOO: Mapping[str, Callable[[Path], object]] = {
     "ResNet-18": _export(_resnet18),
     "distilbert": NEWCOMERS["distilbert"],
     "mobilenetv3": NEWCOMERS["mobilenetv3"],
+    "GRU": _export(_gru),
     "ViT": _export(_vit),
     "whisper encoder": NEWCOMERS["whisper encoder"],
     "convnext_tiny": NEWCOMERS["convnext_tiny"],
@@ -109,29 +133,28 @@ def _recipe(name: str, path: Path) -> list[str]:
     if name not in _CALIBRATED:
         return []
     random = np.random.default_rng(0)
-    shapes = {"MLP": (32, 256), "MiniLM": (32, 48)}
     names = [v.name for v in onnx.load(path, load_external_data=False).graph.input]
-    drawn = random.standard_normal(shapes[name]).astype(np.float32)
-    words = random.integers(1000, 30000, shapes[name])
-    arrays = [words, np.ones_like(words)] if name == "MiniLM" else [drawn]
+    words = random.integers(1000, 30000, (32, 48))
+    arrays: list[Array] = [words, np.ones_like(words)]
+    if name == "MLP":
+        arrays = [random.standard_normal((32, 256)).astype(np.float32)]
     samples = path.with_suffix(".npz")
-    np.savez(samples, **dict(zip(names, arrays, strict=True)))
+    samples.write_bytes(bytes_from_arrays(dict(zip(names, arrays, strict=True))))
     recipe = path.with_suffix(".yaml")
-    text = {"calibration": {"path": str(samples)}}
-    recipe.write_text(yaml.safe_dump(text))
+    recipe.write_text(yaml.safe_dump({"calibration": {"path": str(samples)}}))
     return ["--recipe", str(recipe)]
 
 
 def build(name: str, folder: Path) -> None:
     """Export, add and build one model, unless a run before did."""
     slug = name.replace(" ", "-").lower()
-    done = folder / f"{slug}.json"
+    done = folder / f"{slug}.txt"
     if done.exists():
         return
     path = folder / f"{slug}.onnx"
     ZOO[name](path)
     smelt("models", "add", slug, str(path), *_recipe(name, path))
-    done.write_text(json.dumps(_built(slug)))
+    done.write_text(_built(slug))
 
 
 def _built(slug: str) -> str:
@@ -140,6 +163,35 @@ def _built(slug: str) -> str:
         return smelt("build", slug)
     except RuntimeError as error:
         return str(error)
+
+
+def _lines(record: Mapping[str, Any]) -> Iterator[str]:
+    verdicts = {True: "right", False: "wrong", None: "not tried"}
+    yield "| model | first choice | expected | best proven | times the fallback | behind | advice |"
+    yield "|---|---|---|---|---:|---:|---|"
+    for row in record["models"]:
+        first, found = row["first"], row["outcome"]
+        speed = f"{found['speed']:.2f}{' ?' if found['is_wild'] else ''}" if found["speed"] else "-"
+        behind = f"{found['behind']:.2f}" if found["behind"] else "-"
+        yield (
+            f"| {row['model']} | {first['kind']} {first['precision']} "
+            f"| {first['low']:.2f} to {first['high']:.2f} "
+            f"| {found['kind']} {found['precision']} | {speed} | {behind} "
+            f"| {verdicts[found['is_right']]} |"
+        )
+    yield ""
+    yield f"Right: {record['num_right']} of {record['num_judged']}."
+
+
+def by_the_table() -> dict[str, Any]:
+    """The record as it would be if the store had no proof of any other model."""
+    registry = open_registry(settings_for())
+    documents = []
+    for name in registry.model_names():
+        advised = Advised(registry, registry.model_version(name), is_sampled=False)
+        devices = {plan.node_class.generation: plan.facts for plan in advised.plans}
+        documents.append(model_advice(advised, devices, ()))
+    return record_document(documents)
 
 
 def main() -> None:
@@ -155,8 +207,12 @@ def main() -> None:
     for name in arguments.names:
         print(name, flush=True)
         build(name, folder)
-    record: dict[str, Any] = json.loads(smelt("advise", "--json"))
-    print(json.dumps(record, indent=1))
+    alone = "By the table alone, without the store's proofs:"
+    told = json.loads(smelt("advise", "--json"))
+    text = "\n".join([*_lines(told), "", alone, "", *_lines(by_the_table())]) + "\n"
+    print(text)
+    if arguments.write:
+        arguments.write.write_text(text)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
                 f"{run['flops'] / 1e9:.3g}",
                 f"{run['bytes'] / 1e6:.3g}",
                 run["limit"],
-                *("-" if s is None else f"{1000 * s:.2g}" for s in run["least_s"].values()),
+                *("-" if s is None else f"{1000 * s:.3g}" for s in run["least_s"].values()),
             )
             for name, run in zip(("usual", "largest"), each["runs"], strict=True)
         ],

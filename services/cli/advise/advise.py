@@ -1,10 +1,9 @@
 """`smelt advise`: what to try first for a model, what to expect, and whether that came true."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from compiler_worker.plans.refusals import foreign_op, graph_refusal
+from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
 from services.cli.advise.advice_text import advice_text, record_text
 from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
 from services.cli.advise.graph_features import graph_class, graph_remarks
@@ -30,23 +29,29 @@ _SMALL = 0.1
 class Advised:
     """One version: its graph, what a run of it has to do, its plans and proofs."""
 
-    def __init__(self, registry: Registry, version: ModelVersion) -> None:
-        """Read the graph, without its weights."""
+    def __init__(self, registry: Registry, version: ModelVersion, *, is_sampled: bool) -> None:
+        """Read the graph, without its weights.
+
+        Args:
+            registry: of the store.
+            version: what is advised on.
+            is_sampled: read the samples of its requests too.
+        """
         import onnx
 
         self.version = version
         path = registry.materialise_graph(version.master)
         self.proto = onnx.load(path, load_external_data=False)
-        sampled = sampled_sizes(registry, version)
+        sampled = sampled_sizes(registry, version) if is_sampled else None
         self.seen = dict(sampled.dims) if sampled else {}
         # Medians of samples, or else what the first bucket is best at.
         usual = {dim: span.opt for dim, span in version.buckets[0].dims.items()}
         usual |= {dim: each.at_share(0.5) for dim, each in self.seen.items() if dim in usual}
         largest = {dim: span.max for dim, span in version.buckets[-1].dims.items()}
-        runs = (usual, largest)
-        self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in runs]
+        self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in (usual, largest)]
         self.usual = self.works[0][1]
-        self.graph = Graph(version.name, graph_class(self.usual.flops_by_op), self.usual.flops)
+        counted = graph_class(self.usual.flops_by_op), self.usual.flops
+        self.graph = Graph(version.name, version.master.digest, *counted)
         self.proofs = Proofs(registry, version.master.digest)
         self.plans = registry.build_plans(version.name, version.version)
         verdict = version.fallback_verdict
@@ -69,10 +74,14 @@ def run_advise(
     Raises:
         NotFoundError: no such model.
         InvalidRequestError: that is no generation.
+        StoreError: its samples are encrypted with a key that is not given.
     """
     registry = open_registry(settings)
     names = dict.fromkeys([*([name] if name else []), *registry.model_names()])
-    advised = {each: Advised(registry, registry.model_version(each)) for each in names}
+    advised = {
+        each: Advised(registry, registry.model_version(each), is_sampled=each == name)
+        for each in names
+    }
     proven = proven_speeds(advised.values())
     devices = devices_of(advised.values(), generation)
     chosen = [advised[name]] if name else advised.values()
@@ -194,9 +203,9 @@ def _refusal(advised: Advised, generation: str, kind: EngineKind, precision: Pre
     wanted = precisions_on(where, version.recipe, has_calibration=has_set)
     if kind not in version.recipe.kinds or precision not in wanted:
         return "the recipe does not ask for it"
-    named = partial(foreign_op, advised.proto)
-    unknown = graph_refusal(kind, version.master, named, lambda: advised.refused)
-    return wanted[precision] or unknown
+    return wanted[precision] or graph_refusal(
+        kind, version.master, lambda: foreign_op(advised.proto), lambda: advised.refused
+    )
 
 
 def _remarks(advised: Advised, peak: DevicePeak | None, facts: DeviceFacts | None) -> Iterator[str]:

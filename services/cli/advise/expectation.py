@@ -1,8 +1,9 @@
 """How fast an engine will be: the table of what was measured before, moved by the store's proofs.
 
-The logarithm of the speed is a weighted mean: of the table's range, which weighs one, and of each
-engine of that kind and precision that was proven for another model on the platform. Such an engine
-weighs one where its graph is of the same class and size, and its generation the same; less else.
+The logarithm of the speed is a weighted mean, and the range its standard deviation: of the table's
+ends, and of each engine of that kind and precision that was proven for another model on the
+platform. The ends together, and such an engine, weigh one where they are of the graph's class, and
+the engine's graph is of its size and the generation the same; less else.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ _LEAST_SPREAD = 1.15
 
 
 class Graph(NamedTuple):
-    """What counts of a model: its graph's class, and FLOPs of a run at the usual sizes."""
+    """What counts of a model and its master: the class, and FLOPs of a run at usual sizes."""
 
     model: str
+    master: str
     graph_class: GraphClass
     flops: float
 
@@ -61,7 +63,7 @@ def expectations(
     others = [
         (_nearness(each, graph, generation), each)
         for each in proven
-        if each.graph.model != graph.model and each.generation.platform is generation.platform
+        if each.graph.master != graph.master and each.generation.platform is generation.platform
     ]
     found: list[Expectation] = []
     for row in EXPECTED[generation.platform]:
@@ -74,21 +76,21 @@ def expectations(
 def _expectation(
     row: ExpectedSpeed, graph: Graph, near: Sequence[tuple[float, ProvenSpeed]], behind: float
 ) -> Expectation:
-    is_convolution = graph.graph_class is GraphClass.CONVOLUTIONS
-    low, high = row.convolutions if is_convolution else row.products
+    spans = {GraphClass.PRODUCTS: row.products, GraphClass.CONVOLUTIONS: row.convolutions}
+    own = 1.0 if graph.graph_class in spans else _OTHER_CLASS
+    span = spans.get(graph.graph_class, row.products)
     points = [(weight, log(each.speed)) for weight, each in near]
-    points += [(1.0, log(low * high) / 2)] if low else []
-    middle = _mean(points) if points else log(behind)
-    why = row.source
-    if near:
-        deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
-        spread = max(deviation, log(_LEAST_SPREAD))
-        low = exp(middle - spread)
-        high = exp(middle + spread)
-        nearest = sorted(near, key=lambda pair: -pair[0])[:2]
-        words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
-        why = f"{len(near)} proven, nearest {words}"
-    return Expectation(*row[:2], low, exp(middle), high, why)
+    # Half the weight at each end: without proofs the range is that of the table.
+    points += [(own / 2, log(end)) for end in span if end]
+    if not points:
+        return Expectation(*row[:2], 0.0, behind, 0.0, row.source)
+    middle = _mean(points)
+    deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
+    spread = max(deviation, log(_LEAST_SPREAD))
+    nearest = sorted(near, key=lambda pair: -pair[0])[:2]
+    words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
+    why = f"{len(near)} proven, nearest {words}" if near else row.source
+    return Expectation(*row[:2], exp(middle - spread), exp(middle), exp(middle + spread), why)
 
 
 def _nearness(each: ProvenSpeed, graph: Graph, generation: Generation) -> float:

@@ -55,5 +55,6 @@ def _multiplications(
             terms = attributes["equation"].decode().replace(" ", "").partition("->")[0].split(",")
             pairs = zip(terms, given, strict=True)
             return prod({c: n for t, s in pairs for c, n in zip(t, s, strict=True)}.values())
-    # Of weights alone where the shape of what they multiply is not known.
-    return prod(made) * (given[0][-1] if given[0] else given[1][-2])
+        case _:
+            # Of weights alone where the shape of what they multiply is not known.
+            return prod(made) * (given[0][-1] if given[0] else given[1][-2])

@@ -6,11 +6,10 @@ from typing import Any
 from services.cli.advise.expectation import Expectation, Graph, ProvenSpeed
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.hardware.facts import Generation
-from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
-from services.contracts.selection.selection import fastest_first, joint_order_of
+from services.contracts.selection.selection import joint_order_of
 from services.contracts.selection.speed_gate import deciding, is_wild, speed_over_fallback
 
 # A first choice that is at most so much slower than the best is right.
@@ -31,15 +30,16 @@ class Proofs:
     def speeds(self, graph: Graph) -> list[ProvenSpeed]:
         """Of all that were timed beside the fallback."""
         return [
-            ProvenSpeed(graph, Generation.parse(each.manifest.key.generation), *_what(each), speed)
+            ProvenSpeed(graph, Generation.parse(key.generation), key.kind, key.precision, speed)
             for each in self._timed
             if (speed := speed_over_fallback(self._timings(each)))
+            for key in [each.manifest.key]
         ]
 
     def outcome(
         self, generation: str, first: Expectation, plan: BuildPlan | None
     ) -> dict[str, Any] | None:
-        """The best engine of a generation; None where nothing was proven and timed.
+        """The fastest engine of a generation; None where nothing was proven and timed.
 
         Args:
             generation: of the engines.
@@ -51,35 +51,32 @@ class Proofs:
             other load; how many times slower the first choice is, None where it was not proven;
             and whether that is right, None where it was not tried.
         """
-        here = [each for each in self._timed if each.manifest.key.generation == generation]
+        here = {
+            (each.manifest.key.kind, each.manifest.key.precision): each
+            for each in self._timed
+            if each.manifest.key.generation == generation
+        }
         if not here:
             return None
-        best = fastest_first(here, joint_order_of(here, generation, self._runs))[0]
-        behind = [self._slower(each, best) for each in here if _what(each) == first[:2]]
+        seconds = joint_order_of(here.values(), generation, self._runs).slowness
+        if not all(each.digest in seconds for each in here.values()):
+            # Runs of different hours: by the first shape of each proof.
+            seconds = {each.digest: each.proof.timings[0].p50_s for each in here.values()}
+        best = min(here, key=lambda what: seconds[here[what].digest])
+        chosen = here.get(first[:2])
+        behind = seconds[chosen.digest] / seconds[here[best].digest] if chosen else None
         keys = [each.key for each in plan.planned] if plan else []
-        keys = [key for key in keys if (key.kind, key.precision) == first[:2]]
-        is_tried = any(self._registry.build_records(key.digest()) for key in keys)
-        kind, precision = _what(best)
+        tried = [key.digest() for key in keys if (key.kind, key.precision) == first[:2]]
+        is_refused = any(map(self._registry.build_records, tried))
         return {
-            "kind": kind,
-            "precision": precision,
-            "speed": speed_over_fallback(self._timings(best)),
-            "is_wild": is_wild(self._timings(best)),
-            "behind": behind[0] if behind else None,
-            "is_right": behind[0] <= _RIGHT if behind else (False if is_tried else None),
+            "kind": best[0],
+            "precision": best[1],
+            "speed": speed_over_fallback(self._timings(here[best])),
+            "is_wild": is_wild(self._timings(here[best])),
+            "behind": behind,
+            "is_right": behind <= _RIGHT if behind else (False if is_refused else None),
             "num_engines": len(here),
         }
 
     def _timings(self, engine: PublishedEngine) -> Sequence[Timing]:
         return deciding(engine_history(engine, engine.manifest.key.generation, self._runs))
-
-    def _slower(self, one: PublishedEngine, best: PublishedEngine) -> float:
-        """How many times, by the newest run that has both; else by their proofs' first shapes."""
-        both = {one.digest, best.digest}
-        if run := next((run for run in reversed(self._runs) if both <= run.digests), None):
-            return run.mean_s(one.digest) / run.mean_s(best.digest)
-        return one.proof.timings[0].p50_s / best.proof.timings[0].p50_s
-
-
-def _what(engine: PublishedEngine) -> tuple[EngineKind, Precision]:
-    return engine.manifest.key.kind, engine.manifest.key.precision

@@ -39,7 +39,7 @@ _AMX_TIMES: Final = {Precision.BF16: 16.0, Precision.INT8: 32.0}
 # Products that numpy's library leaves to one thread, whose own time other load hardly changes.
 _SIDE = 64
 _STACK = 64
-_COPIED_BYTES = 2**26
+_COPIED_BYTES = 2**25
 
 
 class BucketWork(NamedTuple):

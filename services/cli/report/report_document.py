@@ -37,10 +37,13 @@ def report_document(
         registry: of the store.
         version: of the model.
         offers: prices by generation.
+
+    Raises:
+        StoreError: its samples are encrypted with a key that is not given.
     """
-    own = Advised(registry, version)
+    own = Advised(registry, version, is_sampled=True)
     names = (each for each in registry.model_names() if each != version.name)
-    others = [Advised(registry, registry.model_version(each)) for each in names]
+    others = [Advised(registry, registry.model_version(e), is_sampled=False) for e in names]
     found = explained_cases(
         registry, version, "", fleet_on_store(settings), settings.store_url, settings.trust_root
     )
@@ -153,6 +156,7 @@ def _source(
         "measured_by": "joint run" if run else "proof",
         "measured_at": measured.created_at,
         "device": measured.device.name if measured.device else "",
+        "fallback": measured.fallback,
     }
 
 

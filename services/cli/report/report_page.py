@@ -64,6 +64,7 @@ def _ladder(each: Mapping[str, Any], version: ModelVersion, again: str) -> Itera
         yield "No engine was timed there."
         return
     yield Element("h3", "Latency, throughput and memory")
+    yield f"The fallback: {sides[0]['fallback']}." if sides[0]["fallback"] else ""
     shapes = [shape for side in sides for shape in side["shapes"]]
     labels = list(dict.fromkeys(map(_label, shapes)))
     dims = " x ".join(shapes[0]["sizes"]) or "bucket"

@@ -1,9 +1,11 @@
 """`smelt advise` on a store with a real graph and engines that were proven."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -14,6 +16,7 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.object_store import open_store
+from services.contracts.traffic.sampled_rows import SampledRow
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
 from tests.unit.services.controller import build_world as world
 
@@ -105,6 +108,22 @@ def test_a_first_choice_that_its_proof_refused_is_wrong(registry: Registry) -> N
     assert asked("m")["generations"][0]["outcome"]["is_right"] is False
     record = asked()
     assert (record["num_right"], record["num_judged"]) == (0, 1)
+
+
+def test_sampled_requests_are_the_usual_sizes(registry: Registry) -> None:
+    rows = [
+        SampledRow("b", {name: np.ones(length, np.int64) for name in ("ids", "mask")})
+        for length in (3, 5, 5, 6, 90)
+    ]
+    span = (datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC))
+    registry.add_sample_window("m", 1, span, rows, {"b": len(rows)})
+    document = asked("m")
+    (run, _) = document["generations"][0]["runs"]
+    assert run["sizes"] == {"batch": 4, "sequence": 5}
+    seen = document["traffic"]["sequence"]
+    assert (seen["num_different"], seen["p50"], seen["largest"]) == (4, 5, 90)
+    # All run at 128, the largest size of the only bucket.
+    assert seen["waste"] == pytest.approx(1 - (3 + 5 + 5 + 6 + 90) / (5 * 128))
 
 
 @pytest.mark.usefixtures("registry")
