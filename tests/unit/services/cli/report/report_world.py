@@ -19,6 +19,7 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.proof_checks import AgreementCheck, ColumnCheck, PowerCheck
 from services.contracts.store.object_store import open_store
+from services.contracts.terms import proof_terms
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
 from tests.unit.services.controller import build_world as world
 
@@ -49,11 +50,21 @@ def add_generation(registry: Registry, generation: str, words: str = "too far of
         generation: for which they are.
         words: that stand wherever a store has text.
     """
-    device = DeviceFacts(generation=generation, name=f"Device {words}", memory_gib=64)
+    toolchain = {"openvino": f"2026.4 {words}"}
+    device = DeviceFacts(
+        generation=generation, name=f"Device {words}", memory_gib=64, toolchain=toolchain
+    )
+    version = registry.model_version("m")
+    fields = {
+        "master_digest": MASTER,
+        "generation": generation,
+        "buckets": version.buckets,
+        "proof_terms": proof_terms(version.recipe, Precision.FP32, None),
+    }
     proven, refused, broken = (
-        world.key(kind, master_digest=MASTER, generation=generation, **changes)
+        world.key(kind, **fields | changes)
         for kind, changes in (
-            (EngineKind.OPENVINO, {"toolchain": {"openvino": f"2026.4 {words}"}}),
+            (EngineKind.OPENVINO, {"toolchain": toolchain}),
             (EngineKind.INDUCTOR, {"precision": Precision.BF16}),
             (EngineKind.ONNXRUNTIME, {}),
         )
