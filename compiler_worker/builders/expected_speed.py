@@ -1,7 +1,7 @@
 """What kinds of engines promise on a platform: the order of builds, and of `smelt advise`.
 
-Times faster than the fallback, from the slowest to the fastest that was measured: of graphs of
-products (and all else), and of convolutions, in those files of tests/benchmarks/results. What was
+Times faster than the fallback, from the slowest to the fastest that was measured: of encoders with
+attention, and of convolutions, in those files of tests/benchmarks/results. What was
 timed beside Inductor fp32 counts as beside the fallback, which torch compiles too: joint_runs_cpu.
 On GPUs it was torch.compile in fp16; the fallback computes in fp32, and is slower.
 """
@@ -21,7 +21,7 @@ openvino    bf16             1.2  3.5   2.0  4.8  precision_cpu, demo_cpu
 inductor    bf16             1.46 1.57  2.0  4.3  precision_cpu
 openvino    int8_weight_only 1.5  1.95  2.05 4.9  precision_cpu
 openvino    fp32             0.62 4.5   1.0  3.0  joint_runs_cpu, xla_cpu, precision_cpu
-onnxruntime fp32             0.73 3.55  1.0  2.5  joint_runs_cpu, xla_cpu, precision_cpu
+onnxruntime fp32             0.73 3.55  1.0  4.5  joint_runs_cpu, xla_cpu, precision_cpu
 inductor    fp32             0.68 1.18  0.7  1.0  joint_runs_cpu, xla_cpu, precision_cpu
 onnxruntime int8             0.2  1.43  0.7  1.8  precision_cpu
 onnxruntime int8_weight_only 0.77 0.93  1.0  2.4  precision_cpu
@@ -43,8 +43,9 @@ tensorrt    fp32             0 0 0 0 never timed
 class GraphClass(StrEnum):
     """What a graph spends its time on; without any product it is `other`: trees, strings."""
 
-    PRODUCTS = "products"
+    ATTENTION = "attention"
     CONVOLUTIONS = "convolutions"
+    DENSE = "dense"
     RECURRENT = "recurrent"
     OTHER = "other"
 
@@ -54,7 +55,7 @@ class ExpectedSpeed(NamedTuple):
 
     kind: EngineKind
     precision: Precision
-    products: tuple[float, float]
+    attention: tuple[float, float]
     convolutions: tuple[float, float]
     source: str
 

@@ -50,7 +50,7 @@ class Advised:
         largest = {dim: span.max for dim, span in version.buckets[-1].dims.items()}
         self.works = [(sizes, bucket_work(self.proto, sizes)) for sizes in (usual, largest)]
         self.usual = self.works[0][1]
-        counted = graph_class(self.usual.flops_by_op), self.usual.flops
+        counted = graph_class(self.proto, self.usual.flops_by_op), self.usual.flops
         self.graph = Graph(version.name, version.master.digest, *counted)
         self.proofs = Proofs(registry, version.master.digest)
         self.plans = registry.build_plans(version.name, version.version)

@@ -76,9 +76,9 @@ def expectations(
 def _expectation(
     row: ExpectedSpeed, graph: Graph, near: Sequence[tuple[float, ProvenSpeed]], behind: float
 ) -> Expectation:
-    spans = {GraphClass.PRODUCTS: row.products, GraphClass.CONVOLUTIONS: row.convolutions}
+    spans = {GraphClass.ATTENTION: row.attention, GraphClass.CONVOLUTIONS: row.convolutions}
     own = 1.0 if graph.graph_class in spans else _OTHER_CLASS
-    span = spans.get(graph.graph_class, row.products)
+    span = spans.get(graph.graph_class, row.attention)
     points = [(weight, log(each.speed)) for weight, each in near]
     # Half the weight at each end: without proofs the range is that of the table.
     points += [(own / 2, log(end)) for end in span if end]

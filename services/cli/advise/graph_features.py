@@ -25,11 +25,15 @@ _SERVER = (
 )
 
 
-def graph_class(flops_by_op: Mapping[str, float]) -> GraphClass:
-    """What most FLOPs are of."""
+def graph_class(proto: onnx.ModelProto, flops_by_op: Mapping[str, float]) -> GraphClass:
+    """What most FLOPs are of; attention has products of what was computed, without weights."""
+    weights = {each.name for each in proto.graph.initializer}
+    products = [node for node in proto.graph.node if node.op_type in ("MatMul", "Attention")]
+    has_attention = any(weights.isdisjoint(node.input[:2]) for node in products)
     shares = Counter[GraphClass]()
     for op, flops in flops_by_op.items():
-        other = GraphClass.RECURRENT if op in RECURRENCES else GraphClass.PRODUCTS
+        other = GraphClass.ATTENTION if has_attention else GraphClass.DENSE
+        other = GraphClass.RECURRENT if op in RECURRENCES else other
         shares[GraphClass.CONVOLUTIONS if op in CONVOLUTIONS else other] += int(flops)
     return shares.most_common(1)[0][0] if shares else GraphClass.OTHER
 

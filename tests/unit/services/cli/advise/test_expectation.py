@@ -13,11 +13,11 @@ from tests.unit.services.controller import build_world as world
 
 CPU = Generation.parse("cpu-x86_64-avx512_vnni")
 GPU = Generation.parse("cuda-sm90")
-MINE = Graph("mine", "its digest", GraphClass.PRODUCTS, 1e9)
+MINE = Graph("mine", "its digest", GraphClass.ATTENTION, 1e9)
 
 
 def proven(
-    model: str, speed: float, graph_class: GraphClass = GraphClass.PRODUCTS, flops: float = 1e9
+    model: str, speed: float, graph_class: GraphClass = GraphClass.ATTENTION, flops: float = 1e9
 ) -> ProvenSpeed:
     graph = Graph(model, f"that of {model}", graph_class, flops)
     return ProvenSpeed(graph, CPU, EngineKind.ONNXRUNTIME, Precision.FP32, speed)
@@ -31,7 +31,7 @@ def of_runtime(found: list[Expectation]) -> Expectation:
 def test_without_proofs_the_table_is_what_is_expected() -> None:
     found = expectations(MINE, CPU, ())
     (row,) = (r for r in EXPECTED[Platform.CPU] if r[:2] == found[0][:2])
-    assert (found[0].low, found[0].high) == pytest.approx(row.products)
+    assert (found[0].low, found[0].high) == pytest.approx(row.attention)
     assert found[0].why == row.source
     assert all(one.middle >= other.middle for one, other in pairwise(found))
     conv = expectations(MINE._replace(graph_class=GraphClass.CONVOLUTIONS), CPU, ())

@@ -25,7 +25,7 @@ def master(inputs: dict[str, tuple[int | str, ...]], outputs: dict[str, int]) ->
     ("flops_by_op", "wanted"),
     [
         ({"Conv": 9.0, "Gemm": 1.0}, GraphClass.CONVOLUTIONS),
-        ({"Conv": 1.0, "MatMul": 4.0, "Attention": 4.0}, GraphClass.PRODUCTS),
+        ({"Conv": 1.0, "MatMul": 4.0, "Gemm": 4.0}, GraphClass.DENSE),
         ({"LSTM": 5.0, "GRU": 4.0, "MatMul": 6.0}, GraphClass.RECURRENT),
         ({}, GraphClass.OTHER),
     ],
@@ -33,7 +33,16 @@ def master(inputs: dict[str, tuple[int | str, ...]], outputs: dict[str, int]) ->
 def test_the_class_is_what_most_flops_are_of(
     flops_by_op: dict[str, float], wanted: GraphClass
 ) -> None:
-    assert graph_class(flops_by_op) is wanted
+    assert graph_class(EMPTY, flops_by_op) is wanted
+
+
+def test_products_of_what_was_computed_are_attention() -> None:
+    assert graph_class(tiny_model(), {"MatMul": 1.0}) is GraphClass.ATTENTION
+    weighted = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[2, 2] x) => (float[2, 2] y)'
+        " <float[2, 2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"
+    )
+    assert graph_class(weighted, {"MatMul": 1.0}) is GraphClass.DENSE
 
 
 def test_an_encoder_gets_no_remark() -> None:
