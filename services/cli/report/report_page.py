@@ -193,13 +193,13 @@ def _cost(each: Mapping[str, Any], *, has_prices: bool) -> Iterator[Part]:
         yield f"The prices have none for {each['generation']}."
         return
     sides = [side for side in each["sides"] if side["shapes"]]
-    rows = []
-    for side in sides:
-        best = max(side["shapes"], key=lambda shape: shape["throughput"])
-        cost = price / _HOUR_S / best["throughput"] * _MILLION
-        name = _name(side, sides)
-        rows.append((name, _size(best), f"{best['throughput']:,.1f}", readable_ratio(cost)))
-    yield Table("At the size of most rows/s", ("what", "size", "rows/s", "cost"), rows)
+    rows = [
+        (_name(side, sides), _size(shape), f"{rate:,.1f}", readable_ratio(cost))
+        for side in sides
+        for shape in side["shapes"]
+        if (rate := shape["throughput"]) and (cost := price / _HOUR_S / rate * _MILLION)
+    ]
+    yield Table("By size", ("what", "size", "rows/s", "cost"), rows)
     yield Element("p", f"A device costs {price:g} an hour, and is busy all the time.", "note")
 
 
