@@ -62,12 +62,10 @@ def advise(
 def report(
     model: Annotated[str, model_argument("Model to report on.")],
     output: Annotated[
-        Path | None,
-        typer.Option(show_default="MODEL-vVERSION.html", help="Write the page here."),
+        Path | None, typer.Option(show_default="MODEL-vN.html", help="Write the page here.")
     ] = None,
     prices: Annotated[
-        Path | None,
-        typer.Option(help="Profile of smelt plan: what a million rows cost at its prices."),
+        Path | None, typer.Option(help="Profile of smelt plan, for what a million rows cost.")
     ] = None,
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     store: Store = "",
@@ -80,11 +78,5 @@ def report(
     """
     from services.cli.report.report import run_report
 
-    run_report(
-        settings_for(store),
-        model,
-        version or None,
-        output=output,
-        prices=prices,
-        as_json=as_json,
-    )
+    settings, number = settings_for(store), version or None
+    run_report(settings, model, number, output=output, prices=prices, as_json=as_json)

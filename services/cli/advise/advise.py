@@ -82,7 +82,7 @@ def run_advise(
         each: Advised(registry, registry.model_version(each), is_sampled=each == name)
         for each in names
     }
-    proven = proven_speeds(advised.values())
+    proven = [speed for each in advised.values() for speed in each.proofs.speeds(each.graph)]
     devices = devices_of(advised.values(), generation)
     chosen = [advised[name]] if name else advised.values()
     documents = [model_advice(each, devices, proven) for each in chosen]
@@ -91,18 +91,8 @@ def run_advise(
     show(document, text, as_json=as_json, is_wide=is_wide)
 
 
-def proven_speeds(advised: Iterable[Advised]) -> list[ProvenSpeed]:
-    """Engines of all these versions that were timed beside the fallback."""
-    return [speed for each in advised for speed in each.proofs.speeds(each.graph)]
-
-
-def devices_of(advised: Iterable[Advised], generation: str = "") -> dict[str, DeviceFacts | None]:
-    """By generation, the device that a plan was made on; None of one made elsewhere.
-
-    Args:
-        advised: the versions whose plans count; this host's device where there are none.
-        generation: only this one; "" for all.
-    """
+def devices_of(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:
+    """By generation, the device that a plan was made on; None of one made elsewhere."""
     found: dict[str, DeviceFacts | None] = {}
     for plan in (plan for each in advised for plan in each.plans):
         where = plan.node_class.generation

@@ -79,7 +79,7 @@ def run_why(
 
 
 def with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, Any]:
-    """A case of a version with what is known of its precisions there."""
+    """A case, and what is known of precisions there."""
     where = {"generation": case["generation"]}
     return where | precision_document(version, case["generation"]) | case
 
@@ -92,23 +92,15 @@ def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> st
     return ""
 
 
-def case_text(
-    case: dict[str, Any], version: ModelVersion, *, has_proofs: bool = True
-) -> Iterator[str | Table]:
-    """What serves, what is planned, and why each engine does or does not serve.
-
-    Args:
-        case: with its precisions.
-        version: of the model.
-        has_proofs: say what each proof compared, too.
-    """
+def case_text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
+    """What serves, what is planned, and why; the case is one of `with_precisions`."""
     yield f"{version.name} version {version.version} on {case['generation']}: {case['serves']}"
     rows = [_row(key) for key in case["planned"]]
     rows += [("-", _name(skipped), "skipped", *["-"] * 4) for skipped in case["skipped"]]
     if rows or not case["build"]:
         yield Table("Planned", _COLUMNS, rows, ("x eager",))
     # Below the table: sentences in a column of it cannot be read on a narrow screen.
-    yield from _lines(case, version, has_proofs=has_proofs)
+    yield from _lines(case, version)
 
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:
@@ -133,7 +125,7 @@ def _span(texts: Sequence[str]) -> str:
     return most if least == most else f"{least.partition(' ')[0]}..{most}"
 
 
-def _lines(case: dict[str, Any], version: ModelVersion, *, has_proofs: bool) -> Iterator[str]:
+def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     keys = case["planned"]
     verdict = version.fallback_verdict
     if case["build"]:
@@ -141,8 +133,9 @@ def _lines(case: dict[str, Any], version: ModelVersion, *, has_proofs: bool) -> 
     if case["decided_by"]:
         yield f"the rank is by engines {case['decided_by']}"
     yield from (f"{_name(key)}: {why}" for key in keys if (why := key["why"]))
-    proven = [key for key in keys if has_proofs and key["proof"] and key["proof"]["words"]]
-    yield from (f"{_name(key)}: {key['proof']['words']}" for key in proven)
+    yield from (
+        f"{_name(k)}: {k['proof']['words']}" for k in keys if k["proof"] and k["proof"]["words"]
+    )
     yield from (f"{_name(skipped)}: {skipped['reason']}" for skipped in case["skipped"])
     yield from precision_lines(case, version)
     # What a replica reports of its fallback stands in the first line already.
