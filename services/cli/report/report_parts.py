@@ -47,9 +47,13 @@ def ladder_parts(sides: Sequence[Side], offer: DeviceOffer | None) -> Iterator[P
         )
         for side, timing, figures in shapes
     ]
-    columns = ("what", dims, "p50 ms", "p95 ms", "rows/s", "peak memory", "cost of a million rows")
+    columns = ("what", dims, "p50 ms", "p95 ms", "rows/s", "peak memory", "cost")
     yield Table("By size", columns, rows)
-    yield f"Cost: of a device for {price:g} an hour, busy all the time." if price else ""
+    yield (
+        f"Cost: of a million rows, on a device for {price:g} an hour, busy all the time."
+        if price
+        else ""
+    )
 
 
 def _label(timing: Timing) -> str:
