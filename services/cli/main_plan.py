@@ -78,5 +78,6 @@ def report(
     """
     from services.cli.report.report import run_report
 
-    settings, number = settings_for(store), version or None
+    settings = settings_for(store)
+    number = version or None
     run_report(settings, model, number, output=output, prices=prices, as_json=as_json)

@@ -26,9 +26,11 @@ code{display:block;overflow-wrap:anywhere}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _CHART_STYLE = CleanStyle(
-    font_family="system-ui, sans-serif", label_font_size=13, major_label_font_size=13,
+    font_family="system-ui, sans-serif",
+    label_font_size=13,
+    major_label_font_size=13,
     legend_font_size=15,
-)  # fmt: skip
+)
 # Of a cell: what is longer is a sentence.
 _LONG = 40
 _NUMBER = re.compile(r"[-?]|-?\d[\d.,]*(e[-+]\d+|[x%]| [kMG]?B)?")

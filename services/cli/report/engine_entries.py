@@ -13,7 +13,7 @@ from services.contracts.selection.speed_gate import deciding
 from services.contracts.text.words import readable_time
 
 
-class Entry(NamedTuple):
+class EngineEntry(NamedTuple):
     """An engine that is published or planned, and every attempt to build it."""
 
     name: str
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
         return self.engine.proof if self.engine else failed[-1] if failed else None
 
 
-class Side(NamedTuple):
+class TimedSide(NamedTuple):
     """Eager, the fallback or an engine, timed at each shape; `source` says where."""
 
     name: str
@@ -38,7 +38,7 @@ class Side(NamedTuple):
 
 def engine_entries(
     registry: Registry, engines: Sequence[PublishedEngine], case: dict[str, Any] | None
-) -> list[Entry]:
+) -> list[EngineEntry]:
     """Those of one generation, the best first.
 
     Args:
@@ -51,19 +51,19 @@ def engine_entries(
     published = {each.digest: each for each in engines}
     keys = (each.manifest.key for each in engines)
     words |= {key.digest(): (key.kind.value, key.precision.value) for key in keys}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, EngineEntry] = {}
     for digest, (kind, precision) in words.items():
         name = f"{kind} {precision}"
         # Another one is for another device of the generation, or of another toolchain.
         name += f" {digest[:12]}" if name in entries else ""
         records = registry.build_records(digest)
-        entries[name] = Entry(name, Precision(precision), published.get(digest), records)
+        entries[name] = EngineEntry(name, Precision(precision), published.get(digest), records)
     return list(entries.values())
 
 
-def timed_sides(entries: Sequence[Entry], runs: Sequence[JointRun]) -> list[Side]:
+def timed_sides(entries: Sequence[EngineEntry], runs: Sequence[JointRun]) -> list[TimedSide]:
     """Eager and the fallback as they were timed beside the first engine, and each engine."""
-    sides: list[Side] = []
+    sides: list[TimedSide] = []
     for name, _, engine, _ in entries:
         if engine is None:
             continue
@@ -74,8 +74,8 @@ def timed_sides(entries: Sequence[Entry], runs: Sequence[JointRun]) -> list[Side
         if not sides:
             eager = [(each, each.eager) for each in timings if each.eager]
             fallback = [(each, each.fallback) for each in timings if each.fallback]
-            sides += [Side("eager", source, eager), Side("fallback", source, fallback)]
-        sides.append(Side(name, source, [(each, each) for each in timings]))
+            sides += [TimedSide("eager", source, eager), TimedSide("fallback", source, fallback)]
+        sides.append(TimedSide(name, source, [(each, each) for each in timings]))
     return [side for side in sides if side.shapes]
 
 

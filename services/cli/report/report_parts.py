@@ -8,7 +8,7 @@ from services.cli.advise.advise import Advised
 from services.cli.advise.roofline import BucketWork, bucket_work, device_peak
 from services.cli.output.html_page import Chart, Element, Part
 from services.cli.planning.plan_profile import DeviceOffer
-from services.cli.report.engine_entries import Entry, Side, made
+from services.cli.report.engine_entries import EngineEntry, TimedSide, made
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import Proof, ProofOutcome, Timing
@@ -22,7 +22,7 @@ from services.controller.explain.proof_words import proof_words
 _MILLION_PER_HOUR = 1e6 / 3600
 
 
-def ladder_parts(sides: Sequence[Side], offer: DeviceOffer | None) -> Iterator[Part]:
+def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Iterator[Part]:
     """Latency, rows per second and memory by size; what a million rows cost, at a price."""
     yield Element("h3", "Eager, fallback and engines")
     shapes = [(side, timing, figures) for side in sides for timing, figures in side.shapes]
@@ -60,7 +60,7 @@ def _label(timing: Timing) -> str:
     return " x ".join(map(str, timing.sizes.values())) or timing.bucket
 
 
-def sources(sides: Sequence[Side]) -> str:
+def sources(sides: Sequence[TimedSide]) -> str:
     """Where figures are from; of what was measured together, once."""
     names: dict[str, list[str]] = {}
     for side in sides:
@@ -68,7 +68,7 @@ def sources(sides: Sequence[Side]) -> str:
     return "; ".join(f"{', '.join(each)}: {source}" for source, each in names.items())
 
 
-def accuracy_parts(entries: Sequence[Entry], recipe: Recipe) -> Iterator[Part]:
+def accuracy_parts(entries: Sequence[EngineEntry], recipe: Recipe) -> Iterator[Part]:
     """Distances beside limits, what each proof could have seen, and why proofs failed."""
     yield Element("h3", "Accuracy")
     proofs = [(each.name, each.precision, each.proof) for each in entries if each.proof]
@@ -107,7 +107,7 @@ def _checks(proof: Proof, limits: Mapping[str, float]) -> Iterator[tuple[Any, ..
         yield task.name, "task", task.value, task.bound, fault
 
 
-def attempts_table(entries: Sequence[Entry]) -> Table:
+def attempts_table(entries: Sequence[EngineEntry]) -> Table:
     """When each was built and proven, on which device, and what its stages took."""
     rows = []
     for name, _, engine, records in entries:
@@ -124,7 +124,7 @@ def attempts_table(entries: Sequence[Entry]) -> Table:
     return Table("Builds and proofs", columns, rows)
 
 
-def roofline_chart(own: Advised, sides: Sequence[Side], device: DeviceFacts) -> Chart | None:
+def roofline_chart(own: Advised, sides: Sequence[TimedSide], device: DeviceFacts) -> Chart | None:
     """How near each comes to what the device reaches at most.
 
     Args:
@@ -150,7 +150,8 @@ def roofline_chart(own: Advised, sides: Sequence[Side], device: DeviceFacts) -> 
     if peak is None or not found:
         return None
     ridge = peak.flops_per_s[Precision.FP32] / peak.bytes_per_s
-    low, high = min(*found, ridge) / 4, max(*found, ridge) * 4
+    low = min(*found, ridge) / 4
+    high = max(*found, ridge) * 4
     steps = [low * (high / low) ** (i / 24) for i in range(25)]
     dots = list(lines)
     for precision in peak.flops_per_s:
