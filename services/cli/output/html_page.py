@@ -15,8 +15,8 @@ _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:1200px;color:#222}
 h1{font-size:1.4rem}h2{font-size:1.2rem;margin-top:2.5rem;border-top:2px solid #ddd}
 h3{font-size:1.1rem}p{overflow-wrap:anywhere}
-figure{display:inline-block;width:min(100%,560px);margin:0}figcaption{font-weight:bold}
-svg{width:100%;height:auto}
+figure{display:inline-block;vertical-align:top;width:min(100%,560px);margin:0}
+figcaption{font-weight:bold}svg{width:100%;height:auto}
 .table{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse}
 caption{text-align:left;font-weight:bold}
 td{padding:.3rem .6rem;border-bottom:1px solid #ddd;vertical-align:top;white-space:pre}
