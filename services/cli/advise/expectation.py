@@ -1,9 +1,9 @@
 """How fast an engine will be: the table of what was measured before, moved by the store's proofs.
 
 The logarithm of the speed is a weighted mean, and the range its standard deviation: of the table's
-ends, and of each engine of that kind and precision that was proven for another model on the
-platform. The ends together, and such an engine, weigh one where they are of the graph's class, and
-the engine's graph is of its size and the generation the same; less else.
+ends, and of each engine of that kind and precision that was proven on the platform for another
+model of the same class. The ends together, and such an engine, weigh one where they are of the
+class, the engine's graph is of the size, its generation the same and its figure sure; less else.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,8 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 
 _OTHER_CLASS = 0.1
 _OTHER_GENERATION = 0.5
+# A figure whose interval is so wide weighs half of a sure one.
+_DOUBT = 1.5
 # Runs of one code differ by so much at least, on machines that others use.
 _LEAST_SPREAD = 1.15
 
@@ -30,13 +32,18 @@ class Graph(NamedTuple):
 
 
 class ProvenSpeed(NamedTuple):
-    """An engine of the store, and how many times faster than the fallback it was timed."""
+    """An engine of the store, how many times faster than the fallback it was, and the doubt.
+
+    Attributes:
+        doubt: the end of that figure's interval by its beginning; 1 of older records.
+    """
 
     graph: Graph
     generation: Generation
     kind: EngineKind
     precision: Precision
     speed: float
+    doubt: float = 1.0
 
 
 class Expectation(NamedTuple):
@@ -63,7 +70,9 @@ def expectations(
     others = [
         (_nearness(each, graph, generation), each)
         for each in proven
-        if each.graph.master != graph.master and each.generation.platform is generation.platform
+        if each.graph.master != graph.master
+        and each.graph.graph_class is graph.graph_class
+        and each.generation.platform is generation.platform
     ]
     found: list[Expectation] = []
     for row in EXPECTED[generation.platform]:
@@ -95,7 +104,7 @@ def _expectation(
 
 def _nearness(each: ProvenSpeed, graph: Graph, generation: Generation) -> float:
     weight = 0.5 ** abs(log10((each.graph.flops + 1) / (graph.flops + 1)))
-    weight *= 1.0 if each.graph.graph_class is graph.graph_class else _OTHER_CLASS
+    weight /= 1 + (log(each.doubt) / log(_DOUBT)) ** 2
     return float(weight * (1.0 if each.generation == generation else _OTHER_GENERATION))
 
 

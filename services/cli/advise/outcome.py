@@ -10,7 +10,12 @@ from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Tim
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.selection import joint_order_of
-from services.contracts.selection.speed_gate import deciding, is_wild, speed_over_fallback
+from services.contracts.selection.speed_gate import (
+    deciding,
+    is_wild,
+    speed_bounds,
+    speed_over_fallback,
+)
 
 # A first choice that is at most so much slower than the best is right.
 _RIGHT = 1.1
@@ -29,12 +34,16 @@ class Proofs:
 
     def speeds(self, graph: Graph) -> list[ProvenSpeed]:
         """Of all that were timed beside the fallback."""
-        return [
-            ProvenSpeed(graph, Generation.parse(key.generation), key.kind, key.precision, speed)
-            for each in self._timed
-            if (speed := speed_over_fallback(self._timings(each)))
-            for key in [each.manifest.key]
-        ]
+        found = []
+        for each in self._timed:
+            key = each.manifest.key
+            timings = self._timings(each)
+            if speed := speed_over_fallback(timings):
+                bounds = speed_bounds(timings)
+                doubt = bounds.high / bounds.low if bounds else 1.0
+                where = Generation.parse(key.generation)
+                found.append(ProvenSpeed(graph, where, key.kind, key.precision, speed, doubt))
+        return found
 
     def outcome(
         self, generation: str, first: Expectation, plan: BuildPlan | None

@@ -57,11 +57,11 @@ def test_what_was_never_timed_stands_behind_what_is_built_before_it() -> None:
     assert {each.high for each in found[1:]} == {0.0}
 
 
-def test_proofs_of_other_models_move_it_and_its_own_do_not() -> None:
+def test_proofs_of_its_class_move_it_and_its_own_do_not() -> None:
     before = of_runtime(expectations(MINE, CPU, ()))
     twin = proven("twin", 9.0)
     twin = twin._replace(graph=twin.graph._replace(master=MINE.master))
-    own = of_runtime(expectations(MINE, CPU, [twin]))
+    own = of_runtime(expectations(MINE, CPU, [twin, proven("a", 9.0, GraphClass.DENSE)]))
     moved = of_runtime(expectations(MINE, CPU, [proven("other", 9.0)]))
     assert own == before
     assert before.middle < moved.middle < 9.0
@@ -71,11 +71,11 @@ def test_proofs_of_other_models_move_it_and_its_own_do_not() -> None:
 @pytest.mark.parametrize(
     "farther",
     [
-        proven("far", 9.0, GraphClass.RECURRENT),
         proven("far", 9.0, flops=1e5),
         proven("far", 9.0)._replace(generation=Generation.parse("cpu-x86_64-v3")),
+        proven("far", 9.0)._replace(doubt=4.0),
     ],
-    ids=["class", "size", "generation"],
+    ids=["size", "generation", "doubt"],
 )
 def test_the_nearer_a_graph_the_more_its_proof_counts(farther: ProvenSpeed) -> None:
     near = of_runtime(expectations(MINE, CPU, [proven("near", 9.0)])).middle
