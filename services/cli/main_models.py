@@ -24,7 +24,8 @@ def models_add(
         str,
         typer.Argument(
             help="FILE.onnx, a folder as Hugging Face's hub lays it out, hf://ORG/MODEL, "
-            "package.module:factory, triton://DIR, or oci://REGISTRY/REPOSITORY:TAG."
+            "package.module:factory, triton://DIR, oci://REGISTRY/REPOSITORY:TAG; or a server that "
+            "has the model: openai+http://HOST/v1, grpc://HOST:PORT (https, grpcs)."
         ),
     ],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
@@ -40,10 +41,34 @@ def models_add(
     normalize: Annotated[
         bool | None, typer.Option(help="Whether an embedding gets length 1; no by default.")
     ] = None,
+    remote_name: Annotated[
+        str, typer.Option(help="What an external server calls the model; NAME by default.")
+    ] = "",
+    remote_version: Annotated[
+        str, typer.Option(help="Version there, of a KServe server; by default its own choice.")
+    ] = "",
+    token: Annotated[
+        str, typer.Option(help="Name of a file in SMELT_GATEWAY_EXTERNAL_TOKEN_DIR.")
+    ] = "",
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make an ONNX master of a model and publish it as the model's next version."""
+    """Make an ONNX master of a model and publish it as the model's next version.
+
+    Of a URL of a server nothing is made: gateways pass requests on to it.
+    """
+    from services.contracts.external.external_model import is_external_url
+
+    if is_external_url(source):
+        from services.cli.models.external import RemoteModel, run_add_external
+
+        options = (recipe, samples, tokenizer, pooling, normalize)
+        remote = RemoteModel(source, remote_name or name, remote_version, token)
+        has_options = any(each is not None for each in options)
+        run_add_external(
+            settings_for(store), name, remote, has_options=has_options, as_json=as_json
+        )
+        return
     from services.cli.models.add_command import run_models_add
     from services.cli.models.asked_text import AskedText
 

@@ -20,7 +20,8 @@ def _known_models(context: typer.Context, incomplete: str) -> list[str]:
     if "://" in settings.store_url:
         return []
     try:
-        names = open_registry(settings).model_names()
+        registry = open_registry(settings)
+        names = [*registry.model_names(), *registry.external_names()]
     except SmeltError:
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -11,6 +11,7 @@
     ├── NotReadyError                  it exists, but cannot serve now: starting, draining
     │   └── ConnectionLostError    the connection to a replica was lost
     ├── OverloadedError                a queue bound is reached; the caller may retry
+    ├── ExternalServerError            an external server cannot be asked, or fails
     ├── AnswerTooLargeError            the answer exists, and is larger than a message may be
     ├── DeadlineExceededError          the caller's deadline passed before an answer existed
     ├── UnsupportedFeatureError        a feature that is off or not offered here
@@ -114,6 +115,10 @@ class OverloadedError(SmeltError):
         """Keep the retry hint beside the message."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ExternalServerError(SmeltError):
+    """An external server cannot be asked, fails, or answers what is not its protocol."""
 
 
 class AnswerTooLargeError(SmeltError):

@@ -36,6 +36,8 @@ class EventKind(StrEnum):
     ENGINE_SERVING = "engine_serving"
     REPLICAS_UNPLACED = "replicas_unplaced"
     REPLICA_LOST = "replica_lost"
+    EXTERNAL_READY = "external_ready"
+    EXTERNAL_FAILED = "external_failed"
     SERVING_ENDED = "serving_ended"
     REBUILD_REQUESTED = "rebuild_requested"
     TRAFFIC_DRIFTED = "traffic_drifted"

@@ -31,6 +31,7 @@ from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.build_reader import ViewReader
 from services.controller.build.key_status import RetryPolicy
 from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.external.external_watch import ExternalWatch
 from services.controller.loops import Loops
 from services.controller.metrics.build_metrics import LatestView
 from services.controller.metrics.controller_metrics import ControllerMetrics
@@ -127,6 +128,7 @@ def _loops(
         replica_args,
         resync_s=settings.resync_s,
         withdraw_after_s=settings.withdraw_after_s,
+        externals=ExternalWatch(state, settings.external_token_dir),
     )
     building = BuildLoop(
         registry,

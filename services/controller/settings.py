@@ -47,6 +47,7 @@ class ControllerSettings(FleetSecuritySettings):
         replica_num_threads: threads of a CPU engine in each replica; 0 leaves it to the engine.
         sample_key: file of the key of encrypted samples, as the replicas have it; needed where a
             recipe has `calibration: traffic`.
+        external_token_dir: tokens for external servers, as the gateways have them.
         resync_s: seconds after which the store is read again without an event.
     """
 
@@ -75,6 +76,7 @@ class ControllerSettings(FleetSecuritySettings):
     withdraw_after_s: float = 10.0
     reattach_grace_s: float = Field(default=30.0, ge=0)
     sample_key: Path | None = None
+    external_token_dir: Path | None = None
     resync_s: float = 15.0
 
     @model_validator(mode="after")

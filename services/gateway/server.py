@@ -95,11 +95,7 @@ class GatewayServer:
         self._settings = settings
         dialer = FleetDialer.of(settings)
         self.arena = request_arena(settings.request_memory_bytes)
-        self.endpoints = EndpointSet(
-            host_id=settings.host_id,
-            connect=partial(connect, tls=dialer.tls, arena=self.arena),
-            slow_start_s=settings.slow_start_s,
-        )
+        self.endpoints = self._new_endpoints(dialer)
         self._health = HealthServicer()
         self._outliers = OutlierWatch(
             settings.outlier_rules, recorder, self.endpoints.peers_of, self.endpoints.renew
@@ -133,6 +129,14 @@ class GatewayServer:
         handlers = self._add_services(statuses, gate)
         self._http = self._new_http(handlers, statuses)
 
+    def _new_endpoints(self, dialer: FleetDialer) -> EndpointSet:
+        return EndpointSet(
+            host_id=self._settings.host_id,
+            connect=partial(connect, tls=dialer.tls, arena=self.arena),
+            slow_start_s=self._settings.slow_start_s,
+            limits=self._settings.external_limits,
+        )
+
     def _new_server(self, statuses: StatusTable, gate: Gate | None) -> GrpcServer | AioServer:
         server = GrpcServer(
             _limits_of(self._settings),
@@ -151,7 +155,13 @@ class GatewayServer:
         from services.gateway.http.app import HttpApp
         from services.gateway.http.http_server import HttpServer
 
-        app = HttpApp(handlers, statuses, self._options, lambda: self._health.is_leaving)
+        app = HttpApp(
+            handlers,
+            statuses,
+            self._options,
+            lambda: self._health.is_leaving,
+            is_external=self.endpoints.is_openai,
+        )
         return HttpServer(app, self._options.limits)
 
     def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
@@ -196,6 +206,7 @@ class GatewayServer:
                 "the metadata service of this gateway",
                 "SMELT_GATEWAY_MAX_IN_FLIGHT",
             ),
+            has_parts=self.endpoints.has_parts,
         )
         if gate:
             handlers = guarded(handlers, gate, statuses, partial(note_rejection, self._observers))
@@ -286,6 +297,7 @@ class GatewayServer:
         if self._grace:
             self._grace.cancel()
         self.endpoints.close()
+        await self.endpoints.close_external()
         self._optional_rpcs.close()
         if self.arena:
             self.arena.close()

@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
 from services.gateway.routing.outliers import OutlierRules
+from services.gateway.upstream.external_connection import ExternalLimits
 from services.gateway.workers.limits import MAX_WORKERS
 
 PREFIX: Final = "SMELT_GATEWAY_"
@@ -66,6 +67,11 @@ class GatewaySettings(FleetSecuritySettings):
         hold_s: seconds that a request waits in all while the last replica of its version is
             replaced; 0 answers UNAVAILABLE at once. Half of max_in_flight and a quarter of
             max_upload_bytes may wait. A version that never served here is not waited for.
+        external_token_dir: folder of bearer tokens for external servers, a file each, by the names
+            that `smelt models add --token` gave them.
+        external_first_byte_s: seconds that an external server may take to begin an answer, which
+            for a completion without `stream` is all of its work.
+        external_idle_s: seconds without a byte after which an answer that has begun is given up.
         session_key: metadata whose value names a session; its requests go to one replica as
             long as that can take them. "" for none.
         slow_start_s: seconds in which a replica that became ready grows into its share; 0 for none.
@@ -131,6 +137,9 @@ class GatewaySettings(FleetSecuritySettings):
         dict[str, Annotated[int, Field(ge=1)]], NoDecode, BeforeValidator(_decoded)
     ] = Field(default_factory=dict)
     hold_s: float = Field(default=30.0, ge=0)
+    external_token_dir: Path | None = None
+    external_first_byte_s: float = Field(default=600.0, gt=0)
+    external_idle_s: float = Field(default=120.0, gt=0)
     session_key: str = Field(default="smelt-session", pattern="^[a-z0-9_.-]*$")
     slow_start_s: float = Field(default=10.0, ge=0)
     eject_after_failures: int = Field(default=5, ge=0)
@@ -180,6 +189,15 @@ class GatewaySettings(FleetSecuritySettings):
             max_failures=self.eject_after_failures,
             max_slowness=self.eject_slower_than,
             first_s=self.eject_s,
+        )
+
+    @property
+    def external_limits(self) -> ExternalLimits:
+        """What external servers are held to."""
+        return ExternalLimits(
+            first_byte_s=self.external_first_byte_s,
+            idle_s=self.external_idle_s,
+            token_dir=self.external_token_dir,
         )
 
     @property

@@ -105,7 +105,7 @@ class GetFleetRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServedModel(_message.Message):
-    __slots__ = ("name", "version", "model_version_json", "state", "reason", "num_replicas_wanted", "weight", "is_unloaded", "unplaced")
+    __slots__ = ("name", "version", "model_version_json", "state", "reason", "num_replicas_wanted", "weight", "is_unloaded", "unplaced", "external_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class ServedModel(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     IS_UNLOADED_FIELD_NUMBER: _ClassVar[int]
     UNPLACED_FIELD_NUMBER: _ClassVar[int]
+    EXTERNAL_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     model_version_json: bytes
@@ -124,7 +125,8 @@ class ServedModel(_message.Message):
     weight: float
     is_unloaded: bool
     unplaced: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ..., unplaced: _Optional[str] = ...) -> None: ...
+    external_json: bytes
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ..., unplaced: _Optional[str] = ..., external_json: _Optional[bytes] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
     __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault", "standby")

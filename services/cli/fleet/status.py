@@ -13,6 +13,7 @@ from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.facts import generation_named
 from services.contracts.selection.selection import reason_words
 from services.contracts.text.nearest import nearest
@@ -65,8 +66,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["standby"]:
         yield document["standby"]["reason"]
     models = [
-        (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}")
-        for m in document["models"]
+        (m["name"], str(m["version"]), m["state"], _replicas_words(m)) for m in document["models"]
     ]
     yield Table("Models", ("model", "version", "state", "replicas"), models)
     # Below the tables: sentences in a column of them cannot be read on a narrow screen.
@@ -158,7 +158,7 @@ def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
     return [
         f"{m['name']} version {m['version']} on {build['generation']} {build['words']}"
         for m in models
-        if not m["num_ready"]
+        if not m["num_ready"] and not m["external"]
         for build in m["builds"]
     ]
 
@@ -196,7 +196,7 @@ def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dic
         registry = open_registry(store)
         builds: list[dict[str, Any]] = []
         # One by one: a model that is gone must not hide the builds of the others.
-        for name in sorted({model.name for model in snapshot.models}):
+        for name in sorted({m.name for m in snapshot.models if not m.external_json}):
             with suppress(NotFoundError):  # it was removed a moment ago
                 builds += running_builds(registry, [name])
     except SmeltError as error:
@@ -212,11 +212,17 @@ def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str,
         "version": model.version,
         "state": model.state,
         "reason": model.reason,
+        "external": ExternalModel.from_json(model.external_json).url if model.external_json else "",
         "num_ready": num_ready,
         # With `num_replicas: auto` the controller knows of the least alone.
         "num_wanted": max(model.num_replicas_wanted, num_ready),
         "builds": list(queued_builds(snapshot, model.name, model.version).values()),
     }
+
+
+def _replicas_words(model: dict[str, Any]) -> str:
+    external = model["external"]
+    return f"external: {external}" if external else f"{model['num_ready']}/{model['num_wanted']}"
 
 
 def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:

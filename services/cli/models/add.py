@@ -44,7 +44,8 @@ from services.contracts.model.precision_choice import AUTO, Accuracy
 from services.contracts.model.precisions import admitted_precisions
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.model.value_limits import limits_of
-from services.contracts.registry.model_versions import check_model_name, master_record
+from services.contracts.registry.model_versions import master_record
+from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.registry import Registry
 from services.engines.shapes import ranges_text
 

@@ -12,7 +12,7 @@ from services.cli.recipes.recipe_file import read_recipe, recipe_place
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
-from services.contracts.registry.model_versions import check_model_name
+from services.contracts.registry.numbered_versions import check_model_name
 
 
 def run_models_add(

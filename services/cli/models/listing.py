@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from services.cli.models.external import listed_externals
 from services.cli.models.version_states import fleet_or_why_not, version_states
 from services.cli.output.show import show
 from services.cli.registry import open_registry
@@ -41,6 +42,7 @@ def run_models_list(
             models += document(versions, snapshot)
         # A document that cannot be read must not hide those that can.
         unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
+    models += listed_externals(registry, snapshot, is_each_version=is_each_version)
     table = _versions_table(models) if is_each_version else _models_table(models)
     text: list[str | Table] = [table, why_not, *map(_unread_words, unread)]
     show({"models": models, "unread": unread}, text, as_json=as_json, is_wide=is_wide)
@@ -120,6 +122,8 @@ def _serving(model: dict[str, Any]) -> str:
 
 
 def _master(version: dict[str, Any]) -> tuple[str, str, str, str]:
+    if "protocol" in version:  # it is external
+        return "-", "-", "-", version["source"]
     digest = version["master_digest"][:12]
     size = readable_size(version["num_bytes"])
     return size, digest, str(version["opset"]), version["source"]

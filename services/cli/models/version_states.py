@@ -18,7 +18,7 @@ class VersionState:
 
     Attributes:
         words: its state.
-        is_serving: it has a replica that takes requests.
+        is_serving: it has a replica that takes requests, or an external server that answers.
         share: of the requests that name no version, now.
     """
 
@@ -54,12 +54,18 @@ def version_states(
     if snapshot is None:
         return {}
     ready = {number: ready_replicas(snapshot, name, number) for number in versions}
+    external = {
+        model.version
+        for model in snapshot.models
+        if model.name == name and model.external_json and model.state == "READY"
+    }
+    serving = {number for number in versions if ready[number] or number in external}
     weights = {model.version: model.weight for model in snapshot.models if model.name == name}
-    shares = shares_among(weights, [number for number in versions if ready[number]])
+    shares = shares_among(weights, [number for number in versions if number in serving])
     return {
         number: VersionState(
             words=_words(snapshot, name, number, ready[number]),
-            is_serving=bool(ready[number]),
+            is_serving=number in serving,
             share=shares.get(number, 0.0),
         )
         for number in versions

@@ -60,8 +60,8 @@ def weights_from_texts(texts: Sequence[str]) -> dict[int, float]:
 
 def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool) -> None:
     # Raises for an unknown model, of which there are merely no versions.
-    registry.model_version(name)
-    versions = [each.version for each in registry.versions(name)]
+    registry.require_version(name)
+    versions = registry.external_numbers(name) or registry.version_numbers(name)
     weights = registry.version_weights(name)
     snapshot, why_not = fleet_or_why_not(settings)
     states = version_states(snapshot, name, versions)

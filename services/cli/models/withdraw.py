@@ -22,9 +22,13 @@ def run_models_remove(
         NotFoundError: no such model or version.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
-    found = registry.remove_model(name, version, who=who_asks())
+    is_external = bool(registry.external_numbers(name))
+    if is_external:
+        found = dict.fromkeys(registry.remove_external(name, version, who=who_asks()), "")
+    else:
+        found = registry.remove_model(name, version, who=who_asks())
     removed = list(found)
-    left = registry.version_numbers(name)
+    left = registry.external_numbers(name) if is_external else registry.version_numbers(name)
     unread = {str(number): fault for number, fault in found.items() if fault}
     if not left:
         # A version that is added later is to serve, whatever was unloaded before.
@@ -33,9 +37,11 @@ def run_models_remove(
     registry.delete_samples(samples)
     notify_fleet(settings)
     then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
-    text = (
-        f"{name}: {_versions(removed)} removed; {then}\n"
-        "Its engines stay in the store: adding the same model again makes a next version, "
+    text = f"{name}: {_versions(removed)} removed; {then}\n"
+    text += (
+        "Its server is asked no more"
+        if is_external
+        else "Its engines stay in the store: adding the same model again makes a next version, "
         "which serves with them at once"
     )
     text += "".join(f"\nversion {number} could not be read: {unread[number]}" for number in unread)
@@ -59,7 +65,7 @@ def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_js
         NotFoundError: no such model.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
-    registry.model_version(name)
+    registry.require_version(name)
     is_changed = registry.set_served(name, is_served=is_served, who=who_asks())
     notify_fleet(settings)
     before = "" if is_changed else " (it was so before)"

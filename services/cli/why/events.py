@@ -68,7 +68,7 @@ def run_events(
 def _check_known(registry: Registry, model: str) -> None:
     """Raise NotFoundError for a model that is not there and never was."""
     if model not in registry.removed_versions():
-        registry.model_version(model)
+        registry.require_version(model)
 
 
 def event_line(event: Event) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from services.cli.fleet.control_client import fleet_on_store
 from services.cli.fleet.fleet_file import START_ONE
+from services.cli.models.external import explain_external
 from services.cli.output.show import show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -54,6 +55,9 @@ def run_why(
         raise InvalidRequestError("smelt why: name a MODEL, or two keys: smelt why --keys A B")
     wanted = str(Generation.parse(generation)) if generation else ""
     registry = open_registry(settings)
+    if registry.external_numbers(name):
+        explain_external(settings, registry, name, version, as_json=as_json)
+        return
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
     found = explained_cases(

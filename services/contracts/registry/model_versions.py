@@ -1,12 +1,6 @@
-"""Masters and model versions in the store.
+"""Masters and model versions in the store."""
 
-Nothing is deleted: a removed version gets a document of its own, under the version's number,
-and is listed no more. Its number is never given again.
-"""
-
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -22,11 +16,16 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.model.recipe import Recipe
-from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
+from services.contracts.registry.externals import EXTERNAL_FOLDER, ExternalRegistry
+from services.contracts.registry.numbered_versions import (
+    MODELS_FOLDER,
+    check_model_name,
+    removals_prefix,
+    version_key,
+)
+from services.contracts.registry.records import numbered_key, revision_numbers
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.artifact_store import put_files
-
-_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 
 
 class PublishableMaster(Protocol):
@@ -68,7 +67,7 @@ class PublishableMaster(Protocol):
         ...
 
 
-class ModelRegistry(RecordKeeper):
+class ModelRegistry(ExternalRegistry):
     """Publishes masters and numbered versions of named models, and finds them."""
 
     def publish_master(self, opened: PublishableMaster) -> MasterRecord:
@@ -153,10 +152,18 @@ class ModelRegistry(RecordKeeper):
         Args:
             version: whose files are in the store.
             changes: of its fields, by name; number and time are new in any case.
+
+        Raises:
+            InvalidRequestError: the name is an external model's.
         """
         name = version.name
+        if self._numbers(EXTERNAL_FOLDER, name)[1]:
+            raise InvalidRequestError(
+                f"model '{name}' is, or was, external, and a name is of one kind for good; choose "
+                "another one"
+            )
         while True:
-            kept, highest = self._numbers(name)
+            kept, highest = self._numbers(MODELS_FOLDER, name)
             latest = self._version(name, highest) if highest in kept else None
             created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
             numbered = {"version": highest + 1, "created_at": created_at}
@@ -164,19 +171,16 @@ class ModelRegistry(RecordKeeper):
             if latest and _is_repeat(latest, version):
                 return latest
             try:
-                self._store.create(_version_key(name, version.version), version.canonical_json())
+                self._store.create(
+                    version_key(MODELS_FOLDER, name, version.version), version.canonical_json()
+                )
             except AlreadyPublishedError:
                 continue  # another publisher took the number: look at what it published
             return version
 
     def model_names(self) -> list[str]:
         """Names of all models that have a version left, sorted."""
-        found: dict[str, set[str]] = {}
-        removed: dict[str, set[str]] = {}
-        for key in self._records.keys("models/"):
-            _, name, what, number = key.split("/", 3)
-            (removed if what == "removed" else found).setdefault(name, set()).add(number)
-        return sorted(name for name in found if found[name] - removed.get(name, set()))
+        return self._names(MODELS_FOLDER)
 
     def versions(self, name: str) -> list[ModelVersion]:
         """All versions of a model that were not removed, oldest first; none of an unknown one."""
@@ -211,17 +215,32 @@ class ModelRegistry(RecordKeeper):
         Raises InvalidRequestError for a name that no model can have.
         """
         check_model_name(name)
-        return self._numbers(name)[0]
+        return self._numbers(MODELS_FOLDER, name)[0]
+
+    def require_version(self, name: str, version: int | None = None) -> int:
+        """The number of a version, external or not, of the newest when none is given.
+
+        Raises:
+            NotFoundError: names the models or versions that exist.
+        """
+        external = self.external_numbers(name)
+        if external and version in (None, *external):
+            return version or external[-1]
+        return self._wanted(name, version)[-1]
 
     def removed_versions(self) -> dict[str, list[int]]:
         """Numbers of the removed versions, ascending, of each model that has any."""
         keys = self._records.keys("models/")
         names = sorted({key.split("/")[1] for key in keys if key.split("/")[2] == "removed"})
-        return {name: revision_numbers(keys, _removals_prefix(name)) for name in names}
+        return {
+            name: revision_numbers(keys, removals_prefix(MODELS_FOLDER, name)) for name in names
+        }
 
     def removal(self, name: str, version: int) -> ModelRemoval:
         """That a version was removed; raises NotFoundError when it was not."""
-        return self._records.read(_removal_key(name, version), ModelRemoval)
+        return self._records.read(
+            numbered_key(removals_prefix(MODELS_FOLDER, name), version), ModelRemoval
+        )
 
     def remove_model(
         self, name: str, version: int | None = None, *, who: str = ""
@@ -244,16 +263,7 @@ class ModelRegistry(RecordKeeper):
         """
         numbers = self._wanted(name, version)
         _, unread = self.readable_versions(name)
-        for number in numbers:
-            removal = ModelRemoval(
-                name=name,
-                version=number,
-                who=who,
-                created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            )
-            # Another may have removed it meanwhile: it is gone, as was asked.
-            with suppress(AlreadyPublishedError):
-                self._records.create(_removal_key(name, number), removal)
+        self._remove(MODELS_FOLDER, name, numbers, who)
         return {number: unread.get(number, "") for number in numbers}
 
     def _put(self, file: Path | None) -> BlobRef | None:
@@ -262,6 +272,11 @@ class ModelRegistry(RecordKeeper):
     def _wanted(self, name: str, version: int | None) -> list[int]:
         """This version, or all when none is given; raises NotFoundError."""
         numbers = self.version_numbers(name)
+        if not numbers and (external := self.external_versions(name)):
+            raise NotFoundError(
+                f"model '{name}' is external, {external[-1].words}: it has no master, and so no "
+                "engines, builds or samples"
+            )
         if not numbers:
             known = ", ".join(self.model_names()) or "none"
             raise NotFoundError(f"model '{name}' not found; there are: {known}")
@@ -282,23 +297,8 @@ class ModelRegistry(RecordKeeper):
             return self._records.read(key, MasterRecord)
         return record
 
-    def _numbers(self, name: str) -> tuple[list[int], int]:
-        """The versions that were not removed, ascending; and the highest that ever was."""
-        keys = self._records.keys(f"models/{name}/")
-        found = revision_numbers(keys, _versions_prefix(name))
-        removed = set(revision_numbers(keys, _removals_prefix(name)))
-        return [number for number in found if number not in removed], max(found, default=0)
-
     def _version(self, name: str, number: int) -> ModelVersion:
-        return self._records.read(_version_key(name, number), ModelVersion)
-
-
-def check_model_name(name: str) -> None:
-    """Raise InvalidRequestError for a name that cannot stand in a key."""
-    if not _MODEL_NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"model name '{name}': expected 1 to 100 of a-z 0-9 _ . - with a letter or digit first"
-        )
+        return self._records.read(version_key(MODELS_FOLDER, name, number), ModelVersion)
 
 
 def master_record(opened: PublishableMaster, files: Mapping[str, BlobRef]) -> MasterRecord:
@@ -330,19 +330,3 @@ def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
         and latest.dim_limits == version.dim_limits
         and latest.master.digest == version.master.digest
     )
-
-
-def _versions_prefix(name: str) -> str:
-    return f"models/{name}/versions/"
-
-
-def _version_key(name: str, version: int) -> str:
-    return numbered_key(_versions_prefix(name), version)
-
-
-def _removals_prefix(name: str) -> str:
-    return f"models/{name}/removed/"
-
-
-def _removal_key(name: str, version: int) -> str:
-    return numbered_key(_removals_prefix(name), version)

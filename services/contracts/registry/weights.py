@@ -60,7 +60,7 @@ class WeightRegistry(ModelRegistry):
             InvalidRequestError: a weight is negative or endless, or all are 0.
         """
         for version in weights or (None,):
-            self.model_version(name, version)
+            self.require_version(name, version)
         if any(not 0 <= weight < math.inf for weight in weights.values()):
             raise InvalidRequestError(
                 f"model '{name}': weights {_listed(weights)}; expected numbers of 0 or more"

@@ -276,6 +276,7 @@ class FleetState:
         for model in self._models.values():
             found = counts[model.name, model.version]
             is_running = model.state == DeploymentState.READY and not model.is_unloaded
+            is_running &= not model.external_json  # it has no replicas
             yield _loading(model, found) if is_running and not found["ready"] else model
 
     def _mark_changed(self) -> None:

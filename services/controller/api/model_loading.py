@@ -58,7 +58,7 @@ class Serving:
             raise UnsupportedFeatureError(
                 f"model '{name}' is loaded and unloaded by the RayService: change its serveConfigV2"
             )
-        newest = await asyncio.to_thread(self._models.model_version, name)
+        newest = await asyncio.to_thread(self._models.require_version, name)
         who = who or _UNNAMED
         is_new = await asyncio.to_thread(
             self._models.set_served, name, is_served=is_served, who=who
@@ -69,7 +69,7 @@ class Serving:
         await self._loop.reconcile_now()
         if not is_served:
             return fleet.SetServedReply()
-        return await self._settled(name, newest.version)
+        return await self._settled(name, newest)
 
     async def _settled(self, name: str, version: int) -> fleet.SetServedReply:
         """How a model is once it is not on its way any more, or has been for too long."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from services.contracts.errors import SmeltError
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
+from services.controller.external.external_watch import WantedExternal
 from services.controller.interfaces import DeploymentKey
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ class Observed:
         names: of all models, those that cannot be read too.
         unloaded: names of those that are not to be served for now.
         engine_keys: of all engines, proofs, signatures and joint runs, by master.
+        externals: all versions of external models.
     """
 
     versions: dict[str, ModelVersion] = field(default_factory=dict)
@@ -31,6 +33,7 @@ class Observed:
     names: set[str] = field(default_factory=set)
     unloaded: set[str] = field(default_factory=set)
     engine_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    externals: list[WantedExternal] = field(default_factory=list)
 
     def wanted(self) -> list[ModelVersion]:
         """The versions that are to be deployed: the newest, and those that share requests."""
@@ -62,6 +65,8 @@ class StoreView:
         observed = Observed(names=set(source.model_names()), unloaded=source.unloaded_models())
         for name in sorted(observed.names):
             _read_newest(source, name, observed)
+        for name in source.external_names():
+            _read_external(source, name, observed)
         for name, number in {*(key[:2] for key in deployed), *observed.weights}:
             newest = observed.versions.get(name)
             if newest is None or newest.version != number:
@@ -102,6 +107,17 @@ def _read_newest(source: Registry, name: str, observed: Observed) -> None:
         # A version that was removed shares nothing any more.
         if _is_there(source, name, number):
             observed.weights[name, number] = weight
+
+
+def _read_external(source: Registry, name: str, observed: Observed) -> None:
+    is_unloaded = name in observed.unloaded
+    try:
+        weights = source.version_weights(name)
+        for model in source.external_versions(name):
+            weight = weights.get(model.version, 0.0)
+            observed.externals.append(WantedExternal(model, weight, is_unloaded))
+    except SmeltError as error:
+        logger.error("external model '%s' is left out: %s", name, error)
 
 
 def _is_there(source: Registry, name: str, number: int) -> bool:

@@ -22,6 +22,7 @@ from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
 from services.controller.deploy.gpu_share import GpuShare, GpuShares
 from services.controller.deploy.observed import Observed, StoreView
+from services.controller.external.external_watch import ExternalWatch
 from services.controller.interfaces import DeploymentKey, NodePool, NodeSource, ReplicaFleet
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -33,6 +34,7 @@ class ReconcileLoop:
 
     Attributes:
         deployments: those that it has begun, or found, and not yet withdrawn.
+        externals: checks external models.
         last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock.
     """
 
@@ -49,6 +51,7 @@ class ReconcileLoop:
         submit_timeout_s: float = SUBMIT_TIMEOUT_S,
         ask_timeout_s: float = ASK_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
+        externals: ExternalWatch | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -64,8 +67,10 @@ class ReconcileLoop:
             submit_timeout_s: how long Ray Serve may take to accept an application.
             ask_timeout_s: how long Ray may take to answer a question.
             clock: monotonic seconds.
+            externals: checks external models; None has one without tokens.
         """
         self._store = StoreView(source)
+        self.externals = externals or ExternalWatch(state)
         self._shares = GpuShares(self._store.engines)
         self._nodes = nodes
         self._state = state
@@ -114,6 +119,7 @@ class ReconcileLoop:
                 watching.cancel()
             self.deployments.cancel()
             self._threads.close()
+            await self.externals.close()
 
     async def _watch_attached(self) -> None:
         """Look when replicas that a RayService places come or go."""
@@ -170,6 +176,7 @@ class ReconcileLoop:
         self._state.set_metrics_addresses(addresses)
         # Before anything is deployed: a replica gets the engines that are known when it attaches.
         self._announce_changes(observed)
+        self.externals.follow(observed.externals)
         if self._replicas.is_placing:
             await self._place(observed)
         self._show()
@@ -293,7 +300,8 @@ class ReconcileLoop:
 
     def _show(self) -> None:
         """Publish the state of each version that is wanted or still there."""
-        for name in {*self._observed.names, *(model.name for model in self._state.models())}:
+        there = (model.name for model in self._state.models() if not model.external_json)
+        for name in {*self._observed.names, *there}:
             self._show_model(name)
 
     def _show_model(self, name: str) -> None:

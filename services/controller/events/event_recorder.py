@@ -17,6 +17,7 @@ from services.controller.events.event_state import EventState
 from services.controller.events.joint_events import joint_events
 from services.controller.events.request_events import model_events
 from services.controller.events.serving_events import (
+    external_models,
     lost_replicas,
     serving_events,
     serving_of,
@@ -78,8 +79,9 @@ class EventRecorder:
         self._record(partial(serving_events, served=list(served)))
 
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
-        """Record what serves, lost replicas and unplaced ones; raises StoreError."""
-        self.observe_once((*unplaced_replicas(snapshot), *lost_replicas(snapshot)))
+        """Record what serves, lost replicas, unplaced ones and external ones; raises StoreError."""
+        happened = (unplaced_replicas, lost_replicas, external_models)
+        self.observe_once(event for each in happened for event in each(snapshot))
         served = serving_of(snapshot)
         if self._clock() < self._attached_s:
             # Of two replicas, the one that attached first may be the one that swaps last.

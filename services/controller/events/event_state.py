@@ -36,6 +36,8 @@ _SUBJECTS: Final = {
     EventKind.ENGINES_COMPARED: f"joint {_PLACE}",
     EventKind.FALLBACK_SERVING: f"serving {_PLACE}",
     EventKind.ENGINE_SERVING: f"serving {_PLACE}",
+    EventKind.EXTERNAL_READY: f"external {_PLACE}",
+    EventKind.EXTERNAL_FAILED: f"external {_PLACE}",
     EventKind.SERVING_ENDED: f"serving {_PLACE}",
     EventKind.REPLICAS_UNPLACED: "once {0.mark}",
     EventKind.REPLICA_LOST: "once {0.mark}",

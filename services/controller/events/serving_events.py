@@ -1,10 +1,11 @@
-"""The events of replicas: what they serve with, and which are lost or placed nowhere. Pure."""
+"""The events of replicas and external servers: what serves, and what does not. Pure."""
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from services.contracts.events import Event, EventKind
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.facts import generation_named
 from services.controller.events.event_state import EventState, subject_of
 from services.controller.events.fallback_words import fallback_why
@@ -108,6 +109,22 @@ def unplaced_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
         )
         for model in snapshot.models
         if model.unplaced
+    ]
+
+
+def external_models(snapshot: fleet.FleetSnapshot) -> list[Event]:
+    """What is found of external servers; marks have the kind of fault."""
+    return [
+        Event(
+            kind=EventKind.EXTERNAL_READY if is_ready else EventKind.EXTERNAL_FAILED,
+            model=model.name,
+            version=model.version,
+            mark="ready" if is_ready else model.reason.partition(":")[0],
+            why=ExternalModel.from_json(model.external_json).words if is_ready else model.reason,
+        )
+        for model in snapshot.models
+        if model.external_json and model.state != "LOADING" and not model.is_unloaded
+        for is_ready in [model.state == "READY"]
     ]
 
 

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from services.contracts.events import EventKind
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.facts import generation_named
 from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Timing
 from services.contracts.model.precisions import is_tried
@@ -74,7 +75,8 @@ class _Shown:
 
     def model(self, model: fleet.ServedModel) -> dict[str, Any]:
         """A model version with a row for each generation that has nodes or replicas."""
-        here = {name for name, num in self.nodes.items() if num}
+        # An external model is on no node.
+        here = {name for name, num in self.nodes.items() if num and not model.external_json}
         here |= self._replicas[model.name, model.version].keys()
         rows = [self._row(model, generation) for generation in sorted(here - {""} or {""})]
         fields = {"name": model.name, "version": model.version, "weight": model.weight}
@@ -107,6 +109,8 @@ class _Shown:
         """How urgent it is, the state in a word or two, and why it is so."""
         if model.is_unloaded:
             return Attention.UNLOADED, "unloaded", ""
+        if model.external_json and model.state == "READY":
+            return Attention.READY, "ready", ExternalModel.from_json(model.external_json).words
         if served := self._served.get((model.name, model.version, generation)):
             if served.kind is EventKind.ENGINE_SERVING:
                 return Attention.READY, "ready", model.unplaced

@@ -135,6 +135,8 @@ class PageApp:
         # Names of the fleet alone: what a request names becomes a key of the store.
         for model in snapshot.models:
             if (model.name, str(model.version)) == wanted:
+                if model.external_json:
+                    return "200 OK", [_typed("application/json")], _json({"generations": []})
                 explained = self._registry.model_version(model.name, model.version)
                 url = snapshot.store_url
                 cases = list(explained_cases(self._registry, explained, "", snapshot, url))

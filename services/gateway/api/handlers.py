@@ -41,6 +41,7 @@ def offered_handlers(
     *,
     session_key: str = "",
     bound: Bound | None = None,
+    has_parts: Callable[[Payload], bool] = lambda _: False,
 ) -> "dict[str, Handler]":
     """A handler for each RPC that is offered, by its name; some are off unless asked for.
 
@@ -51,10 +52,11 @@ def offered_handlers(
         switched_on: RPCs beyond those of `metadata`.
         session_key: names the metadata that names a session; "" for none.
         bound: of requests under way that are not inference, without probes; None is none.
+        has_parts: whether a request of a stream may have several answers.
     """
     handlers: dict[str, Handler] = {
         "ModelInfer": _forwarding_handler(inference, statuses, session_key),
-        "ModelStreamInfer": _streaming_handler(inference, statuses, session_key),
+        "ModelStreamInfer": _streaming_handler(inference, statuses, session_key, has_parts),
     }
     for name, method in {**_methods(metadata), **switched_on}.items():
         if bound is not None and name not in _PROBES:
@@ -129,7 +131,10 @@ def _forwarding_handler(
 
 
 def _streaming_handler(
-    inference: InferenceHandler, statuses: StatusTable, session_key: str
+    inference: InferenceHandler,
+    statuses: StatusTable,
+    session_key: str,
+    has_parts: Callable[[Payload], bool],
 ) -> "Handler":
     """ModelStreamInfer, with no message parsed either."""
 
@@ -154,7 +159,7 @@ def _streaming_handler(
             )
             return inference.answer(call)
 
-        streams = InferenceStreams(answer, statuses)
+        streams = InferenceStreams(answer, statuses, has_parts)
         async for message in streams.serve(requests, deadline_s, context):
             yield message
             # While the client is waited for, this answer must not be referenced.

@@ -7,7 +7,9 @@ handlers around it.
 from collections.abc import Iterable
 from typing import Final
 
+from services.contracts.external.external_model import ExternalModel
 from services.gateway.api.descriptions import config_from_model, metadata_from_model
+from services.gateway.api.external_descriptions import external_config, external_metadata
 from services.gateway.api.repository import READY, check_repository, index_from_table
 from services.gateway.api.statistics import FleetStatistics, OwnStatistics
 from services.gateway.routing.endpoints import EndpointSet
@@ -72,7 +74,12 @@ class MetadataServicer:
         """
         table = self._endpoints.table
         served = table.served(request.name, request.version)
-        return metadata_from_model(served.document, sorted(table.view.models[request.name]))
+        versions = sorted(table.view.models[request.name])
+        if not isinstance(served.document, ExternalModel):
+            return metadata_from_model(served.document, versions)
+        found = await external_metadata(table, served.document)
+        found.versions[:] = map(str, versions)
+        return found
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """The model's configuration in Triton's terms.
@@ -81,6 +88,8 @@ class MetadataServicer:
         """
         table = self._endpoints.table
         document = table.served(request.name, request.version).document
+        if isinstance(document, ExternalModel):
+            return await external_config(table, document)
         pool = table.pools.get((document.name, str(document.version)))
         engines = [endpoint.replica.engine for endpoint in pool.endpoints] if pool else []
         return pb.ModelConfigResponse(config=config_from_model(document, engines))

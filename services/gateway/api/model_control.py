@@ -15,6 +15,7 @@ from services.contracts.errors import (
     SmeltError,
     UnsupportedFeatureError,
 )
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.descriptions import config_from_model
@@ -97,7 +98,13 @@ class ModelControl:
         wanted = _config_from_json(name, text)
         if name not in table.view.models:
             return  # the controller says so
-        own = config_from_model(table.served(name, "").document, ())
+        document = table.served(name, "").document
+        if isinstance(document, ExternalModel):
+            raise UnsupportedFeatureError(
+                f"load model '{name}': it is external, and its configuration is its server's; "
+                "leave config out"
+            )
+        own = config_from_model(document, ())
         for field, value in wanted.ListFields():
             found = getattr(own, field.name)
             if value != found:

@@ -6,6 +6,7 @@ what clients of models with several answers wait for.
 """
 
 import asyncio
+from asyncio import QueueFull
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +17,7 @@ from services.contracts.kserve.protobuf_wire import varint_bytes
 from services.contracts.transport.frames import Payload
 from services.gateway.api.status_codes import Refusal, StatusTable
 from services.gateway.pipeline.request_head import request_head_from_bytes
+from services.gateway.upstream.kserve_connection import StreamedRequest
 from services.grpc_server.calls.context import Context
 from services.grpc_server.calls.servicer_context import hold_request
 from services.pb import open_inference_v2_pb2 as pb
@@ -25,7 +27,9 @@ GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
 Incoming = Payload | Exception
 Answer = Callable[[Payload, float | None], Awaitable[Payload]]
-_Result = asyncio.Task["Payload | _Failed"]
+_Result = asyncio.Task["Payload | _Failed | _Parts"]
+# Answers to one request that wait for their client; an external server then waits too.
+_MAX_PARTS: Final = 16
 # Enough to fill a batch; a client that sends more waits in its own flow control.
 MAX_AHEAD: Final = 128
 _ANSWER_TAG: Final = b"\x12"
@@ -40,9 +44,21 @@ FRAME_BYTES: Final = len(_ANSWER_TAG) + 5 + len(_IS_FINAL)
 class InferenceStreams:
     """Serves streams; holds nothing between them."""
 
-    def __init__(self, answer: Answer, statuses: StatusTable) -> None:
-        """`answer` gets a request's bytes and the stream's deadline."""
+    def __init__(
+        self,
+        answer: Answer,
+        statuses: StatusTable,
+        has_parts: Callable[[Payload], bool] = lambda _: False,
+    ) -> None:
+        """Serve nothing yet.
+
+        Args:
+            answer: gets a request's bytes and the stream's deadline.
+            statuses: of errors.
+            has_parts: whether a request may have several answers.
+        """
         self._answer = answer
+        self._has_parts = has_parts
         self._statuses = statuses
 
     async def serve(
@@ -61,6 +77,12 @@ class InferenceStreams:
         try:
             async for answer in queue:
                 result = await answer
+                if isinstance(result, _Parts):
+                    while (part := await result.queue.get()) is not None:
+                        yield part
+                    result = await result.answer
+                    if result == b"":
+                        continue  # the answers were all of it
                 if not isinstance(result, _Failed):
                     message = framed(result)
                 elif is_strict:
@@ -98,11 +120,41 @@ class InferenceStreams:
         finally:
             queue.end()
 
-    async def _result(self, incoming: Incoming, deadline_s: float | None) -> "Payload | _Failed":
+    def _parts(self, body: Payload, deadline_s: float | None) -> "_Parts":
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_PARTS)
+        request = StreamedRequest(body)
+        request.emit = queue.put
+        return _Parts(asyncio.create_task(self._whole(request, deadline_s, queue)), queue)
+
+    async def _whole(
+        self,
+        request: StreamedRequest,
+        deadline_s: float | None,
+        queue: "asyncio.Queue[bytes | None]",
+    ) -> "Payload | _Failed":
+        """The end of a request that has several answers, which is marked in their queue."""
+        result: Payload | _Failed
+        try:
+            result = await self._answer(request, deadline_s)
+        except Exception as error:
+            refusal = self._statuses.refusal_of(error)
+            result = _Failed(refusal, failed(request, refusal.details))
+        except asyncio.CancelledError:
+            with suppress(QueueFull):  # then nobody reads it any more
+                queue.put_nowait(None)
+            raise
+        await queue.put(None)
+        return result
+
+    async def _result(
+        self, incoming: Incoming, deadline_s: float | None
+    ) -> "Payload | _Failed | _Parts":
         """The result of one request. Made in its own task, which knows the request's id."""
         try:
             if isinstance(incoming, Exception):
                 raise incoming
+            if self._has_parts(incoming):
+                return self._parts(incoming, deadline_s)
             return await self._answer(incoming, deadline_s)
         except Exception as error:
             refusal = self._statuses.refusal_of(error)
@@ -120,6 +172,17 @@ class _Failed(NamedTuple):
 
     refusal: Refusal
     message: bytes
+
+
+class _Parts(NamedTuple):
+    """The answers to a request that has several, in a queue that ends with None.
+
+    Attributes:
+        answer: what comes after them.
+    """
+
+    answer: "asyncio.Task[Payload | _Failed]"
+    queue: "asyncio.Queue[bytes | None]"
 
 
 class _Ahead:
@@ -146,7 +209,11 @@ class _Ahead:
     def cancel(self) -> None:
         """The stream ended: cancel what is under way."""
         for answer in self._answers:
-            answer.cancel()
+            # One that is done may have begun what is not.
+            is_done = not answer.cancel() and not answer.cancelled() and not answer.exception()
+            result = answer.result() if is_done else None
+            if isinstance(result, _Parts):
+                result.answer.cancel()
 
     async def __aiter__(self) -> AsyncIterator[_Result]:
         """Each request's answer to come."""

@@ -22,9 +22,10 @@ from services.gateway.http.bodies import Bodies, BodyTooLargeError
 from services.gateway.http.call import HttpCall
 from services.gateway.http.classifying import classify
 from services.gateway.http.embeddings import embed
-from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json
+from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json, field
 from services.gateway.http.http_connection import CONNECTION
 from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
+from services.gateway.http.relay import RELAYED, Relay
 from services.gateway.http.requests import JSON_LENGTH, request_from_body
 from services.gateway.http.reranking import rerank
 from services.gateway.http.responses import answer_from_response
@@ -54,6 +55,7 @@ class HttpApp:
         statuses: StatusTable,
         options: ServerOptions,
         is_leaving: Callable[[], bool],
+        is_external: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Serve what the handlers do.
 
@@ -62,28 +64,32 @@ class HttpApp:
             statuses: of errors.
             options: of gRPC's port; both are in one account of memory.
             is_leaving: whether the gateway drains.
+            is_external: whether a model is one of an OpenAI server.
         """
         self._handlers = handlers
         self._statuses = statuses
         self._options = options
         self._bodies = Bodies(options)
         self._is_leaving = is_leaving
+        self._is_external = is_external
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         connection = scope["extensions"][CONNECTION]
         connection.answering = asyncio.current_task()
-        answer = await self._answered(scope, receive)
+        answer = await self._answered(scope, receive, send)
         connection.answering = None
+        if answer is None:
+            return  # it was sent in parts
         length = (b"content-length", b"%d" % len(answer.body))
         headers = [(b"content-type", answer.content_type), length, *answer.headers]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answered(self, scope: Any, receive: Any) -> HttpAnswer:
+    async def _answered(self, scope: Any, receive: Any, send: Any) -> HttpAnswer | None:
         call: HttpCall | None = None
         try:
-            call = HttpCall(scope, receive)
+            call = HttpCall(scope, receive, send)
             remaining_s = call.time_remaining()
             if remaining_s is None:
                 answer = await self._routed(call)
@@ -91,20 +97,23 @@ class HttpApp:
                 async with asyncio.timeout(remaining_s):
                     answer = await self._routed(call)
             accepted = call.headers.get("accept-encoding")
-            return await compressed(answer, accepted) if accepted else answer
+            return await compressed(answer, accepted) if accepted and answer else answer
         except (Exception, asyncio.CancelledError) as error:
             refused = self._refused(error)
-            return openai_error(refused) if scope["path"].startswith("/v1/") else refused
+            if not scope["path"].startswith("/v1/"):
+                return refused
+            refused = openai_error(refused)
+            return await call.relay.refused(refused) if call and call.relay else refused
         finally:
             if call is not None:
                 call.end()
 
-    async def _routed(self, call: HttpCall) -> HttpAnswer:
+    async def _routed(self, call: HttpCall) -> HttpAnswer | None:
         path = call.path
         question = QUESTIONS.get(path)
         if question is not None:
             return await self._answer(call, question, "", "")
-        if path in _OPENAI:
+        if path in _OPENAI or path in RELAYED:
             return _wrong_method("POST") if call.method != "POST" else await self._openai(call)
         match = MODEL.fullmatch(path)
         if match is None:
@@ -144,14 +153,23 @@ class HttpApp:
             raise
         return answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
 
-    async def _openai(self, call: HttpCall) -> HttpAnswer:
+    async def _openai(self, call: HttpCall) -> HttpAnswer | None:
         try:
-            document = document_from_json(
-                b"".join(await self._body(call, _INFER_PATH, MAX_JSON_BYTES))
-            )
+            raw = b"".join(await self._body(call, _INFER_PATH, MAX_JSON_BYTES))
+            document = document_from_json(raw)
+            model = field(document, "model", str) if call.path in RELAYED else ""
+            is_external = self._is_external(model)
+            if not is_external and call.path not in _OPENAI:
+                raise NotFoundError(
+                    f"model '{model}' has no {call.path}: models of external OpenAI servers have"
+                )
         except BaseException as error:
             self._note(call, error)
             raise
+        if is_external:
+            relay = call.relay = Relay(call, document)
+            await self._ask(call, "ModelInfer", relay.request(model, raw))
+            return await relay.answered()
         return await _OPENAI[call.path](document, lambda *asked: self._ask(call, *asked))
 
     async def _body(self, call: HttpCall, rpc_path: str, max_bytes: int) -> Any:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import grpc
 
@@ -10,6 +10,9 @@ from services.contracts.errors import InvalidRequestError
 from services.grpc_server.calls.context import AbortError, Context
 from services.grpc_server.headers.request_headers import Metadatum, timeout_from_header
 from services.grpc_server.http2.connection import peer_name
+
+if TYPE_CHECKING:
+    from services.gateway.http.relay import Relay
 
 Receive = Callable[[], Awaitable[Any]]
 # Of gRPC; its gateways to HTTP take it too.
@@ -23,15 +26,25 @@ class HttpCall:
         method, path: of the request, the path decoded.
         headers: of fields that occur several times the last one.
         receive: the next event of its body, or of its end.
+        send: the client's end of its answer, for one that is sent in parts.
+        relay: passes it on to an external server; None where that is not to be.
         began_s: time.monotonic().
         on_end: what is called once it is answered.
     """
 
-    def __init__(self, scope: Any, receive: Receive) -> None:
-        """Of ASGI; raises InvalidRequestError for a timeout that is none."""
+    def __init__(self, scope: Any, receive: Receive, send: Any = None) -> None:
+        """Of ASGI; raises InvalidRequestError for a timeout that is none.
+
+        Args:
+            scope: of the request.
+            receive: gives its body.
+            send: takes its answer.
+        """
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.receive = receive
+        self.send = send
+        self.relay: Relay | None = None
         self.began_s = time.monotonic()
         self.on_end: list[Callable[[], object]] = []
         self._client = scope["client"]

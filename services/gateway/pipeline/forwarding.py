@@ -208,7 +208,8 @@ class ForwardedInference:
                 find = partial(self._pool_without, tried, head, is_lost=is_lost)
                 return await self._held.pool(call, head, find)
         except NotReadyError:
-            if len(tried) == 1:
+            # Of an external server only the cause says what was found there.
+            if len(tried) == 1 and tried[0].replica.external is None:
                 raise
         # Not above, where it would refer to the error that refers to it; and its traceback holds
         # this frame. Either cycle would keep the request's memory.

@@ -13,6 +13,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.kserve.request_wire import split_request
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.transport.frames import Payload
@@ -111,7 +112,7 @@ class CachedInference:
         if pool is None:
             return await self._inner.answer(call)
         document = table.served(pool.model, pool.version).document
-        if not document.recipe.response_cache:
+        if isinstance(document, ExternalModel) or not document.recipe.response_cache:
             return await self._inner.answer(call)
         if len(call.body) > _MAX_ON_LOOP_BYTES:
             key = await asyncio.to_thread(_key, document, call.body)
@@ -155,7 +156,11 @@ class CachedInference:
         self._cached = frozenset(
             name
             for name, versions in table.view.models.items()
-            if any(served.document.recipe.response_cache for served in versions.values())
+            if any(
+                served.document.recipe.response_cache
+                for served in versions.values()
+                if not isinstance(served.document, ExternalModel)
+            )
         )
 
 

@@ -4,12 +4,27 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from services.contracts.external.dial import http_session
+from services.contracts.external.external_model import ExternalModel, ServerProtocol
+from services.contracts.transport.frames import Payload
+from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.routing.endpoint_weights import NUM_WARMING_STEPS
-from services.gateway.routing.fleet_view import DiscoveredFleet
+from services.gateway.routing.fleet_view import DiscoveredFleet, ReplicaInfo
 from services.gateway.routing.table import RoutingTable, routing_table
 from services.gateway.upstream.endpoint import Endpoint
+from services.gateway.upstream.external_connection import (
+    ExternalConnection,
+    ExternalLimits,
+    require_port,
+)
 from services.gateway.upstream.holder import Connect, ReplicaHolder
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_LIMITS = ExternalLimits()
 
 
 class EndpointSet:
@@ -20,18 +35,28 @@ class EndpointSet:
         changed: is set, and replaced by a new event, when the table is.
     """
 
-    def __init__(self, *, host_id: str, connect: Connect, slow_start_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        host_id: str,
+        connect: Connect,
+        slow_start_s: float = 0.0,
+        limits: ExternalLimits = _LIMITS,
+    ) -> None:
         """Begin without replicas.
 
         Args:
             host_id: of this host: replicas on it are reached through unix sockets.
             connect: opens a connection to a replica.
             slow_start_s: how long a replica that became ready gets less than its share.
+            limits: of external servers.
         """
         self.table = RoutingTable()
         self.changed = asyncio.Event()
         self._host_id = host_id
         self._connect = connect
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None
         self._slow_start_s = slow_start_s
         self._holders: dict[str, ReplicaHolder] = {}
         self._next_look: asyncio.TimerHandle | None = None
@@ -52,9 +77,30 @@ class EndpointSet:
                 self._holders[name].update(replica)
             elif not replica.is_stale:
                 self._holders[name] = ReplicaHolder(
-                    replica, host_id=self._host_id, connect=self._connect, on_change=self._renew
+                    replica,
+                    host_id=self._host_id,
+                    connect=self._connect_of(replica),
+                    on_change=self._renew,
                 )
         self._renew(view)
+
+    def _connect_of(self, replica: ReplicaInfo) -> Connect:
+        model = replica.external
+        if model is None:
+            return self._connect
+        return lambda address, *, token: self._connect_external(model)  # noqa: ARG005 - in the URL
+
+    async def _connect_external(self, model: ExternalModel) -> ExternalConnection:
+        # Here, as gateways without such a model need neither library.
+        await require_port(model)
+        if model.protocol is ServerProtocol.OPENAI:
+            from services.gateway.upstream.openai_connection import OpenAiConnection
+
+            self._session = self._session or http_session()
+            return OpenAiConnection(model, self._limits, self._session)
+        from services.gateway.upstream.kserve_connection import KserveConnection
+
+        return KserveConnection(model, self._limits)
 
     def eject(self, endpoint: Endpoint) -> None:
         """Send nothing more to a replica whose connection failed, until it is open again."""
@@ -94,6 +140,21 @@ class EndpointSet:
             holder.release()
         self._holders.clear()
         self._renew()
+
+    def is_openai(self, model: str) -> bool:
+        """Whether it is an external model of an OpenAI server."""
+        return self.table.speaks(model, ServerProtocol.OPENAI)
+
+    def has_parts(self, body: Payload) -> bool:
+        """Whether a request of a stream may have several answers, as external models give them."""
+        if not self.table.has_external:
+            return False
+        return self.table.speaks(request_head_from_bytes(body).model_name, ServerProtocol.KSERVE)
+
+    async def close_external(self) -> None:
+        """Close connections to external servers; call it after `close`."""
+        if self._session:
+            await self._session.close()
 
     def _renew(self, view: DiscoveredFleet | None = None) -> None:
         endpoints = [holder.endpoint for holder in self._holders.values() if holder.endpoint]

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.facts import generation_named
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.transport.frames import NO_TOKEN
@@ -21,6 +22,7 @@ class ServedModel:
     """A model version that is, or will be, served.
 
     Attributes:
+        document: of a model with a master, or of an external one.
         state: READY or UNAVAILABLE, in the controller's eyes; the gateway's own
             connections decide what can be asked.
         reason: why it is not ready; "" when it is.
@@ -29,7 +31,7 @@ class ServedModel:
         is_unloaded: it gets no request until it is loaded.
     """
 
-    document: ModelVersion
+    document: ModelVersion | ExternalModel
     state: str
     reason: str
     weight: float = 0.0
@@ -60,6 +62,7 @@ class ReplicaInfo:
         is_interim: a stand-in serves until its fallback is compiled.
         is_stale: it was ready when its stream to the controller was lost; whether it serves on only
             those know that are connected to it.
+        external: in place of a replica, the model that another server serves.
     """
 
     replica_id: str
@@ -74,6 +77,7 @@ class ReplicaInfo:
     speeds: Mapping[str, float] = field(default_factory=dict)
     is_interim: bool = False
     is_stale: bool = False
+    external: ExternalModel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +115,41 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> DiscoveredFleet:
             models.setdefault(served.name, {})[served.version] = entry
     unseen = (replace(replica, is_stale=True) for replica in _replicas(snapshot.unseen))
     seen = _replicas(snapshot.replicas)
-    replicas = {replica.replica_id: replica for replica in (*unseen, *seen)}
+    external = _externals(models)
+    replicas = {replica.replica_id: replica for replica in (*unseen, *seen, *external)}
     return DiscoveredFleet(is_known=True, epoch=snapshot.life_id, models=models, replicas=replicas)
 
 
-def _document(served: fleet.ServedModel) -> ModelVersion | None:
+def _externals(models: Mapping[str, Mapping[int, ServedModel]]) -> Iterator[ReplicaInfo]:
+    """A replica for each external version that the controller found ready: its server."""
+    for served in (each for versions in models.values() for each in versions.values()):
+        model = served.document
+        if isinstance(model, ExternalModel) and served.state == "READY":
+            yield ReplicaInfo(
+                replica_id=f"external {model.name}/{model.version}",
+                model_name=model.name,
+                model_version=model.version,
+                is_ready=True,
+                addresses=(model.url,),
+                token=NO_TOKEN,
+                host_id="",
+                generation="",
+                engine=EngineInUse(
+                    digest="",
+                    kind=model.protocol.value,
+                    precision="",
+                    generation="",
+                    fallback_reason="",
+                ),
+                external=model,
+            )
+
+
+def _document(served: fleet.ServedModel) -> ModelVersion | ExternalModel | None:
     # One model of a newer controller must not take the others down.
     try:
+        if served.external_json:
+            return ExternalModel.from_json(served.external_json)
         return _model_version(served.model_version_json)
     except (ValidationError, RecursionError) as error:
         logger.error("model '%s' version %d left out: %s", served.name, served.version, error)

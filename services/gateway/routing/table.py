@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
+from services.contracts.external.external_model import ExternalModel, ServerProtocol
 from services.contracts.text.nearest import nearest
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.routing.balancer import choice_of
@@ -32,11 +33,13 @@ class RoutingTable:
             what versions with weights share.
         were_ready: keys of pools, in this table or in one before, whose versions are served: of
             version "" any of the model's.
+        has_external: whether there is an endpoint of an external model.
     """
 
     view: DiscoveredFleet = field(default_factory=DiscoveredFleet)
     pools: Mapping[tuple[str, str], Pool] = field(default_factory=dict)
     were_ready: Collection[tuple[str, str]] = frozenset()
+    has_external: bool = False
 
     def pool(self, model: str, version: str) -> Pool:
         """The endpoints for a request.
@@ -106,10 +109,17 @@ class RoutingTable:
             if version in ("", str(number))
             and self.view.is_served(model, number)
             and known[number].state != "UNAVAILABLE"
+            # What becomes of another's server nobody here knows.
+            and not isinstance(known[number].document, ExternalModel)
         )
         # No pass over all models' keys: everything that waits asks at each change of the table.
         served = self.were_ready
         return max(found, key=lambda n: ((model, str(n)) in served, n), default=None)
+
+    def speaks(self, model: str, protocol: ServerProtocol) -> bool:
+        """Whether it is an external model of that protocol."""
+        documents = (each.document for each in self.view.models.get(model, {}).values())
+        return any(isinstance(d, ExternalModel) and d.protocol is protocol for d in documents)
 
     def is_every_model_ready(self) -> bool:
         """Whether there is a model, and each one that is not unloaded can be asked."""
@@ -166,11 +176,13 @@ def routing_table(
     """
     at_s = time.monotonic() if now_s is None else now_s
     by_version: dict[tuple[str, int], list[Endpoint]] = {}
+    has_external = False
     for endpoint in endpoints:
         name = endpoint.replica.model_name
         number = endpoint.replica.model_version
         if view.is_served(name, number):
             by_version.setdefault((name, number), []).append(endpoint)
+            has_external |= endpoint.replica.external is not None
     pools: dict[tuple[str, str], Pool] = {}
     by_model: dict[str, dict[int, Pool]] = {}
     # Sorted, so that a session's share is of the same version in every gateway.
@@ -186,7 +198,9 @@ def routing_table(
         weights = {number: served.weight for number, served in view.models[name].items()}
         pools[name, ""] = shared_pool(versions, weights)
     kept = {key for key in (former.were_ready if former else ()) if _is_served(view, *key)}
-    return RoutingTable(view=view, pools=pools, were_ready=pools.keys() | kept)
+    return RoutingTable(
+        view=view, pools=pools, were_ready=pools.keys() | kept, has_external=has_external
+    )
 
 
 def _is_served(view: DiscoveredFleet, model: str, version: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from services.contracts.transport.frames import Payload
 from services.gateway.routing.fleet_view import ReplicaInfo
 from services.gateway.upstream.connection import ReplicaConnection
+from services.gateway.upstream.external_connection import ExternalConnection
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -27,7 +28,7 @@ class Endpoint:
     """
 
     replica: ReplicaInfo
-    connection: ReplicaConnection
+    connection: ReplicaConnection | ExternalConnection
     num_outstanding: int = 0
     is_retired: bool = False
     opened_s: float = field(default_factory=time.monotonic)

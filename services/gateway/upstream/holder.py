@@ -10,6 +10,7 @@ from services.contracts.process.backoff import Backoff
 from services.gateway.routing.fleet_view import ReplicaInfo
 from services.gateway.upstream.connection import ReplicaConnection
 from services.gateway.upstream.endpoint import Endpoint
+from services.gateway.upstream.external_connection import ExternalConnection
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +24,13 @@ PING_TIMEOUT_S: Final = 10.0
 UNSEEN_TIMEOUT_S: Final = 3.0
 
 
+Connection = ReplicaConnection | ExternalConnection
+
+
 class Connect(Protocol):
     """Opens a connection to an address; see `connection.connect`."""
 
-    def __call__(self, address: str, *, token: bytes) -> Awaitable[ReplicaConnection]:
+    def __call__(self, address: str, *, token: bytes) -> Awaitable[Connection]:
         """Open it; raises a SmeltError when that fails."""
         ...
 
@@ -104,7 +108,7 @@ class ReplicaHolder:
                 self.drop(endpoint)
             await self._backoff.pause()
 
-    async def _until_lost(self, connection: ReplicaConnection) -> None:
+    async def _until_lost(self, connection: Connection) -> None:
         """Wait; a process that is stopped keeps its connection open, so PING is sent."""
         lost = asyncio.ensure_future(connection.wait_lost())
         try:
@@ -122,7 +126,7 @@ class ReplicaHolder:
         finally:
             lost.cancel()
 
-    async def _wait_responsive(self, connection: ReplicaConnection) -> None:
+    async def _wait_responsive(self, connection: Connection) -> None:
         """Return once it answers; raises TimeoutError when for long nothing moved either."""
         answer = asyncio.ensure_future(connection.ping())
         traffic = connection.traffic()
@@ -149,7 +153,7 @@ class ReplicaHolder:
     def _timeout_s(self) -> float:
         return UNSEEN_TIMEOUT_S if self._replica.is_stale else PING_TIMEOUT_S
 
-    async def _connect_somehow(self) -> ReplicaConnection | None:
+    async def _connect_somehow(self) -> Connection | None:
         faults = []
         for address in self._addresses:
             try:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from services.contracts.builds.build_record import BuildOutcome
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.selection.proof_checks import PowerCheck
 from services.controller.build.build_view import FleetView
@@ -49,6 +50,20 @@ def row(*reports: fleet.ReplicaReport, **changes: Any) -> dict[str, Any]:
 def with_engine(**changes: Any) -> FleetView:
     proof = world.proof(timings=world.paired(2.0, 2.2), **changes)
     return replace(VIEW, engines={OPENVINO.digest(): world.engine(OPENVINO, proof)})
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "attention"),
+    [("READY", "", Attention.READY), ("UNAVAILABLE", "stuck: it", Attention.DOWN)],
+)
+def test_an_external_model_has_one_row_and_no_generation(
+    state: str, reason: str, attention: Attention
+) -> None:
+    url = "grpc://t:8001"
+    model = ExternalModel(name="m", version=1, url=url, remote_name="resnet")
+    found = row(external_json=model.canonical_json(), state=state, reason=reason)
+    words = reason or f"'resnet' of a KServe v2 server at {url}"
+    assert (found["attention"], found["generation"], found["why"]) == (attention, "", words)
 
 
 def test_an_engine_has_its_speed_and_what_its_proof_would_see() -> None:

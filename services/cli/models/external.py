@@ -1,0 +1,135 @@
+"""External models on the command line: added, listed and explained."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from services.cli.fleet.control_client import fleet_on_store, notify_fleet
+from services.cli.fleet.fleet_file import START_ONE
+from services.cli.models.version_states import version_states
+from services.cli.output.show import show
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
+from services.contracts.external.external_model import ExternalModel
+from services.contracts.registry.registry import Registry
+from services.contracts.text.words import NO_FLEET
+from services.pb import fleet_v1_pb2 as fleet
+
+
+class RemoteModel(NamedTuple):
+    """What the server calls it; see `ExternalModel`."""
+
+    url: str
+    name: str
+    version: str
+    token: str
+
+
+def run_add_external(
+    settings: CliSettings, name: str, remote: RemoteModel, *, has_options: bool, as_json: bool
+) -> None:
+    """Publish the next version of an external model; nobody is asked here.
+
+    Args:
+        settings: where store and fleet are.
+        name: of the model.
+        remote: the server, and what it calls the model.
+        has_options: options of models with a master were given.
+        as_json: print one document.
+
+    Raises:
+        InvalidRequestError: a value is wrong, or options do not fit.
+    """
+    if has_options:
+        raise InvalidRequestError(
+            f"{remote.url}: an external model is served as its server has it; leave out --recipe, "
+            "--samples, --tokenizer, --pooling and --normalize"
+        )
+    try:
+        draft = ExternalModel(
+            name=name,
+            version=0,
+            url=remote.url,
+            remote_name=remote.name,
+            remote_version=remote.version,
+            token=remote.token,
+        )
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = "".join(f"--{field}: " for field in fault["loc"])
+        raise InvalidRequestError(where + fault["msg"].removeprefix("Value error, ")) from error
+    registry = open_registry_to_publish(settings)
+    version = registry.add_external_version(draft)
+    is_noticed = notify_fleet(settings)
+    then = f"whether it answers: smelt why {name}" if is_noticed else f"{NO_FLEET}; {START_ONE}"
+    line = f"{name} version {version.version} is {version.words}"
+    show(external_document(version), [line, then], as_json=as_json)
+
+
+def external_document(version: ExternalModel) -> dict[str, Any]:
+    """A version as plain data; `source` is where versions with a master have theirs."""
+    fields = version.model_dump(mode="json")
+    return fields | {"source": version.url, "protocol": version.protocol.value}
+
+
+def listed_externals(
+    registry: Registry, snapshot: fleet.FleetSnapshot | None, *, is_each_version: bool
+) -> Iterator[dict[str, Any]]:
+    """As `smelt models list` has models: the newest version of each, or all.
+
+    Args:
+        registry: on the store.
+        snapshot: of the fleet; None without one.
+        is_each_version: all.
+    """
+    for name in registry.external_names():
+        versions = registry.external_versions(name)
+        numbers = [version.version for version in versions]
+        states = version_states(snapshot, name, numbers)
+        serving = [number for number, state in states.items() if state.is_serving]
+        if is_each_version:
+            for version in versions:
+                state = states.get(version.version)
+                yield external_document(version) | {"state": state and state.words}
+        elif versions:
+            yield external_document(versions[-1]) | {
+                "versions": numbers,
+                "serving": None if snapshot is None else serving,
+            }
+
+
+def explain_external(
+    settings: CliSettings, registry: Registry, name: str, version: int | None, *, as_json: bool
+) -> None:
+    """`smelt why` of an external model.
+
+    Args:
+        settings: where the fleet is.
+        registry: on the store.
+        name: of a model that is external.
+        version: the newest by default.
+        as_json: print one document.
+
+    Raises:
+        NotFoundError: it has no such version.
+    """
+    explained = registry.external_version(name, registry.require_version(name, version))
+    snapshot = fleet_on_store(settings)
+    found = [
+        (model.state, model.reason)
+        for model in (snapshot.models if snapshot else ())
+        if (model.name, model.version) == (name, explained.version)
+    ]
+    state, reason = found[0] if found else ("", "")
+    what = f"{name} version {explained.version} is {explained.words}"
+    words = f": {state}" if state else ""
+    lines = [
+        what + words + (f", {reason}" if reason else ""),
+        "it has no master: no engine is built for it, and nothing is planned",
+        "" if snapshot else f"{NO_FLEET}; {START_ONE}",
+    ]
+    where = {"model": name, "version": explained.version, "generations": []}
+    external = external_document(explained) | {"state": state, "reason": reason}
+    show(where | {"external": external}, lines, as_json=as_json)

@@ -1,0 +1,1 @@
+"""Models that other servers serve: how they are described and connected to."""

@@ -1,0 +1,73 @@
+"""Connections to external servers, of the controller that checks them and of gateways."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from services.contracts.errors import ExternalServerError
+from services.contracts.external.external_model import ExternalModel
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CONNECT_TIMEOUT_S: Final = 3.0
+# Libraries are imported where they are used: most processes have no such server.
+# Less than the 5 s after which uvicorn, which most such servers are, closes a silent connection.
+_KEEP_ALIVE_S: Final = 4.0
+_OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    # Each has its own connection, whose state is then that of this server alone.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def token_headers(model: ExternalModel, folder: Path | None) -> dict[str, str]:
+    """What each request is sent with; raises ExternalServerError where the token is not there."""
+    if not model.token:
+        return {}
+    # Read for each request: tokens are rotated.
+    try:
+        # A name of this folder and no path: who may write the store must not have this process
+        # send any file of its host to a server.
+        token = ((folder or Path("/nowhere")) / model.token).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExternalServerError(
+            f"model '{model.name}': token '{model.token}' cannot be had: {error}; name the folder "
+            "that has it: SMELT_GATEWAY_EXTERNAL_TOKEN_DIR, and the same for the controller"
+        ) from error
+    return {"authorization": f"Bearer {token}"}
+
+
+def http_session() -> "aiohttp.ClientSession":
+    """For requests to all OpenAI servers; call it in the event loop."""
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"accept-encoding": "identity", "user-agent": "smelt"},
+    )
+
+
+# gRPC's stubs want serialisers, which bytes do not need.
+def kserve_channel(model: ExternalModel) -> Any:
+    """A channel to a server of KServe v2; nothing is connected yet."""
+    import grpc
+
+    address = "{}:{}".format(*model.place)
+    if model.is_tls:
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=_OPTIONS)
+    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def kserve_path(rpc: str) -> str:
+    """The full name of an RPC."""
+    return f"/inference.GRPCInferenceService/{rpc}"
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """What a server said, short and in one line, to be quoted in an error."""
+    words = " ".join(str(text).split())
+    return words if len(words) <= most else f"{words[:most]}..."

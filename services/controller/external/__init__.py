@@ -1,0 +1,1 @@
+"""External servers: checked, and shown in the fleet's state."""

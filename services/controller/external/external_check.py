@@ -1,0 +1,190 @@
+"""One look at an external server: whether it has the model, and answers questions.
+
+What is wrong begins with the word of a `ExternalFault`, which people and events tell apart.
+"""
+
+import asyncio
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from services.contracts.external.dial import kserve_channel, kserve_path, one_line
+from services.contracts.external.external_model import ExternalModel, ServerProtocol
+from services.pb import open_inference_v2_pb2 as pb
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# For what a server answers from memory, and for what its model computes behind others' requests.
+ANSWER_TIMEOUT_S: Final = 5.0
+QUESTION_TIMEOUT_S: Final = 30.0
+_MAX_ANSWER_BYTES: Final = 4 << 20
+_NUM_NAMED: Final = 5
+_PING: Final = [{"role": "user", "content": "ping"}]
+_Code = grpc.StatusCode
+
+
+class ExternalFault(StrEnum):
+    """What is wrong with an external server."""
+
+    UNREACHABLE = "unreachable"
+    SLOW = "slow"
+    STUCK = "stuck"
+    REFUSING = "refusing"
+    WRONG_MODEL = "wrong model"
+    WRONG_PROTOCOL = "wrong protocol"
+
+
+class _FoundError(Exception):
+    """Ends a check."""
+
+    def __init__(self, fault: ExternalFault, why: str) -> None:
+        super().__init__(f"{fault.value}: {why}")
+
+
+async def found_fault(
+    model: ExternalModel,
+    session: "aiohttp.ClientSession",
+    headers: dict[str, str],
+    *,
+    is_asking: bool,
+) -> str:
+    """What is wrong, in words; "" when nothing is.
+
+    Args:
+        model: on the server.
+        session: for HTTP.
+        headers: of each request, with the token.
+        is_asking: ask the model too, and not only about it.
+    """
+    try:
+        if model.protocol is ServerProtocol.OPENAI:
+            await _look_at_openai(model, session, headers, is_asking=is_asking)
+        else:
+            await _look_at_kserve(model, headers, is_asking=is_asking)
+    except _FoundError as found:
+        return str(found)
+    return ""
+
+
+async def _look_at_openai(
+    model: ExternalModel, session: Any, headers: dict[str, str], *, is_asking: bool
+) -> None:
+    given = {"headers": headers, "allow_redirects": False}
+    asked = session.get(f"{model.http_url}/models", **given)
+    status, document = await _answer(asked, "GET /models", ANSWER_TIMEOUT_S, ExternalFault.SLOW)
+    try:
+        names = [str(each["id"]) for each in document["data"]]
+    except (KeyError, TypeError) as error:
+        why = f"GET /models is answered {status} with no list of models: {one_line(document)}"
+        raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
+    is_listed = model.remote_name in names
+    if is_asking or not is_listed:
+        what = "POST /chat/completions"
+        ping = {"model": model.remote_name, "messages": _PING, "max_tokens": 1}
+        asked = session.post(f"{model.http_url}/chat/completions", json=ping, **given)
+        status, document = await _answer(asked, what, QUESTION_TIMEOUT_S, ExternalFault.STUCK)
+        if status >= 500:
+            raise _FoundError(
+                ExternalFault.STUCK, f"{what} is answered {status}: {one_line(document)}"
+            )
+        # A model that has no chat refuses it, which is an answer.
+        if status == 200 and "choices" not in document:
+            why = f"{what} is answered without choices: {one_line(document)}"
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, why)
+        # `transformers serve` lists what is in its cache, and adds the revision to the name.
+        if not is_listed and str(document.get("model")).partition("@")[0] != model.remote_name:
+            listed = ", ".join(names[:_NUM_NAMED]) or "none"
+            why = f"it has no model '{model.remote_name}'; it has: {listed}"
+            raise _FoundError(ExternalFault.WRONG_MODEL, why)
+
+
+async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) -> tuple[int, Any]:
+    """Status and document of an answer."""
+    import aiohttp
+
+    try:
+        async with asyncio.timeout(timeout_s), asked as response:
+            raw = await response.content.read(_MAX_ANSWER_BYTES)
+            status = response.status
+    except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
+        raise _FoundError(ExternalFault.UNREACHABLE, one_line(error)) from error
+    except TimeoutError as error:
+        raise _FoundError(slow, _late(what, timeout_s)) from error
+    except aiohttp.ClientError as error:
+        fault = ExternalFault.STUCK if slow is ExternalFault.STUCK else ExternalFault.WRONG_PROTOCOL
+        raise _FoundError(fault, f"no HTTP in answer to {what}: {one_line(error)}") from error
+    said = one_line(raw.decode(errors="replace"))
+    if status in (401, 403):
+        raise _FoundError(ExternalFault.REFUSING, f"{what} is answered {status}: {said}")
+    try:
+        return status, json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        why = f"{what} is answered {status} with what is no JSON: {said}"
+        raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
+
+
+async def _look_at_kserve(
+    model: ExternalModel, headers: dict[str, str], *, is_asking: bool
+) -> None:
+    name = model.remote_name
+    version = model.remote_version
+    # A channel of this look alone, which finds for itself whether it can connect.
+    async with kserve_channel(model) as channel:
+        about = pb.ModelMetadataRequest(name=name, version=version)
+        raw = await _called(channel, "ModelMetadata", about, headers, ANSWER_TIMEOUT_S)
+        try:
+            found = pb.ModelMetadataResponse.FromString(raw).name
+        except DecodeError as error:
+            why = "ModelMetadata is answered with another message"
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
+        if found != name:
+            raise _FoundError(
+                ExternalFault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'"
+            )
+        whether = pb.ModelReadyRequest(name=name, version=version)
+        raw = await _called(channel, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)
+        if not pb.ModelReadyResponse.FromString(raw).ready:
+            raise _FoundError(ExternalFault.STUCK, f"it says that '{name}' is not ready")
+        if is_asking:
+            # Without inputs: whoever refuses it has read it.
+            question = pb.ModelInferRequest(model_name=name, model_version=version)
+            await _called(channel, "ModelInfer", question, headers, QUESTION_TIMEOUT_S)
+
+
+async def _called(
+    channel: Any, rpc: str, request: Any, headers: dict[str, str], timeout_s: float
+) -> bytes:
+    """The answer to an RPC; none where the model refuses a question."""
+    is_question = rpc == "ModelInfer"
+    late = ExternalFault.STUCK if is_question else ExternalFault.SLOW
+    try:
+        call = channel.unary_unary(kserve_path(rpc))
+        body = request.SerializeToString()
+        answer: bytes = await call(body, timeout=timeout_s, metadata=tuple(headers.items()))
+    except grpc.aio.AioRpcError as error:
+        code = error.code()
+        said = f"{rpc} is answered {code.name}: {one_line(error.details())}"
+        is_connected = channel.get_state() is grpc.ChannelConnectivity.READY
+        if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED):
+            if not is_connected:
+                why = f"no gRPC connection: {one_line(error.details())}"
+                raise _FoundError(ExternalFault.UNREACHABLE, why) from error
+            is_late = code is _Code.DEADLINE_EXCEEDED
+            why = _late(rpc, timeout_s) if is_late else said
+            raise _FoundError(late if is_late else ExternalFault.STUCK, why) from error
+        if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
+            raise _FoundError(ExternalFault.REFUSING, said) from error
+        if code in (_Code.NOT_FOUND, _Code.INVALID_ARGUMENT) and not is_question:
+            raise _FoundError(ExternalFault.WRONG_MODEL, said) from error
+        if not is_question or code is _Code.UNIMPLEMENTED:
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, said) from error
+        return b""
+    return answer
+
+
+def _late(what: str, timeout_s: float) -> str:
+    return f"it accepts connections and does not answer {what} within {timeout_s:g} s"

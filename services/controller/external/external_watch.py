@@ -1,0 +1,138 @@
+"""Checks of all external models, each at its own pace, and their state in the fleet's."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from services.contracts.errors import ExternalServerError
+from services.contracts.external.dial import http_session, token_headers
+from services.contracts.external.external_model import ExternalModel
+from services.contracts.process.backoff import Backoff
+from services.controller.api.fleet_state import FleetState
+from services.controller.deploy.deployment import DeploymentState
+from services.controller.external.external_check import ExternalFault, found_fault
+from services.pb import fleet_v1_pb2 as fleet
+
+if TYPE_CHECKING:
+    import aiohttp
+
+logger = logging.getLogger(__name__)
+
+CHECK_EVERY_S: Final = 10.0
+# A question costs the server a token, or a line in its log.
+ASK_EVERY_S: Final = 60.0
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+_Key = tuple[str, int]
+_Found = tuple[DeploymentState, str]
+_UNCHECKED: Final[_Found] = (DeploymentState.LOADING, "it is being checked")
+
+
+class WantedExternal(NamedTuple):
+    """An external version as the store has it; see `fleet.ServedModel`."""
+
+    model: ExternalModel
+    weight: float
+    is_unloaded: bool
+
+
+class ExternalWatch:
+    """Keeps a check running for each external version that is wanted; use it in the event loop."""
+
+    def __init__(
+        self, state: FleetState, token_dir: Path | None = None, check_every_s: float = CHECK_EVERY_S
+    ) -> None:
+        """Check nothing yet.
+
+        Args:
+            state: shows what is found.
+            token_dir: where tokens are; None without any.
+            check_every_s: pause between two looks at a server where nothing is wrong.
+        """
+        self._state = state
+        self._token_dir = token_dir
+        self._check_every_s = check_every_s
+        self._session: aiohttp.ClientSession | None = None
+        self._wanted: dict[_Key, WantedExternal] = {}
+        self._found: dict[_Key, _Found] = {}
+        self._checks: dict[_Key, asyncio.Task[None]] = {}
+
+    def follow(self, wanted: Iterable[WantedExternal]) -> None:
+        """Take what the store has now: begin and end checks, and show all of them."""
+        self._wanted = {(each.model.name, each.model.version): each for each in wanted}
+        loaded = {key for key, each in self._wanted.items() if not each.is_unloaded}
+        for key in self._checks.keys() - loaded:
+            self._checks.pop(key).cancel()
+            self._found.pop(key, None)
+        for shown in self._state.models():
+            if shown.external_json and (shown.name, shown.version) not in self._wanted:
+                self._state.remove_model(shown.name, shown.version)
+        for key in loaded - self._checks.keys():
+            self._checks[key] = asyncio.create_task(self._check(key), name=f"check {key}")
+        for key in self._wanted:
+            self._show(key)
+
+    async def close(self) -> None:
+        """End all checks."""
+        for check in self._checks.values():
+            check.cancel()
+        if self._session:
+            await self._session.close()
+
+    async def _check(self, key: _Key) -> None:
+        """Check one until cancelled; one that served fails by two faults in a row."""
+        model = self._wanted[key].model
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        had_fault = False
+        ask_at_s = time.monotonic()
+        while True:
+            is_asking = had_fault or time.monotonic() >= ask_at_s
+            fault = await self._fault(model, is_asking=is_asking)
+            if is_asking:
+                ask_at_s = time.monotonic() + ASK_EVERY_S
+            was = self._found.get(key, _UNCHECKED)
+            if not fault:
+                self._found[key] = (DeploymentState.READY, "")
+            elif had_fault or was[0] is not DeploymentState.READY:
+                self._found[key] = (DeploymentState.UNAVAILABLE, fault)
+            if (now := self._found.get(key, was)) != was:
+                logger.info("external model %s version %d is %s %s", *key, *now)
+                self._show(key)
+            had_fault = bool(fault)
+            if fault:
+                await backoff.pause()
+            else:
+                backoff.reset()
+                await asyncio.sleep(self._check_every_s)
+
+    async def _fault(self, model: ExternalModel, *, is_asking: bool) -> str:
+        self._session = self._session or http_session()
+        try:
+            headers = token_headers(model, self._token_dir)
+            return await found_fault(model, self._session, headers, is_asking=is_asking)
+        except ExternalServerError as error:
+            return f"{ExternalFault.REFUSING.value}: {error}"
+        except Exception as error:
+            # A server answers what it likes: the next look comes whatever that was.
+            logger.exception("the check of %s failed", model.words)
+            return f"{ExternalFault.WRONG_PROTOCOL.value}: {error!r}"
+
+    def _show(self, key: _Key) -> None:
+        model, weight, is_unloaded = self._wanted[key]
+        state, reason = self._found.get(key, _UNCHECKED)
+        if is_unloaded:
+            state = DeploymentState.UNAVAILABLE
+            reason = "unloaded"
+        shown = fleet.ServedModel(
+            name=model.name,
+            version=model.version,
+            external_json=model.canonical_json(),
+            state=state,
+            reason=reason,
+            weight=weight,
+            is_unloaded=is_unloaded,
+        )
+        self._state.set_model(shown)

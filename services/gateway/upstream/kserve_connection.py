@@ -1,0 +1,148 @@
+"""An external model of KServe v2 over gRPC: bytes are passed on, with the names exchanged.
+
+Of a field that repeats the last one counts: names are appended, and no message is parsed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+
+from services.contracts.errors import (
+    DeadlineExceededError,
+    ExternalServerError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    SmeltError,
+    UnsupportedFeatureError,
+)
+from services.contracts.external.dial import kserve_channel, kserve_path, one_line
+from services.contracts.external.external_model import ExternalModel
+from services.contracts.kserve.protobuf_wire import varint_bytes
+from services.contracts.transport.frames import Payload
+from services.gateway.upstream.external_connection import ExternalConnection, ExternalLimits
+from services.pb import open_inference_v2_pb2 as pb
+
+_Code = grpc.StatusCode
+# What is the request's own fault; all else is the server's.
+_ERRORS: Final[dict[grpc.StatusCode, type[SmeltError]]] = {
+    _Code.INVALID_ARGUMENT: InvalidRequestError,
+    _Code.FAILED_PRECONDITION: InvalidRequestError,
+    _Code.OUT_OF_RANGE: InvalidRequestError,
+    _Code.NOT_FOUND: NotFoundError,
+    _Code.RESOURCE_EXHAUSTED: OverloadedError,
+    _Code.DEADLINE_EXCEEDED: DeadlineExceededError,
+    _Code.UNIMPLEMENTED: UnsupportedFeatureError,
+}
+# Fields 1 and 2 of requests and answers.
+_NAME_TAG: Final = b"\x0a"
+_VERSION_TAG: Final = b"\x12"
+_ERROR_TAG: Final = b"\x0a"
+_ANSWER_TAG: Final = b"\x12"
+
+
+class StreamedRequest(bytes):
+    """A ModelInferRequest of a stream, which may have several answers.
+
+    Attributes:
+        emit: takes each of them as a ModelStreamInferResponse; the answer to the call is then
+            empty.
+        is_begun: one was taken, so that no other server may be asked.
+    """
+
+    emit: Callable[[bytes], Awaitable[None]]
+    is_begun = False
+
+
+class KserveConnection(ExternalConnection):
+    """Asks over one channel."""
+
+    def __init__(self, model: ExternalModel, limits: ExternalLimits) -> None:
+        """As every connection to an external server."""
+        super().__init__(model, limits)
+        self._channel = kserve_channel(model)
+        self._infer = self._channel.unary_unary(kserve_path("ModelInfer"))
+        self._stream = self._channel.stream_stream(kserve_path("ModelStreamInfer"))
+        self._theirs = _names(model.remote_name, model.remote_version)
+        self._ours = _names(model.name, str(model.version))
+        # A message that comes twice is merged.
+        self._ours_in_stream = _ANSWER_TAG + varint_bytes(len(self._ours)) + self._ours
+
+    async def infer(
+        self, request: Payload, timeout_s: float | None = None, *, trace: str = ""
+    ) -> Payload:
+        """The answer's bytes; see `ReplicaConnection.infer`.
+
+        Raises:
+            ConnectionLostError: the server cannot be reached.
+            ExternalServerError: it failed.
+            SmeltError: what it answered, in the class of its status.
+        """
+        body = b"".join((request, self._theirs))
+        given: dict[str, Any] = {
+            "timeout": self._limits.first_byte_s if timeout_s is None else timeout_s,
+            "metadata": tuple(self._headers(trace).items()),
+        }
+        try:
+            if isinstance(request, StreamedRequest):
+                await self._pass_on(self._stream(**given), body, request)
+                return b""
+            answer: bytes = await self._infer(body, **given)
+        except grpc.aio.AioRpcError as error:
+            found = self._raised(error)
+            is_begun = isinstance(request, StreamedRequest) and request.is_begun
+            raise (ExternalServerError(str(found)) if is_begun else found) from error
+        return answer + self._ours
+
+    async def ask(self, rpc: str, answer: Any) -> Any:
+        """The answer, of that class, to an RPC about the model; raises as `infer`."""
+        try:
+            raw = await self._channel.unary_unary(kserve_path(rpc))(
+                self._theirs,  # such requests have these two fields
+                timeout=self._limits.idle_s,
+                metadata=tuple(self._headers("").items()),
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._raised(error) from error
+        return answer.FromString(raw)
+
+    def close(self) -> None:
+        """Nothing is outstanding: the channel is closed."""
+        asyncio.ensure_future(self._channel.close())  # noqa: RUF006 - it ends by itself
+
+    async def _pass_on(self, stream: Any, body: bytes, request: StreamedRequest) -> None:
+        now_s = asyncio.get_running_loop().time
+        try:
+            await stream.write(body)
+            await stream.done_writing()
+            async with asyncio.timeout(self._limits.idle_s) as timer:
+                async for message in stream:
+                    # The client's time to take it is not the server's.
+                    timer.reschedule(None)
+                    if message.startswith(_ERROR_TAG):
+                        said = pb.ModelStreamInferResponse.FromString(message).error_message
+                        raise self._failed(f"answers with an error: {one_line(said)}")
+                    request.is_begun = True
+                    await request.emit(message + self._ours_in_stream)
+                    timer.reschedule(now_s() + self._limits.idle_s)
+        except TimeoutError as error:
+            why = f"sent nothing for {self._limits.idle_s:g} s within an answer"
+            raise DeadlineExceededError(self._words(why)) from error
+        finally:
+            stream.cancel()
+
+    def _raised(self, error: grpc.aio.AioRpcError) -> SmeltError:
+        code = error.code()
+        is_connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
+        if code is _Code.UNAVAILABLE and not is_connected:
+            return self._unreachable(one_line(error.details()), may_have_run=True)
+        words = self._words(f"answers {code.name}: {one_line(error.details(), 500)}")
+        return _ERRORS.get(code, ExternalServerError)(words)
+
+
+def _names(name: str, version: str) -> bytes:
+    """The two fields, also of an empty version: it takes the place of another one."""
+    pairs = ((_NAME_TAG, name.encode()), (_VERSION_TAG, version.encode()))
+    return b"".join(tag + varint_bytes(len(value)) + value for tag, value in pairs)

@@ -1,0 +1,114 @@
+"""A server that speaks KServe v2 over gRPC, as a test wants it; it answers what it is asked."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from services.pb import open_inference_v2_pb2 as pb
+
+SERVICE = "inference.GRPCInferenceService"
+
+
+class KserveServer:
+    """Its RPCs, and its port.
+
+    Attributes:
+        name: of its model.
+        fault: what is wrong with it.
+        step: is waited for before each answer of a stream but the first, where a test sets it.
+        gone: set when a client left in the middle of a stream.
+        metadata: of the last inference.
+    """
+
+    def __init__(self) -> None:
+        self.name = "resnet"
+        self.fault = ""
+        self.step: asyncio.Queue[None] | None = None
+        self.gone = asyncio.Event()
+        self.metadata: dict[str, Any] = {}
+        self.port = 0
+        self.server = grpc.aio.server()
+
+    @property
+    def url(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
+    def handlers(self) -> dict[str, Any]:
+        """By RPC."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "ModelMetadata": unary(self._metadata),
+            "ModelReady": unary(self._ready),
+            "ModelInfer": unary(self._infer),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream),
+        }
+
+    async def _metadata(self, body: bytes, _: Any) -> bytes:
+        if self.fault == "silent":
+            await asyncio.Event().wait()
+        if self.fault == "other":
+            return b"\xff"
+        tensor = pb.ModelMetadataResponse.TensorMetadata(name="x", datatype="FP32", shape=[-1, 4])
+        answer = pb.ModelMetadataResponse(name=self.name, platform="test", inputs=[tensor])
+        return answer.SerializeToString()
+
+    async def _ready(self, body: bytes, _: Any) -> bytes:
+        return pb.ModelReadyResponse(ready=self.fault != "unready").SerializeToString()
+
+    async def _infer(self, body: bytes, context: Any) -> bytes:
+        if self.fault == "stuck":
+            await asyncio.Event().wait()
+        request = pb.ModelInferRequest.FromString(body)
+        self.metadata = dict(context.invocation_metadata())
+        if not request.inputs:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no inputs")
+        return self._answer(request).SerializeToString()
+
+    async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Three answers for each request, of a decoupled model."""
+        try:
+            async for body in requests:
+                request = pb.ModelInferRequest.FromString(body)
+                for number in range(3):
+                    if number and self.step is not None:
+                        await self.step.get()
+                    if number and self.fault == "vanishes":
+                        self.stopping = asyncio.ensure_future(self.server.stop(0))
+                        await asyncio.Event().wait()
+                    if number and self.fault == "dies":
+                        await context.abort(grpc.StatusCode.INTERNAL, "out of memory")
+                    answer = self._answer(request)
+                    answer.parameters["triton_final_response"].bool_param = number == 2
+                    yield pb.ModelStreamInferResponse(infer_response=answer).SerializeToString()
+        except asyncio.CancelledError:
+            self.gone.set()
+            raise
+
+    def _answer(self, request: Any) -> Any:
+        assert (request.model_name, request.model_version) == (self.name, "")
+        answer = pb.ModelInferResponse(
+            model_name=self.name,
+            model_version="7",
+            id=request.id,
+            raw_output_contents=request.raw_input_contents,
+        )
+        answer.outputs.add(name="y", datatype="FP32", shape=request.inputs[0].shape)
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def kserve_server() -> AsyncIterator[KserveServer]:
+    """One that listens."""
+    asked = KserveServer()
+    server = asked.server
+    handler = grpc.method_handlers_generic_handler(SERVICE, asked.handlers())
+    server.add_generic_rpc_handlers((handler,))
+    asked.port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield asked
+    finally:
+        await server.stop(0)
