@@ -1,4 +1,4 @@
-"""The commands `smelt plan` and `smelt advise`, and their options."""
+"""The commands `smelt plan`, `smelt advise` and `smelt report`, and their options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -56,3 +56,28 @@ def advise(
     from services.cli.advise.advise import run_advise
 
     run_advise(settings_for(store), model, generation, as_json=as_json, is_wide=wide)
+
+
+@plan_app.command(epilog="Example: smelt report ranker --output ranker.html --prices profile.yaml")
+def report(
+    model: Annotated[str, model_argument("Model to report on.")],
+    output: Annotated[
+        Path | None, typer.Option(show_default="MODEL-vN.html", help="Write the page here.")
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="Profile of smelt plan, for what a million rows cost.")
+    ] = None,
+    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write all that the store holds of a model as one HTML page, which loads no other file.
+
+    By generation: eager, fallback and engines with latency, rows/s and memory, which serves and
+    why, accuracy beside its limits, builds, cost, roofline, and advice beside its outcome.
+    """
+    from services.cli.report.report import run_report
+
+    settings = settings_for(store)
+    number = version or None
+    run_report(settings, model, number, output=output, prices=prices, as_json=as_json)

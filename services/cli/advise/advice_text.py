@@ -28,7 +28,7 @@ def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:
         )
     yield from document["remarks"]
     for each in document["generations"]:
-        yield from _generation_text(each)
+        yield from generation_text(each)
 
 
 def record_text(record: Mapping[str, Any]) -> Iterator[str | Table]:
@@ -54,7 +54,8 @@ def record_text(record: Mapping[str, Any]) -> Iterator[str | Table]:
     yield f"right, within 10 % of the best, for {record['num_right']} of {record['num_judged']}"
 
 
-def _generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
+def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
+    """On one of the generations of that document."""
     yield Table(
         f"Least time of a run on {each['generation']} ({each['peak'] or 'peak not known'})",
         ("sizes", "GFLOP", "MB", "limit", *(f"{p} ms" for p in each["runs"][0]["least_s"])),

@@ -83,7 +83,7 @@ def run_advise(
         for each in names
     }
     proven = [speed for each in advised.values() for speed in each.proofs.speeds(each.graph)]
-    devices = _devices(advised.values(), generation)
+    devices = devices_of(advised.values(), generation)
     chosen = [advised[name]] if name else advised.values()
     documents = [model_advice(each, devices, proven) for each in chosen]
     document = documents[0] if name else record_document(documents)
@@ -91,7 +91,7 @@ def run_advise(
     show(document, text, as_json=as_json, is_wide=is_wide)
 
 
-def _devices(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:
+def devices_of(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:
     """By generation, the device that a plan was made on; None of one made elsewhere."""
     found: dict[str, DeviceFacts | None] = {}
     for plan in (plan for each in advised for plan in each.plans):
