@@ -76,7 +76,7 @@ class Chart(NamedTuple):
             legend_at_bottom=True,
             legend_at_bottom_columns=1,
             truncate_legend=-1,
-            # A longer one leaves no width for the title of the axis, which pygal then splits forever.
+            # A longer one leaves the axis no width for its title, which is then split forever.
             truncate_label=30,
             x_label_rotation=30 if sum(map(len, self.x_labels)) > 45 else 0,
             value_formatter=lambda number: f"{number:g}",
