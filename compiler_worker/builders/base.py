@@ -4,6 +4,7 @@ A builder answers three questions before anything is built (can this machine bui
 with which options, on which toolchain: the last two enter the build key), then builds.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,8 +14,8 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class BuildSpec:
         key: complete build key; buckets, precision and generation are read from it.
         master_path: the master's `model.onnx`, its external data beside it.
         calibration_path: the model version's calibration set (.npz); None when it has none.
-        drawn_by: the recipe by which rows are drawn beside those; None draws none.
+        drawn: feeds that are calibrated with between those.
         compile_cache: a folder with what builds like this one left for each other, files of any
             name; None without one. It changes how long a build takes and nothing else.
         typed_graphs: where calibrated graphs are kept for the next kind; None keeps none.
@@ -35,7 +36,7 @@ class BuildSpec:
     master: MasterRecord
     master_path: Path
     calibration_path: Path | None = None
-    drawn_by: Recipe | None = None
+    drawn: Sequence[Mapping[str, Array]] = ()
     compile_cache: Path | None = None
     typed_graphs: Path | None = None
 

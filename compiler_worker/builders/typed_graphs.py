@@ -1,18 +1,17 @@
 """The master in one precision, as every compiler takes it."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler_worker.builders.quantiser import quantiser_options
-from compiler_worker.inputs.calibration_draws import beside_drawn
 from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, Array
-from services.contracts.model.document import canonical_json
 from services.contracts.model.recipe import CALIBRATION_FIX, DimRange
 from services.engines.device.toolchain import installed_version
 
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     import onnx
 
     from compiler_worker.builders.base import BuildSpec
+
+# Rows of traffic before each feed that was drawn.
+_FEEDS_EACH = 3
 
 
 def typed_graph(
@@ -78,9 +80,8 @@ def planned_graph(plan: "BuildSpec") -> "onnx.ModelProto":
         "onnxruntime": installed_version("onnxruntime"),
         **quantiser_options(key.precision),
     }
-    if plan.drawn_by:
-        shapes = canonical_json([bucket.model_dump(mode="json") for bucket in key.buckets])
-        identity |= {"inputs": key.proof_terms, "buckets": shapes.decode()}
+    if plan.drawn:
+        identity["drawn"] = _digest(plan.drawn)
     return kept_graph(plan.typed_graphs, identity, make)
 
 
@@ -89,10 +90,20 @@ def _feeds(plan: "BuildSpec", calibration_path: Path) -> list[dict[str, Array]]:
 
     inputs = interface_inputs(plan.master_path)
     arrays = read_calibration(calibration_path, inputs)
-    found = feeds(arrays, inputs)
-    if plan.drawn_by is None:
-        return found
-    return beside_drawn(found, plan.master, plan.drawn_by, plan.key.buckets, arrays)
+    found = list[dict[str, Array]]()
+    drawn = iter(plan.drawn)
+    for number, feed in enumerate(feeds(arrays, inputs), 1):
+        found.append(feed)
+        if number % _FEEDS_EACH == 0 and (between := next(drawn, None)):
+            found.append(dict(between))
+    return found
+
+
+def _digest(feeds: Sequence[Mapping[str, Array]]) -> str:
+    hasher = hashlib.sha256()
+    for name, array in (entry for feed in feeds for entry in sorted(feed.items())):
+        hasher.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
+    return hasher.hexdigest()
 
 
 def interface_inputs(master_path: Path) -> tuple[TensorSpec, ...]:

@@ -5,8 +5,11 @@ import time
 from compiler_worker.builders.base import BuildSpec
 from compiler_worker.children.child import Events, limit_threads
 from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
+from compiler_worker.inputs.calibration_draws import calibration_draws
+from compiler_worker.master.samples import read_arrays
 from compiler_worker.memory import peak_resident_bytes
 from compiler_worker.timing.host_turns import beside_others
+from services.contracts.kserve.tensors import Array
 from services.engines.caches.compile_cache import use_compile_cache
 
 
@@ -22,7 +25,7 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
         master=request.master,
         master_path=request.master_path,
         calibration_path=request.calibration_path,
-        drawn_by=request.drawn_by,
+        drawn=_drawn(request),
         compile_cache=request.compile_cache,
         typed_graphs=request.cache_dir / "typed",
     )
@@ -37,3 +40,12 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
         duration_s=duration_s,
         peak_memory_bytes=peak_resident_bytes(),
     )
+
+
+def _drawn(request: BuildRequest) -> list[dict[str, Array]]:
+    """What is calibrated with beside samples of traffic."""
+    if request.drawn_by is None or request.calibration_path is None:
+        return []
+    # Not in a builder's module: a change of what proofs draw would build all engines anew.
+    sampled = read_arrays(request.calibration_path)
+    return calibration_draws(request.master, request.drawn_by, request.key.buckets, sampled)

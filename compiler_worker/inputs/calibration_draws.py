@@ -16,21 +16,16 @@ from services.contracts.model.recipe import Bucket, Recipe
 
 # None that a proof draws from: an engine is not proven with what it was calibrated with.
 _SEED = 7_040_261
-# One drawn feed after so many of traffic.
-_FEEDS_EACH = 3
+# One after each third row of traffic, of which no more are taken.
+_NUM_DRAWN = 75
 
 
-def beside_drawn(
-    feeds: Sequence[dict[str, Array]],
-    master: MasterRecord,
-    recipe: Recipe,
-    buckets: Sequence[Bucket],
-    sampled: Mapping[str, Array],
+def calibration_draws(
+    master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket], sampled: Mapping[str, Array]
 ) -> list[dict[str, Array]]:
-    """Feeds of traffic with drawn ones between; alone where nothing but the batch is dynamic.
+    """Feeds of a few rows; none where nothing but the batch is dynamic.
 
     Args:
-        feeds: one row of traffic each.
         master: names the inputs and their shapes.
         recipe: how each is drawn.
         buckets: those of the engine, whose largest and usual sizes are drawn in turn.
@@ -38,20 +33,16 @@ def beside_drawn(
     """
     batch = recipe.batching.batch_dim
     if all({*bucket.dims} <= {batch} for bucket in buckets):
-        return list(feeds)
+        return []
     drawn_by = calibrated_recipe(recipe, master, sampled)
     places = [(bucket, is_largest) for bucket in buckets for is_largest in (True, False)]
     found = []
-    for number, feed in enumerate(feeds):
-        found.append(feed)
-        turn, rest = divmod(number, _FEEDS_EACH)
-        if rest:
-            continue
-        bucket, is_largest = places[turn % len(places)]
+    for number in range(_NUM_DRAWN):
+        bucket, is_largest = places[number % len(places)]
         sizes = {name: r.max if is_largest else r.opt for name, r in bucket.dims.items()}
         if batch in bucket.dims:
             sizes[batch] = min(bucket.dims[batch].max, MANY_ROWS)
+        place = (master, drawn_by, bucket, sizes)
         variant = usual_variant(master, drawn_by, sizes)
-        drawn = draw_sample(master, drawn_by, bucket, sizes, variant=variant, seed=_SEED + turn)
-        found.append(drawn.inputs)
+        found.append(draw_sample(*place, variant=variant, seed=_SEED + number).inputs)
     return found

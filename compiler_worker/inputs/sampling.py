@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -119,21 +120,15 @@ def proof_samples(
         seed: the same for all engines of a master, so that a reference is computed once.
         engine_seed: adds sizes and values that no other engine is proven with.
     """
+    draw = partial(draw_sample, master, recipe)
     samples = [
-        draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+        draw(bucket, sizes, variant=variant, seed=seed)
         for bucket, sizes in each_once(buckets, lambda each: _proof_sizes(each, seed))
         for variant in _variants(master, recipe, bucket, sizes)
     ]
     if engine_seed is not None:
         samples += [
-            draw_sample(
-                master,
-                recipe,
-                bucket,
-                sizes,
-                variant=usual_variant(master, recipe, sizes),
-                seed=engine_seed,
-            )
+            draw(bucket, sizes, variant=usual_variant(master, recipe, sizes), seed=engine_seed)
             for bucket, sizes in each_once(buckets, lambda each: [_inner(each, engine_seed)])
         ]
     samples += _further_rows(samples, master, recipe, buckets)

@@ -8,16 +8,15 @@ process: an untrusted graph that crashes it ends that process alone.
 from functools import cached_property
 from pathlib import Path
 
-from compiler_worker.builders.select import builder_for
 from compiler_worker.children.child_jobs import IMPORT
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ImportRequest, ImportVerdict
+from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
 from compiler_worker.references.reference import importer_digest
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.store.kept_files import keep, read_kept
 
@@ -32,14 +31,10 @@ class Refusals:
 
     def reason(self, kind: EngineKind) -> str:
         """Return why a kind cannot take the master; "" leaves it to the build."""
-        if kind is EngineKind.ONNXRUNTIME:
-            return self._new_opset
-        if strings := strings_among(self._master.inputs, self._master.outputs):
-            return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
         try:
-            if builder_for(kind).is_ai_onnx_only:
-                return self._foreign_op(kind)
-            return self._import_refusal
+            return graph_refusal(
+                kind, self._master, lambda: self._foreign, lambda: self._import_refusal
+            )
         except (SmeltError, OSError):
             # A store that fails now fails the build too, which reports it.
             return ""
@@ -48,32 +43,11 @@ class Refusals:
     def _path(self) -> Path:
         return self._worker.registry.materialise_master(self._master) / MASTER_FILE
 
-    @property
-    def _new_opset(self) -> str:
-        from compiler_worker.master.admission import NEWEST_RUN_OPSET
-
-        opset = self._master.opset
-        if opset <= NEWEST_RUN_OPSET:
-            return ""
-        return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
-
-    def _foreign_op(self, kind: EngineKind) -> str:
-        if self._foreign is None:
-            return ""
-        domain, op_type, node = self._foreign
-        at = f" at node '{node}'" if node else ""
-        return f"{domain}::{op_type}{at}: kind {kind} knows the ops of ai.onnx alone"
-
     @cached_property
-    def _foreign(self) -> tuple[str, str, str] | None:
+    def _foreign(self) -> str:
         import onnx
 
-        from compiler_worker.master import walk
-
-        proto = onnx.load(self._path, load_external_data=False)
-        found = (node for node, _ in walk.nodes(proto) if walk.domain_of(node.domain))
-        node = next(found, None)
-        return None if node is None else (node.domain, node.op_type, node.name)
+        return foreign_op(onnx.load(self._path, load_external_data=False))
 
     @cached_property
     def _import_refusal(self) -> str:

@@ -1,11 +1,11 @@
-"""The command `smelt plan` and its options."""
+"""The commands `smelt plan`, `smelt advise` and `smelt report`, and their options."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 plan_app = typer.Typer()
 
@@ -34,3 +34,50 @@ def plan(
     from services.cli.planning.plan import run_plan
 
     run_plan(settings_for(store), profile, what_if or (), as_json=as_json, is_wide=wide)
+
+
+@plan_app.command(epilog="Example: smelt advise ranker --generation cuda-sm90")
+def advise(
+    model: Annotated[
+        str, model_argument("Model to advise on; without one, how advice did for all.")
+    ] = "",
+    generation: Annotated[
+        str, typer.Option(help="For this one, not those that the store has plans for.")
+    ] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Say which engine to try first, how fast it should be, and where Smelt is the wrong tool.
+
+    By the model's graph, sampled requests, what was measured before, and the proofs of other
+    models in the store; beside it stands what was proven. Needs no fleet and writes nothing.
+    """
+    from services.cli.advise.advise import run_advise
+
+    run_advise(settings_for(store), model, generation, as_json=as_json, is_wide=wide)
+
+
+@plan_app.command(epilog="Example: smelt report ranker --output ranker.html --prices profile.yaml")
+def report(
+    model: Annotated[str, model_argument("Model to report on.")],
+    output: Annotated[
+        Path | None, typer.Option(show_default="MODEL-vN.html", help="Write the page here.")
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="Profile of smelt plan, for what a million rows cost.")
+    ] = None,
+    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write all that the store holds of a model as one HTML page, which loads no other file.
+
+    By generation: eager, fallback and engines with latency, rows/s and memory, which serves and
+    why, accuracy beside its limits, builds, cost, roofline, and advice beside its outcome.
+    """
+    from services.cli.report.report import run_report
+
+    settings = settings_for(store)
+    number = version or None
+    run_report(settings, model, number, output=output, prices=prices, as_json=as_json)

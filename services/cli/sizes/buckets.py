@@ -61,14 +61,14 @@ def run_buckets(
     """
     registry = open_registry(settings)
     model = registry.model_version(name, version)
-    seen = None if metrics else _sampled_sizes(registry, model)
+    seen = None if metrics else sampled_sizes(registry, model)
     seen = seen or observed_sizes(metrics or _endpoints(settings), name, model.version)
     document = advice_document(model, seen, num, partial(_measured_cost, registry, model))
     document["published"] = _published(settings, model, document) if is_applied else None
     show(document, _text(document), as_json=as_json)
 
 
-def _sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
+def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
     """Lengths of samples, by the share of rows that each stands for; None without any."""
     from services.contracts.traffic.drift import lengths_of
     from services.contracts.traffic.fitting_rows import windows_for

@@ -63,10 +63,10 @@ def run_why(
     found = explained_cases(
         registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
     )
-    cases = [_with_precisions(case, explained) for case in found]
+    cases = [with_precisions(case, explained) for case in found]
     unplaced = _unplaced(snapshot, explained)
     standby = standby_document(snapshot)
-    text = [part for case in cases for part in _text(case, explained)]
+    text = [part for case in cases for part in case_text(case, explained)]
     if not cases:
         text = [f"{name} version {explained.version}: nothing is planned for any generation"]
         text += [
@@ -82,7 +82,8 @@ def run_why(
     show(document, text, as_json=as_json, is_wide=is_wide)
 
 
-def _with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, Any]:
+def with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, Any]:
+    """A case, and what is known of precisions there."""
     where = {"generation": case["generation"]}
     return where | precision_document(version, case["generation"]) | case
 
@@ -95,7 +96,8 @@ def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> st
     return ""
 
 
-def _text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
+def case_text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
+    """What serves, what is planned, and why; the case is one of `with_precisions`."""
     yield f"{version.name} version {version.version} on {case['generation']}: {case['serves']}"
     rows = [_row(key) for key in case["planned"]]
     rows += [("-", _name(skipped), "skipped", *["-"] * 4) for skipped in case["skipped"]]

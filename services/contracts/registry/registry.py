@@ -72,6 +72,10 @@ class Registry(
         """A folder with the master's files, verified; raises as `FileCache.folder` does."""
         return self._cache.folder(record.files)
 
+    def materialise_graph(self, record: MasterRecord) -> Path:
+        """The master's `model.onnx` without what is beside it; raises as `FileCache.file` does."""
+        return self._cache.file(record.files["model.onnx"], ".onnx")
+
     def materialise_engine(self, engine: PublishedEngine) -> Path:
         """A folder with the engine's files, verified; raises as `FileCache.folder` does."""
         return self._cache.folder(engine.manifest.files)

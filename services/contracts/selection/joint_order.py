@@ -5,8 +5,8 @@ relative to it, and through it relative to all engines of earlier runs.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from services.contracts.model.manifest import PublishedEngine, Timing
 from services.contracts.model.recipe import Recipe
@@ -32,11 +32,13 @@ class JointOrder:
         order: digests, best first; empty when not all that were asked for are in it.
         uncovered: digests that no run has timed beside the others.
         decided_by: the newest run that counted; None without any.
+        slowness: seconds by digest, as if all had been in one run; of others too.
     """
 
     order: tuple[str, ...] = ()
     uncovered: frozenset[str] = frozenset()
     decided_by: JointRun | None = None
+    slowness: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -62,6 +64,7 @@ def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun
         order=() if uncovered or not seen else chain.order(),
         uncovered=uncovered,
         decided_by=seen[-1] if seen else None,
+        slowness=chain.slowness,
     )
 
 

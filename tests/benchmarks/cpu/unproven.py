@@ -7,6 +7,8 @@ from pathlib import Path
 
 from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.select import builder_for
+from compiler_worker.inputs.calibration_draws import calibration_draws
+from compiler_worker.master.samples import read_arrays
 from compiler_worker.plans.build_keys import Wanted, plan_builds
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -45,12 +47,17 @@ def _built(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     master_path = worker.registry.materialise_master(version.master) / "model.onnx"
+    calibration = worker.registry.plain_samples(version.calibration, folder)
+    drawn = []
+    if calibration and version.traffic:
+        sampled = read_arrays(calibration)
+        drawn = calibration_draws(version.master, version.recipe, key.buckets, sampled)
     plan = BuildSpec(
         key=key,
         master=version.master,
         master_path=master_path,
-        calibration_path=worker.registry.plain_samples(version.calibration, folder),
-        drawn_by=version.recipe if version.traffic else None,
+        calibration_path=calibration,
+        drawn=drawn,
     )
     output = builder_for(key.kind).build(plan, folder, lambda _: None)
     return LoadSpec(

@@ -1,5 +1,6 @@
 """Masters as torch wants them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,19 @@ from compiler_worker.builders.typed_graphs import (
     check_ranges,
     dynamic_names,
     interface_inputs,
+    planned_graph,
     typed_graph,
 )
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
+from compiler_worker.precision.calibration import write_calibration
 from services.contracts.errors import BuildError
-from services.contracts.hardware.kinds import Precision
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import DimRange
 from services.engines.torch_runtime.programs import ranges_of
 from tests.conformance.tiny_model import draw_inputs, master_record, reference, tiny_model
+from tests.unit.compiler_worker.builders.conftest import PlanMaker
 
 
 def span(low: int, high: int) -> DimRange:
@@ -119,3 +124,22 @@ def test_what_torch_decides_otherwise_for_no_rows_is_refused() -> None:
     export_dynamic(module, inputs, {"N": span(1, 8)})
     with pytest.raises(BuildError, match="something else than the graph at N=0; begin the bucket"):
         export_dynamic(module, inputs, {"N": DimRange(min=0, opt=1, max=8)})
+
+
+def test_what_was_drawn_is_calibrated_with_after_each_third_row(
+    make_plan: PlanMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = draw_inputs(16, 3)
+    path = write_calibration(inputs, tmp_path)
+    plan = make_plan(EngineKind.ONNXRUNTIME, "cpu-x86_64-v3", precision=Precision.INT8)
+    drawn = [draw_inputs(2, length) for length in (5, 6)]
+    calibrated = []
+
+    def quantised(model: onnx.ModelProto, _: Precision, feeds: list[dict[str, Array]]) -> object:
+        calibrated.extend(next(iter(feed.values())).shape for feed in feeds)
+        return model
+
+    monkeypatch.setattr("compiler_worker.precision.quantised.quantised_model", quantised)
+    planned_graph(replace(plan, calibration_path=path, drawn=drawn))
+    rows = [(1, 3)] * 3
+    assert calibrated == [*rows, (2, 5), *rows, (2, 6), *rows, *rows, *rows, (1, 3)]

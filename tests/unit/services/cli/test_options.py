@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 
 EXPECTED = {
+    "advise": ["--generation", "--json", "--store", "--wide", "MODEL"],
     "bench": [
         "--address", "--concurrency", "--html", "--input", "--json", "--seconds", "--sizes",
         "--store", "--version", "NAME",
@@ -42,6 +43,7 @@ EXPECTED = {
     "recipe check": ["--json", "--model", "--store", "FILE"],
     "recipe init": ["--json", "--out", "--store", "MODEL"],
     "recipe schema": ["--json"],
+    "report": ["--json", "--output", "--prices", "--store", "--version", "MODEL"],
     "samples calibrate": ["--json", "--store", "NAME"],
     "samples delete": ["--before", "--json", "--store", "NAME"],
     "samples show": ["--json", "--store", "NAME"],

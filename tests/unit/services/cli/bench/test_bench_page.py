@@ -1,12 +1,10 @@
 """The page loads nothing, and has every figure, plot and warning."""
 
-from html.parser import HTMLParser
 from typing import Any
 
 from services.cli.bench.bench_page import bench_page
 from services.cli.bench.bench_report import PERCENTS, bench_text
-
-LOADING = {"src", "href", "xlink:href", "srcset", "data", "poster", "action"}
+from tests.unit.services.cli.output.html_reader import Loads
 
 
 def cell(size: str, callers: int, **others: Any) -> dict[str, Any]:
@@ -38,23 +36,6 @@ def document(*cells: dict[str, Any]) -> dict[str, Any]:
         "is_cached": False,
         "cells": list(cells),
     }
-
-
-class Loads(HTMLParser):
-    """Attributes by which a page loads, and the words that it shows."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.loading: list[tuple[str, str | None]] = []
-        self.words: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loading += [each for each in attrs if each[0] in LOADING]
-        assert tag not in {"link", "iframe", "object", "embed", "img"}
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data.strip())
 
 
 def test_it_loads_nothing_and_shows_all() -> None:

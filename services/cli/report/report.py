@@ -1,0 +1,113 @@
+"""`smelt report`: one HTML file about a model version, from what the store holds."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from services.cli.advise.advice_text import advice_text, generation_text
+from services.cli.advise.advise import Advised, devices_of, model_advice
+from services.cli.fleet.control_client import fleet_on_store
+from services.cli.output.html_page import Element, Part, html_page
+from services.cli.output.show import show
+from services.cli.planning.plan_profile import DeviceOffer, PlanProfile
+from services.cli.registry import open_registry
+from services.cli.report import report_parts
+from services.cli.report.engine_entries import engine_entries, timed_sides
+from services.cli.settings import CliSettings
+from services.cli.why.why import case_text, with_precisions
+from services.contracts.errors import InvalidRequestError
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.text.words import readable_time
+from services.controller.explain.proof_words import proof_words
+from services.controller.explain.why_cases import explained_cases
+
+
+def run_report(
+    settings: CliSettings,
+    name: str,
+    number: int | None = None,
+    *,
+    output: Path | None,
+    prices: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the file and say where it is.
+
+    Args:
+        settings: of the command line.
+        name: of the model.
+        number: of its version; the newest by default.
+        output: the file; None names one after the model, in the current folder.
+        prices: profile of `smelt plan`, of which the prices count; None for none.
+        as_json: print one document.
+
+    Raises:
+        NotFoundError: no such model or version.
+        InvalidRequestError: the prices cannot be read, or the file cannot be written.
+        StoreError: samples are encrypted with a key that is not given.
+    """
+    offers = PlanProfile.from_file(prices).devices if prices else {}
+    registry = open_registry(settings)
+    version = registry.model_version(name, number)
+    path = output or Path(f"{name}-v{version.version}.html")
+    title = f"{version.name} version {version.version}: report"
+    page = html_page(title, _parts(settings, registry, version, offers))
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequestError(f"{path}: cannot be written: {error.strerror}") from error
+    document = {"model": name, "version": version.version, "file": str(path)}
+    show(document, [f"{name} version {version.version}: {path}"], as_json=as_json)
+
+
+def _parts(
+    settings: CliSettings, registry: Registry, version: ModelVersion, offers: dict[str, DeviceOffer]
+) -> Iterator[Part]:
+    """A section for each generation that is planned, serves or has engines; else of this host."""
+    own = Advised(registry, version, is_sampled=True)
+    names = (each for each in registry.model_names() if each != version.name)
+    others = [Advised(registry, registry.model_version(e), is_sampled=False) for e in names]
+    proven = [speed for each in (own, *others) for speed in each.proofs.speeds(each.graph)]
+    where = settings.store_url, settings.trust_root
+    found = explained_cases(registry, version, "", fleet_on_store(settings), *where)
+    cases = {case["generation"]: with_precisions(case, version) for case in found}
+    engines = registry.engines(version.master.digest)
+    used = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
+    planned = devices_of([own], "") if own.plans or not used else {}
+    devices = dict.fromkeys(cases) | planned | used
+    advice = model_advice(own, devices, proven)
+    at = readable_time(version.created_at)
+    yield f"Master {version.master.digest[:12]} of {version.source}, published {at}."
+    yield from advice_text(advice | {"generations": []})
+    yield Element("code", shlex.join(["smelt", *sys.argv[1:]]))
+    yield Element("p", f"Written {readable_time(datetime.now(UTC).isoformat())}.", "note")
+    runs = registry.joint_runs(version.master.digest)
+    for each in advice["generations"]:
+        generation = each["generation"]
+        of = f"{shlex.quote(version.name)} --generation {generation}"
+        again = f"again: smelt rebuild {of} --version {version.version}"
+        case = cases.get(generation)
+        here = [e for e in engines if e.manifest.key.generation == generation]
+        entries = engine_entries(registry, here, case)
+        sides = timed_sides(entries, runs)
+        yield Element("h2", generation)
+        # What proofs compared stands under accuracy.
+        words = [f"{e.name}: {proof_words(e.proof)}" for e in entries if e.proof]
+        yield from (part for part in case_text(case, version) if part not in words) if case else ()
+        yield Element("p", f"From plans, proofs and fleet; again: smelt why {of}", "note")
+        yield from report_parts.ladder_parts(sides, offers.get(generation))
+        yield Element("p", f"{report_parts.sources(sides)}; {again}" if sides else "", "note")
+        yield from report_parts.accuracy_parts(entries, version.recipe)
+        yield Element("p", f"Proofs {again}", "note")
+        yield report_parts.attempts_table(entries)
+        yield Element("p", f"Missing ones: smelt build {of}", "note")
+        device = used.get(generation)
+        if device and (chart := report_parts.roofline_chart(own, sides, device)):
+            yield chart
+            yield Element("p", f"Device: {each['peak']}; {report_parts.sources(sides)}", "note")
+        yield Element("h3", "Advice and outcome")
+        yield from generation_text(each)
+        yield Element("p", f"From all proofs of the store; again: smelt advise {of}", "note")

@@ -1,0 +1,219 @@
+"""Whether `smelt advise` is right: models of many kinds, advised, built, proven and timed here.
+
+    python -m tests.benchmarks.advice_zoo FOLDER [--names NAME ...] [--write FILE.md]
+
+Each is exported with seeded weights, added to a store in FOLDER and built by `smelt build`; what
+was built before is not built again, so that a run can be ended and gone on with. Advice does not
+see the proofs of the model that it is for. It is right where its first choice is within 10 % of the
+best engine that was proven.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+import transformers
+import yaml
+
+from services.cli.advise.advise import Advised, model_advice, record_document
+from services.cli.main_options import settings_for
+from services.cli.registry import open_registry
+from services.contracts.kserve.tensors import Array
+from services.contracts.traffic.sampled_rows import bytes_from_arrays
+from tests.benchmarks.newcomers import smelt
+from tests.integration.newcomers.exports import NEWCOMERS
+from tests.integration.onnx_to_fx.zoo import ZooModel, minilm, resnet50
+
+_OPSET = 20
+
+
+def _classifier(module: torch.nn.Module) -> ZooModel:
+    """Pictures of 64 x 64, in batches."""
+    images = torch.randn(3, 3, 64, 64)
+    batch = {0: torch.export.Dim("batch", min=1, max=64)}
+    return ZooModel(module.eval(), (images,), (batch,), ((images,),))
+
+
+class _Logits(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.model(pixels).logits  # type: ignore[no-any-return]
+
+
+def _resnet18() -> ZooModel:
+    config = transformers.ResNetConfig(
+        depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], layer_type="basic"
+    )
+    return _classifier(_Logits(transformers.ResNetForImageClassification(config)))
+
+
+def _vit() -> ZooModel:
+    config = transformers.ViTConfig(
+        hidden_size=192,
+        num_hidden_layers=6,
+        num_attention_heads=3,
+        intermediate_size=768,
+        image_size=64,
+        patch_size=8,
+    )
+    return _classifier(_Logits(transformers.ViTForImageClassification(config)))
+
+
+def _mlp() -> ZooModel:
+    layers: list[torch.nn.Module] = []
+    for inputs, outputs in ((256, 1024), (1024, 1024), (1024, 256)):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    rows = torch.randn(3, 256)
+    batch = {0: torch.export.Dim("batch", min=1, max=64)}
+    return ZooModel(torch.nn.Sequential(*layers).eval(), (rows,), (batch,), ((rows,),))
+
+
+class _Recurrent(torch.nn.Module):
+    """Two layers of GRU over sentences of one length, and the classes of the last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = torch.nn.GRU(64, 128, num_layers=2, batch_first=True)
+        self.classes = torch.nn.Linear(128, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.classes(self.steps(rows)[0][:, -1])  # type: ignore[no-any-return]
+
+
+def _gru() -> ZooModel:
+    rows = torch.randn(3, 24, 64)
+    batch = {0: torch.export.Dim("batch", min=1, max=64)}
+    return ZooModel(_Recurrent().eval(), (rows,), (batch,), ((rows,),))
+
+
+def _export(make: Callable[[], ZooModel]) -> Callable[[Path], object]:
+    def export(path: Path) -> None:
+        torch.manual_seed(0)
+        onnx.save(make().onnx(_OPSET), path)
+
+    return export
+
+
+# In the order in which they are built: the quick ones first.
+ZOO: Mapping[str, Callable[[Path], object]] = {
+    "scikit-learn pipeline": NEWCOMERS["scikit-learn pipeline"],
+    "LightGBM": NEWCOMERS["LightGBM"],
+    "LSTM tagger": NEWCOMERS["LSTM tagger"],
+    "ResNet-18": _export(_resnet18),
+    "distilbert": NEWCOMERS["distilbert"],
+    "mobilenetv3": NEWCOMERS["mobilenetv3"],
+    "GRU": _export(_gru),
+    "ViT": _export(_vit),
+    "whisper encoder": NEWCOMERS["whisper encoder"],
+    "convnext_tiny": NEWCOMERS["convnext_tiny"],
+    "detector": NEWCOMERS["detector"],
+    "MLP": _export(_mlp),
+    "MiniLM": _export(minilm),
+    "T5 encoder": NEWCOMERS["T5 encoder"],
+    "deberta-v2": NEWCOMERS["deberta-v2"],
+    "swin_tiny": NEWCOMERS["swin_tiny"],
+    "efficientnet_b0": NEWCOMERS["efficientnet_b0"],
+    "ResNet-50": _export(resnet50),
+}
+# Those that are also built in int8.
+_CALIBRATED = ("MLP", "MiniLM")
+
+
+def _recipe(name: str, path: Path) -> list[str]:
+    """Options of `smelt models add`: int8 needs a calibration set."""
+    if name not in _CALIBRATED:
+        return []
+    random = np.random.default_rng(0)
+    names = [v.name for v in onnx.load(path, load_external_data=False).graph.input]
+    words = random.integers(1000, 30000, (32, 48))
+    arrays: list[Array] = [words, np.ones_like(words)]
+    if name == "MLP":
+        arrays = [random.standard_normal((32, 256)).astype(np.float32)]
+    samples = path.with_suffix(".npz")
+    samples.write_bytes(bytes_from_arrays(dict(zip(names, arrays, strict=True))))
+    recipe = path.with_suffix(".yaml")
+    recipe.write_text(yaml.safe_dump({"calibration": {"path": str(samples)}}))
+    return ["--recipe", str(recipe)]
+
+
+def build(name: str, folder: Path) -> None:
+    """Export, add and build one model, unless a run before did."""
+    slug = name.replace(" ", "-").lower()
+    done = folder / f"{slug}.txt"
+    if done.exists():
+        return
+    path = folder / f"{slug}.onnx"
+    ZOO[name](path)
+    smelt("models", "add", slug, str(path), *_recipe(name, path))
+    done.write_text(_built(slug))
+
+
+def _built(slug: str) -> str:
+    """What `smelt build` printed; an engine that fails its proof is an outcome too."""
+    try:
+        return smelt("build", slug)
+    except RuntimeError as error:
+        return str(error)
+
+
+def _lines(record: Mapping[str, Any]) -> Iterator[str]:
+    verdicts = {True: "right", False: "wrong", None: "not tried"}
+    yield "| model | first choice | expected | best proven | times the fallback | behind | advice |"
+    yield "|---|---|---|---|---:|---:|---|"
+    for row in record["models"]:
+        first, found = row["first"], row["outcome"]
+        speed = f"{found['speed']:.2f}{' ?' if found['is_wild'] else ''}" if found["speed"] else "-"
+        behind = f"{found['behind']:.2f}" if found["behind"] else "-"
+        yield (
+            f"| {row['model']} | {first['kind']} {first['precision']} "
+            f"| {first['low']:.2f} to {first['high']:.2f} "
+            f"| {found['kind']} {found['precision']} | {speed} | {behind} "
+            f"| {verdicts[found['is_right']]} |"
+        )
+    yield ""
+    yield f"Right: {record['num_right']} of {record['num_judged']}."
+
+
+def by_the_table() -> dict[str, Any]:
+    """The record as it would be if the store had no proof of any other model."""
+    registry = open_registry(settings_for())
+    documents = []
+    for name in registry.model_names():
+        advised = Advised(registry, registry.model_version(name), is_sampled=False)
+        devices = {plan.node_class.generation: plan.facts for plan in advised.plans}
+        documents.append(model_advice(advised, devices, ()))
+    return record_document(documents)
+
+
+def main() -> None:
+    """Build what is missing, ask for advice, and print both."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--names", nargs="*", default=[*ZOO], choices=[*ZOO])
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder.absolute()
+    folder.mkdir(exist_ok=True)
+    os.environ["SMELT_HOME"] = str(folder / "home")
+    for name in arguments.names:
+        print(name, flush=True)
+        build(name, folder)
+    alone = "By the table alone, without the store's proofs:"
+    told = json.loads(smelt("advise", "--json"))
+    text = "\n".join([*_lines(told), "", alone, "", *_lines(by_the_table())]) + "\n"
+    print(text)
+    if arguments.write:
+        arguments.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

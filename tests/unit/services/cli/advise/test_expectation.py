@@ -1,0 +1,93 @@
+"""Expectations: the table alone, and what proofs of other models change."""
+
+from itertools import pairwise
+
+import pytest
+
+from compiler_worker.builders.expected_speed import EXPECTED, GraphClass
+from compiler_worker.builders.select import build_place
+from services.cli.advise.expectation import Expectation, Graph, ProvenSpeed, expectations
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from tests.unit.services.controller import build_world as world
+
+CPU = Generation.parse("cpu-x86_64-avx512_vnni")
+GPU = Generation.parse("cuda-sm90")
+MINE = Graph("mine", "its digest", GraphClass.ATTENTION, 1e9)
+
+
+def proven(
+    model: str, speed: float, graph_class: GraphClass = GraphClass.ATTENTION, flops: float = 1e9
+) -> ProvenSpeed:
+    graph = Graph(model, f"that of {model}", graph_class, flops)
+    return ProvenSpeed(graph, CPU, EngineKind.ONNXRUNTIME, Precision.FP32, speed)
+
+
+def of_runtime(found: list[Expectation]) -> Expectation:
+    what = (EngineKind.ONNXRUNTIME, Precision.FP32)
+    return next(each for each in found if each[:2] == what)
+
+
+def test_without_proofs_the_table_is_what_is_expected() -> None:
+    found = expectations(MINE, CPU, ())
+    (row,) = (r for r in EXPECTED[Platform.CPU] if r[:2] == found[0][:2])
+    assert (found[0].low, found[0].high) == pytest.approx(row.attention)
+    assert found[0].why == row.source
+    assert all(one.middle >= other.middle for one, other in pairwise(found))
+    conv = expectations(MINE._replace(graph_class=GraphClass.CONVOLUTIONS), CPU, ())
+    assert (conv[0].low, conv[0].high) == pytest.approx(row.convolutions)
+
+
+def test_builds_go_in_the_order_of_the_table() -> None:
+    keys = [
+        world.key(row.kind, precision=row.precision, generation=str(generation))
+        for generation in (CPU, GPU)
+        for row in EXPECTED[generation.platform]
+    ]
+    nums = [len(EXPECTED[each]) for each in (Platform.CPU, Platform.CUDA)]
+    assert [build_place(key) for key in keys] == [*range(nums[0]), *range(nums[1])]
+    unknown = world.key(EngineKind.XLA, precision=Precision.BF16, generation=str(CPU))
+    assert build_place(unknown) == nums[0]
+
+
+def test_what_was_never_timed_stands_behind_what_is_built_before_it() -> None:
+    found = expectations(MINE, GPU, ())
+    assert [each[:2] for each in found] == [row[:2] for row in EXPECTED[Platform.CUDA]]
+    assert found[0].low > 0
+    assert {each.high for each in found[1:]} == {0.0}
+
+
+def test_proofs_of_its_class_move_it_and_its_own_do_not() -> None:
+    before = of_runtime(expectations(MINE, CPU, ()))
+    twin = proven("twin", 9.0)
+    twin = twin._replace(graph=twin.graph._replace(master=MINE.master))
+    own = of_runtime(expectations(MINE, CPU, [twin, proven("a", 9.0, GraphClass.DENSE)]))
+    moved = of_runtime(expectations(MINE, CPU, [proven("other", 9.0)]))
+    assert own == before
+    assert before.middle < moved.middle < 9.0
+    assert moved.why == "1 proven, nearest other 9x"
+
+
+@pytest.mark.parametrize(
+    "farther",
+    [
+        proven("far", 9.0, flops=1e5),
+        proven("far", 9.0)._replace(generation=Generation.parse("cpu-x86_64-v3")),
+        proven("far", 9.0)._replace(doubt=4.0),
+    ],
+    ids=["size", "generation", "doubt"],
+)
+def test_the_nearer_a_graph_the_more_its_proof_counts(farther: ProvenSpeed) -> None:
+    near = of_runtime(expectations(MINE, CPU, [proven("near", 9.0)])).middle
+    far = of_runtime(expectations(MINE, CPU, [farther])).middle
+    assert of_runtime(expectations(MINE, CPU, ())).middle < far < near
+
+
+def test_a_range_is_wider_where_proofs_differ() -> None:
+    alike, unlike, none = (
+        of_runtime(expectations(MINE, CPU, [proven(str(s), s) for s in speeds]))
+        for speeds in ((1.5, 1.7), (0.3, 9.0), ())
+    )
+    assert unlike.high / unlike.low > none.high / none.low > alike.high / alike.low
+    sure = of_runtime(expectations(MINE, CPU, [proven(str(n), 1.6) for n in range(999)]))
+    assert sure.high / sure.low == pytest.approx(1.15**2)
