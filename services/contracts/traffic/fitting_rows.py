@@ -69,7 +69,8 @@ def stacked_rows(rows: Sequence[Row], version: Served) -> dict[str, Array]:
         pad = version.recipe.inputs.get(spec.name, InputRecipe()).pad
         arrays[spec.name] = np.full([len(rows), *sizes], pad, each[0].dtype)
         for number, array in enumerate(each):
-            arrays[spec.name][number, *map(slice, array.shape)] = array
+            place = (slice(number, number + 1), *map(slice, array.shape))
+            arrays[spec.name][place] = array
     return arrays
 
 

@@ -212,3 +212,12 @@ def test_a_window_of_another_key_is_left_out_and_counted(world: World, own: str)
     world.serve(version, ids_rows(70, first=500))
     assert traffic_state(world.registry, version).num_samples == 70
     assert publish_calibrated(world.registry, version).version == 2
+
+
+def test_an_input_of_one_number_a_row_is_stacked(world: World) -> None:
+    scale = TensorSpec(name="scale", datatype="FP32", shape=("batch",))
+    version = world.publish(ASKED, IDS, scale)
+    scales = np.arange(100, dtype=np.float32)
+    world.serve(version, [{**row, "scale": scales[n]} for n, row in enumerate(ids_rows(100))])
+    rows = world.registry.calibration_rows(publish_calibrated(world.registry, version))
+    assert {float(row["scale"] - row["ids"][0]) for row in rows} == {0.0}
