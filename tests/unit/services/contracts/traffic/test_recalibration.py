@@ -98,11 +98,17 @@ def test_rows_of_another_master_or_tokenizer_calibrate_nothing(world: World) -> 
 
 
 def test_rows_that_the_version_would_refuse_calibrate_nothing(world: World) -> None:
-    old = world.publish(ASKED, IDS)
-    world.serve(old, [*ids_rows(100), *ids_rows(30, first=1000), *ids_rows(30, length=65)])
-    assert traffic_state(world.registry, old).num_samples == 130
-    narrow = world.publish(ASKED | {"inputs": {"ids": {"max": 500}}}, IDS)
-    assert traffic_state(world.registry, narrow).num_samples == 100
+    old = world.publish(MASKED, IDS, MASK)
+    lengths = [each % 64 + 1 for each in range(128)]
+    rows = [masked(length, 64, first=100 * n) for n, length in enumerate(lengths)]
+    world.serve(old, [*rows, masked(65, 70)])
+    assert traffic_state(world.registry, old).num_samples == 128
+    short = BUCKETS[0]["dims"] | {"sequence": {"min": 4, "opt": 8, "max": 16}}
+    narrow = world.publish(MASKED | {"buckets": [{"dims": short}]}, IDS, MASK)
+    assert traffic_state(world.registry, narrow).num_samples == 2 * 16
+    limited = MASKED | {"inputs": {"mask": {"role": "mask"}, "ids": {"max": 6500}}}
+    few = world.publish(limited, IDS, MASK)
+    assert traffic_state(world.registry, few).num_samples == 65
 
 
 def test_a_version_that_came_meanwhile_is_not_undone(world: World) -> None:
