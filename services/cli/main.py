@@ -7,6 +7,7 @@ the commands that need them.
 
 import errno
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -285,7 +286,7 @@ def token(
 
 
 def main() -> None:
-    """Entry of the console script; raises SystemExit(1) for a SmeltError or a full disk."""
+    """Entry of the console script; raises SystemExit(1) for a SmeltError or a disk's fault."""
     try:
         app()
     except SmeltError as error:
@@ -296,11 +297,30 @@ def main() -> None:
             print_error(str(error))
         raise SystemExit(1) from error
     except OSError as error:
-        # A full disk is no bug: any write may meet it.
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        words = _disk_words(error)
+        if not words:
             raise
-        print_error(f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there")
+        if "--json" in sys.argv[1:]:
+            print_json_error(type(error).__name__, words)
+        else:
+            print_error(words)
         raise SystemExit(1) from error
+
+
+def _disk_words(error: OSError) -> str:
+    """What to do about a full disk, or a home that cannot be used, which are no bugs; else ""."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there"
+    from services.cli.settings import ANOTHER_HOME, CliSettings
+
+    home = CliSettings().home
+    path = Path(str(error.filename))
+    # What cannot be made may be a folder above.
+    is_of_home = path.is_relative_to(home) or (path.is_absolute() and home.is_relative_to(path))
+    is_refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+    if is_of_home and (is_refused or not home.is_dir()):
+        return f"{error.strerror}: {path}; {ANOTHER_HOME}"
+    return ""
 
 
 if __name__ == "__main__":

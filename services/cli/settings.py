@@ -13,6 +13,7 @@ from services.contracts.security.fleet_security import FleetSecuritySettings
 if TYPE_CHECKING:  # it needs a library of cryptography
     from services.contracts.security.signing import TrustRoot
 
+ANOTHER_HOME: Final = "SMELT_HOME=FOLDER names another home"
 _TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 
 
