@@ -29,7 +29,7 @@ from services.cli.main_options import (
 from services.cli.main_plan import plan_app
 from services.cli.main_recipe import recipe_app
 from services.cli.main_samples import samples_app
-from services.cli.output.show import print_error, print_json_error, print_line
+from services.cli.output.show import INTERRUPTED, print_failure, print_line
 from services.contracts.errors import SmeltError
 from services.gateway.access.verbs import Verb
 
@@ -290,20 +290,20 @@ def main() -> None:
     try:
         app()
     except SmeltError as error:
-        # The error carries no options of its command; the command line has them.
-        if "--json" in sys.argv[1:]:
-            print_json_error(type(error).__name__, str(error))
-        else:
-            print_error(str(error))
+        print_failure(type(error).__name__, str(error))
         raise SystemExit(1) from error
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # Typer has raised it for a KeyboardInterrupt, on which a command notes what is so now.
+            cause = ended.__context__ and ended.__context__.__cause__
+            notes = getattr(cause, "__notes__", ())
+            print_failure("Interrupted", "; ".join(("interrupted", *notes)))
+        raise
     except OSError as error:
         words = _disk_words(error)
         if not words:
             raise
-        if "--json" in sys.argv[1:]:
-            print_json_error(type(error).__name__, words)
-        else:
-            print_error(words)
+        print_failure(type(error).__name__, words)
         raise SystemExit(1) from error
 
 

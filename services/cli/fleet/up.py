@@ -9,7 +9,7 @@ from services.cli.fleet.fleet_file import RunningFleet, find_fleet, make_run_dir
 from services.cli.fleet.local_fleet import LocalFleet, StopRequested
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
-from services.cli.output.show import print_line, show
+from services.cli.output.show import INTERRUPTED, print_line, show
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.facts import Generation
@@ -17,8 +17,6 @@ from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 
 DETACH_TIMEOUT_S = 1800.0
-# The exit code that shells give a command that Ctrl-C ended.
-INTERRUPTED = 130
 
 
 def run_up(
@@ -54,6 +52,7 @@ def run_up(
         Generation.parse(options.generation)
     if is_detached:
         return _detach(settings, as_json=as_json)
+    code = 0
     try:
         with LocalFleet(settings, options) as fleet:
             is_good = _begin(settings, fleet, is_demo=is_demo, as_json=as_json)
@@ -67,10 +66,10 @@ def run_up(
                 fleet.serve_until_stopped()
     except KeyboardInterrupt as ended:
         if is_over_after_demo or not isinstance(ended, StopRequested):
-            return INTERRUPTED
+            code = INTERRUPTED
     if not as_json:
         print_line("stopped")
-    return 0
+    return code
 
 
 def _begin(settings: CliSettings, fleet: LocalFleet, *, is_demo: bool, as_json: bool) -> bool:

@@ -58,12 +58,18 @@ def run_models_add(
     folder = recipe.parent if recipe else Path()
     options = AddOptions(recipe=given, samples=samples, folder=folder, text=text)
     steps = Steps(is_quiet=as_json)
-    with recipe_place(recipe, given):
-        versions = (
-            [Pull(place, registry, settings).run(name, steps)]
-            if place
-            else add_models(registry, name, sources, options, steps)
-        )
+    before = registry.version_numbers(name)
+    try:
+        with recipe_place(recipe, given):
+            versions = (
+                [Pull(place, registry, settings).run(name, steps)]
+                if place
+                else add_models(registry, name, sources, options, steps)
+            )
+    except KeyboardInterrupt as ended:
+        new = [f"version {n}" for n in registry.version_numbers(name) if n not in before]
+        ended.add_note(f"published: {', '.join(new)}" if new else "nothing was published")
+        raise
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
