@@ -75,6 +75,11 @@ def run_models_add(
         then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(place or (given and given.buckets))
     lines = [line for each in versions for line in added_words(each, has_sizes=has_sizes)]
+    newest = versions[-1]
+    readable, _ = registry.readable_versions(name)
+    older = [each for each in readable if each.version < newest.version]
+    if same := [each.version for each in older if each.master.digest == newest.master.digest]:
+        lines.append(f"version {newest.version} has the same master as version {same[-1]}")
     if isinstance(parsed, TritonModel):
         lines += [f"{each.source} is version {each.version} here" for each in versions]
     show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)

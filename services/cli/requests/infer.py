@@ -92,7 +92,7 @@ def run_infer(
             request = request_from_arrays(name, version, arrays)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
-            hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
+            hint = known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
     text = f"{response.model_name} version {response.model_version}", outputs_table(outputs)
@@ -222,7 +222,7 @@ def _array(path: Path) -> Array:
     return array
 
 
-def _known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
+def known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
     """The models that this host's fleet has; only its controller lists them."""
     if running is None:
         return ""

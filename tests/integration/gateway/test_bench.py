@@ -12,22 +12,24 @@ import yaml
 from services.cli.bench.bench import BenchOptions, run_bench
 from services.cli.bench.bench_report import bench_text
 from services.cli.bench.bench_run import run_loads
+from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.output.progress import StepLine, Steps
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
 from services.contracts.transport.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
+from services.pb import fleet_v1_pb2 as fleet_pb
 from services.pb import open_inference_v2_pb2 as pb
 from tests.certificates import Authority
 from tests.integration.gateway.conftest import Fleet
+from tests.unit.services.cli.fleet_stub import fleet_saying
 
 
-def options(folder: Path, address: str, **given: object) -> BenchOptions:
+def options(folder: Path, **given: object) -> BenchOptions:
     """Two rows a request, three callers, for a moment."""
     np.save(folder / "x.npy", np.ones((2, 4), np.float32))
     usual = {
         "version": 0,
-        "address": address,
         "inputs": [f"x=@{folder / 'x.npy'}"],
         "sizes": [],
         "concurrency": "1,3",
@@ -47,7 +49,7 @@ async def bench(
     **given: object,
 ) -> int:
     """Run it in a thread, as it has a loop of its own."""
-    asked = options(folder, fleet.url, **given)
+    asked = options(folder, **{"address": fleet.url} | given)
     known = settings or CliSettings(home=folder)
     return await asyncio.to_thread(run_bench, known, name, asked, as_json=as_json)
 
@@ -124,6 +126,24 @@ async def test_the_first_refusal_ends_it_and_is_said_once(
     assert sum(replica.num_requests for replica in echo_fleet.replicas.values()) == 1
 
 
+async def test_an_unknown_model_is_told_with_those_that_there_are(
+    echo_fleet: Fleet, tmp_path: Path
+) -> None:
+    settings = CliSettings(home=tmp_path)
+    known = fleet_pb.FleetSnapshot(models=[fleet_pb.ServedModel(name="echo", version=1)])
+    with fleet_saying(known) as controller, fleet_lock(settings.run_dir):
+        running = RunningFleet(
+            supervisor_pid=1,
+            controller=controller,
+            grpc_address=echo_fleet.url,
+            metrics_address="m",
+            store_url="s",
+        )
+        write_fleet(settings.run_dir, running)
+        with pytest.raises(NotFoundError, match="there are: echo"):
+            await bench(tmp_path, echo_fleet, name="nope", settings=settings, address="")
+
+
 async def test_what_was_measured_before_ctrl_c_is_shown(
     echo_fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +154,7 @@ async def test_what_was_measured_before_ctrl_c_is_shown(
     monkeypatch.setattr(StepLine, "update", interrupt_the_second)
     settings = CliSettings(home=tmp_path)
     with Steps(is_quiet=True).step("Load") as line:
-        loads = run_loads(settings, "echo", options(tmp_path, echo_fleet.url), line)
+        loads = run_loads(settings, "echo", options(tmp_path, address=echo_fleet.url), line)
         running = asyncio.create_task(loads)
         document = await running
     assert [cell["callers"] for cell in document["cells"]] == [1]
