@@ -1,5 +1,6 @@
 """`smelt recipe init`: a commented recipe for a model, that holds what it has by default."""
 
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ _HEAD = """\
 """
 # Written out whatever they are; of the others what a model has set, the rest as comments.
 _ALWAYS = ("kinds", "precisions", "buckets")
+# What Python's docstrings call a value.
+_IN_YAML = {"None": "null", "True": "true", "False": "false"}
 # In place of the docstring, which is written for the reference page.
 _MEANINGS = {
     "kinds": "Kinds of engines to try; one that does not apply is skipped with a reason.",
@@ -80,9 +83,15 @@ def recipe_text(model: RecipeModel, path: Path) -> str:
         name=model.name or "NAME",
         source=model.source,
     )
-    values |= {key: value for key, value in _examples(model).items() if key not in chosen}
+    examples = {key: value for key, value in _examples(model).items() if key not in chosen}
+    values |= examples
     fields = (
-        _field(key, values[key], is_set=key in _ALWAYS or key in chosen)
+        _field(
+            key,
+            values[key],
+            is_set=key in _ALWAYS or key in chosen,
+            remark=" (Below is an example, not the default.)" if key in examples else "",
+        )
         for key in Recipe.model_fields
     )
     return "\n".join([head, *_interface(model), *fields])
@@ -130,9 +139,12 @@ def _tensor(spec: TensorSpec) -> str:
     return f"{spec.name}: {spec.datatype} [{shape}]"
 
 
-def _field(name: str, value: Any, *, is_set: bool) -> str:
-    """A field below what it means; one that is not set as a comment."""
+def _field(name: str, value: Any, *, is_set: bool, remark: str = "") -> str:
+    """A field below what it means, and a remark; one that is not set as a comment."""
     meaning = _MEANINGS.get(name) or sentence(attributes(Recipe)[name])
+    for word, in_yaml in _IN_YAML.items():
+        meaning = re.sub(rf"\b{word}\b", in_yaml, meaning)
+    meaning += remark
     # Leaves in one line: `batch: {min: 1, opt: 4, max: 8}`. Alone a number would be one, too.
     text = yaml.safe_dump(
         {name: value},
