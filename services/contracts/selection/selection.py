@@ -89,7 +89,7 @@ _PROGRESS = (
     FallbackReason.LOAD_FAILED,
 )
 _REASON_WORDS: Mapping[FallbackReason, str] = {
-    FallbackReason.NO_ENGINE: "no engine of this model is published",
+    FallbackReason.NO_ENGINE: "no proven engine of this model is published",
     FallbackReason.NO_ENGINE_FOR_GENERATION: "no engine is published for this generation",
     FallbackReason.OTHER_RECIPE: "its engines were built for another recipe",
     FallbackReason.TOOLCHAIN_MISMATCH: "its engines need other drivers or libraries",

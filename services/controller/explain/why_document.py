@@ -103,7 +103,8 @@ def _why(key: dict[str, Any], model: str) -> str:
             words = f"given up after {key['num_failures']} failures: {words}; let out by: "
             words += f"smelt rebuild {model}"
         case KeyState.PROOF_FAILED:
-            words += f"; tried again by: smelt rebuild {model}"
+            words += "; where such answers will do, `tolerances` in the recipe allow them; "
+            words += f"the same engine again: smelt rebuild {model}"
         case KeyState.FAILED if key["next_attempt_at"] and not key["stage"]:
             at = readable_time(key["next_attempt_at"])
             words += f"; a controller tries it again from {at} on, smelt build {model} at once"

@@ -98,7 +98,7 @@ def test_it_ends_when_the_best_engine_serves(
     loop, (case,) = followed(tmp_path, registry, looks())
     printed = console.export_text()
     in_order = (
-        "first answer, by the fallback (ONNX Runtime or PyTorch), as no engine of this model is",
+        "first answer, by the fallback (ONNX Runtime or PyTorch), as no proven engine of this",
         "proof passed (1 of 1): openvino fp32: 2.45 x the fallback",
         "requests are answered now by engine openvino fp32",
     )

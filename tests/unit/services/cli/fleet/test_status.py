@@ -124,7 +124,7 @@ def test_which_fallback_serves_and_why_it_is_not_torchs() -> None:
     document = status_document({}, fleet.FleetSnapshot(replicas=replicas))
     names = [each["fallback"] for each in document["replicas"]]
     assert names == ["torch.compile", "ONNX Runtime", "ONNX Runtime", "fallback", ""]
-    no_engine = "no engine of this model is published"
+    no_engine = "no proven engine of this model is published"
     where = [f"m version {number} on {world.GENERATION}" for number in (1, 2, 2)]
     assert fallback_lines(document["replicas"]) == [
         f"{subject}: {words}"

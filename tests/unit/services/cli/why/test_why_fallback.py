@@ -15,7 +15,7 @@ from tests.unit.services.cli.fleet_stub import fleet_saying, replica
 from tests.unit.services.controller import build_world as world
 
 FAULT = "output 'y', bucket b at batch=3: rel_l2 1.20e-02 found, 1.00e-05 allowed"
-REASON = "no engine of this model is published"
+REASON = "no proven engine of this model is published"
 INTERIM = "ONNX Runtime serves while torch compiles the fallback"
 IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is imported wrong: {FAULT}"
 

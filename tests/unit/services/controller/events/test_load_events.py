@@ -115,5 +115,5 @@ def test_a_fallback_that_is_wrong_has_its_event_when_it_is_added_and_where_it_se
     assert why["model_published"].startswith("from s; the fallback's graph is refuted, so ONNX")
     assert (
         why["fallback_serving"]
-        == "no engine of this model is published; ONNX Runtime serves: output 'y' is far off"
+        == "no proven engine of this model is published; ONNX Runtime serves: output 'y' is far off"
     )
