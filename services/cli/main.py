@@ -295,13 +295,11 @@ def main() -> None:
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             # Typer has raised it for a KeyboardInterrupt, on which a command notes what is so now.
-            cause = ended.__context__ and ended.__context__.__cause__
-            notes = getattr(cause, "__notes__", ())
+            notes = getattr(getattr(ended.__context__, "__cause__", None), "__notes__", ())
             print_failure("Interrupted", "; ".join(("interrupted", *notes)))
         raise
     except OSError as error:
-        words = _disk_words(error)
-        if not words:
+        if not (words := _disk_words(error)):
             raise
         print_failure(type(error).__name__, words)
         raise SystemExit(1) from error
@@ -318,9 +316,8 @@ def _disk_words(error: OSError) -> str:
     # What cannot be made may be a folder above.
     is_of_home = path.is_relative_to(home) or (path.is_absolute() and home.is_relative_to(path))
     is_refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
-    if is_of_home and (is_refused or not home.is_dir()):
-        return f"{error.strerror}: {path}; {ANOTHER_HOME}"
-    return ""
+    is_lost = is_of_home and (is_refused or not home.is_dir())
+    return f"{error.strerror}: {path}; {ANOTHER_HOME}" if is_lost else ""
 
 
 if __name__ == "__main__":

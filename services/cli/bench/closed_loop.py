@@ -59,12 +59,6 @@ class LoadResult:
             self.latencies_s.append(time.perf_counter() - began_s)
 
 
-    def check_refused(self) -> None:
-        """Raise InvalidRequestError where nothing was answered and a request was refused."""
-        for code in self.errors.keys() & _REFUSALS if not self.latencies_s else ():
-            raise InvalidRequestError(f"{code}: {self.details[code]}")
-
-
 async def run_load(
     connect: Callable[[], grpc.aio.Channel],
     requests: Sequence[bytes],
@@ -92,7 +86,8 @@ async def run_load(
         callers = [each.unary_unary(f"{INFERENCE}/ModelInfer", bytes, bytes) for each in channels]
         # Opens the connections, and meets a shape for the first time: some engines compile then.
         await asyncio.gather(*(found.ask(each, requests[0], metadata) for each in callers))
-        found.check_refused()
+        for code in found.errors.keys() & _REFUSALS if not found.latencies_s else ():
+            raise InvalidRequestError(f"{code}: {found.details[code]}")
         found.latencies_s.clear()
         began_s = time.perf_counter()
         began_busy_s = _busy_s()

@@ -79,7 +79,6 @@ class ProgressLines:
         if self._status:
             self._status.update(_Since(words, self._started_at))
 
-
     def say_still(self) -> None:
         """In a log that has been silent for long, what is awaited."""
         if self._status is None and time.time() - self._logged_at >= SILENT_S:

@@ -24,8 +24,7 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
     pid = supervisor_pid(settings.run_dir)
     if not _end(pid):
         raise NotReadyError(
-            f"process {pid} did not end within {STOP_TIMEOUT_S:g} s; "
-            f"its logs: {settings.run_dir}"
+            f"process {pid} did not end within {STOP_TIMEOUT_S:g} s; its logs: {settings.run_dir}"
         )
     show({"stopped": pid}, [f"stopped (process {pid})"], as_json=as_json)
 

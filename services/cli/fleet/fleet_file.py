@@ -147,12 +147,7 @@ def find_fleet(run_dir: Path) -> RunningFleet | None:
 
 
 def require_fleet(run_dir: Path) -> RunningFleet:
-    """The running fleet.
-
-    Raises:
-        NotFoundError: none runs; with the command that starts one.
-        NotReadyError: one is starting.
-    """
+    """The running fleet; raises NotFoundError where none is, NotReadyError where one starts."""
     running = find_fleet(run_dir)
     if running is not None:
         return running

@@ -28,6 +28,7 @@ _HEAD = """\
 """
 # Written out whatever they are; of the others what a model has set, the rest as comments.
 _ALWAYS = ("kinds", "precisions", "buckets")
+_EXAMPLE = " (Below is an example, not the default.)"
 # What Python's docstrings call a value.
 _IN_YAML = {"None": "null", "True": "true", "False": "false"}
 # In place of the docstring, which is written for the reference page.
@@ -87,10 +88,7 @@ def recipe_text(model: RecipeModel, path: Path) -> str:
     values |= examples
     fields = (
         _field(
-            key,
-            values[key],
-            is_set=key in _ALWAYS or key in chosen,
-            remark=" (Below is an example, not the default.)" if key in examples else "",
+            key, values[key], _EXAMPLE * (key in examples), is_set=key in _ALWAYS or key in chosen
         )
         for key in Recipe.model_fields
     )
@@ -139,7 +137,7 @@ def _tensor(spec: TensorSpec) -> str:
     return f"{spec.name}: {spec.datatype} [{shape}]"
 
 
-def _field(name: str, value: Any, *, is_set: bool, remark: str = "") -> str:
+def _field(name: str, value: Any, remark: str, *, is_set: bool) -> str:
     """A field below what it means, and a remark; one that is not set as a comment."""
     meaning = _MEANINGS.get(name) or sentence(attributes(Recipe)[name])
     for word, in_yaml in _IN_YAML.items():

@@ -86,9 +86,9 @@ def run_infer(
                 arrays = typed_arrays(arrays, typed, datatypes)
                 if texts:
                     arrays = {TEXT: array_from_texts(texts, model)}
-                else:
+                elif model.inputs and not inputs:
                     known = _of_store(settings, running, model, version)
-                    _refuse_if_inputs_are_needed(model, inputs, version, address, known)
+                    raise _missing_inputs(model, version, address, known)
             request = request_from_arrays(name, version, arrays)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
@@ -112,17 +112,12 @@ def _described(
     return ask(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
 
 
-def _refuse_if_inputs_are_needed(
-    model: pb.ModelMetadataResponse,
-    inputs: list[str],
-    version: str,
-    address: str,
-    known: ModelVersion | None,
-) -> None:
-    if model.inputs and not inputs:
-        given = {"--version": version, "--address": address}
-        options = [word for option, text in given.items() if text for word in (option, text)]
-        raise InvalidRequestError(needed_inputs_words(model, options, known))
+def _missing_inputs(
+    model: pb.ModelMetadataResponse, version: str, address: str, known: ModelVersion | None
+) -> InvalidRequestError:
+    given = {"--version": version, "--address": address}
+    options = [word for option, text in given.items() if text for word in (option, text)]
+    return InvalidRequestError(needed_inputs_words(model, options, known))
 
 
 def _of_store(
