@@ -49,6 +49,9 @@ async def run_loads(
 
     Returns:
         What was measured, as a document.
+
+    Raises:
+        InvalidRequestError: the gateway refused the first load.
     """
     connect = partial(gateway_aio_channel, settings, options.address, _OPTIONS)
     headers = tuple(bearer_metadata(settings).items())
@@ -69,8 +72,7 @@ async def run_loads(
                 engine = await _engine_now(ask)
                 engines = dict.fromkeys((before, engine))
                 cells.append(cell_document(requests, num, found) | {"served_by": list(engines)})
-        except asyncio.CancelledError:
-            # Ctrl-C: what was measured counts.
+        except asyncio.CancelledError:  # Ctrl-C: what was measured counts
             ended = INTERRUPTION
         except InvalidRequestError as error:
             ended = f"{requests.size}: gateway {options.address}: {error}"

@@ -36,8 +36,8 @@ def run_prune(
     """
     if older_than_days < 1:
         raise InvalidRequestError(
-            f"--older-than {older_than_days}: expected 1 day or more; what is being published is "
-            "named by nothing yet, and would be deleted under its publisher"
+            f"--older-than {older_than_days}: expected 1 or more: what is being published is named "
+            "by nothing yet, and would go"
         )
     store = open_store(settings.store_url, must_exist=True)
     registry = Registry(store, settings.cache_dir)

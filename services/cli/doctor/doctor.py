@@ -63,6 +63,5 @@ def findings(wanted: dict[str, Check]) -> Iterator[Finding]:
             fix = install_command(missing) if missing else ""
             yield Finding(check=name, level=Level.PROBLEM, found=str(error), fix=fix)
         except (SmeltError, OSError) as error:
-            is_locked = isinstance(error, PermissionError | NotADirectoryError)
-            fix = ANOTHER_HOME if is_locked else ""
+            fix = ANOTHER_HOME if isinstance(error, PermissionError | NotADirectoryError) else ""
             yield Finding(check=name, level=Level.PROBLEM, found=str(error), fix=fix)

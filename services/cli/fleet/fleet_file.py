@@ -112,7 +112,7 @@ def fleet_lock(run_dir: Path) -> Iterator[RunningFleet | None]:
         InvalidRequestError: a fleet runs here already.
     """
     make_run_dir(run_dir)
-    with (run_dir / _LOCK).open("ab") as lock:
+    with (run_dir / _LOCK).open("ab", buffering=0) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -122,7 +122,6 @@ def fleet_lock(run_dir: Path) -> Iterator[RunningFleet | None]:
         # Whom `smelt down` ends before there is a fleet's file.
         lock.truncate(0)
         lock.write(str(os.getpid()).encode())
-        lock.flush()
         # The supervisor that held the lock before may have been killed.
         former = _read(run_dir)
         _withdraw(run_dir)

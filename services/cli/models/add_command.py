@@ -1,6 +1,8 @@
 """`smelt models add`: what can be refused at once is, before what opens models is imported."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from compiler_worker.master.source import MasterSource, OnnxFile, TritonModel, source_from_text
@@ -13,6 +15,7 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.numbered_versions import check_model_name
+from services.contracts.registry.registry import Registry
 
 
 def run_models_add(
@@ -58,31 +61,32 @@ def run_models_add(
     folder = recipe.parent if recipe else Path()
     options = AddOptions(recipe=given, samples=samples, folder=folder, text=text)
     steps = Steps(is_quiet=as_json)
-    before = registry.version_numbers(name)
-    try:
-        with recipe_place(recipe, given):
-            versions = (
-                [Pull(place, registry, settings).run(name, steps)]
-                if place
-                else add_models(registry, name, sources, options, steps)
-            )
-    except KeyboardInterrupt as ended:
-        new = [f"version {n}" for n in registry.version_numbers(name) if n not in before]
-        ended.add_note(f"published: {', '.join(new)}" if new else "nothing was published")
-        raise
+    with recipe_place(recipe, given), _noting_published(registry, name):
+        versions = (
+            [Pull(place, registry, settings).run(name, steps)]
+            if place
+            else add_models(registry, name, sources, options, steps)
+        )
     then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(place or (given and given.buckets))
     lines = [line for each in versions for line in added_words(each, has_sizes=has_sizes)]
-    newest = versions[-1]
-    readable, _ = registry.readable_versions(name)
-    older = [each for each in readable if each.version < newest.version]
-    if same := [each.version for each in older if each.master.digest == newest.master.digest]:
-        lines.append(f"version {newest.version} has the same master as version {same[-1]}")
     if isinstance(parsed, TritonModel):
         lines += [f"{each.source} is version {each.version} here" for each in versions]
     show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)
+
+
+@contextmanager
+def _noting_published(registry: Registry, name: str) -> Iterator[None]:
+    """Note on a KeyboardInterrupt what was published before it."""
+    before = registry.version_numbers(name)
+    try:
+        yield
+    except KeyboardInterrupt as ended:
+        new = [f"version {n}" for n in registry.version_numbers(name) if n not in before]
+        ended.add_note(f"published: {', '.join(new)}" if new else "nothing was published")
+        raise
 
 
 def _sources(source: str, parsed: MasterSource | None) -> list[str]:

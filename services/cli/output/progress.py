@@ -16,7 +16,7 @@ from services.contracts.text.durations import readable_duration
 _LOG_PERIOD_S = 10.0
 # Silent for longer, a log looks as if nothing went on.
 SILENT_S = 30.0
-_BEAT_S = 5.0
+BEAT_S = 5.0
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def beating(say_still: Callable[[], None]) -> Iterator[None]:
     is_over = threading.Event()
 
     def run() -> None:
-        while not is_over.wait(_BEAT_S):
+        while not is_over.wait(BEAT_S):
             say_still()
 
     thread = threading.Thread(target=run, daemon=True)
@@ -92,7 +92,7 @@ class StepLine:
         self._is_quiet = is_quiet
         self._is_plain = progress.disable and not is_quiet
         self._logged = self._started
-        self._place = self._detail = ""
+        self._place = ""
         self._task = progress.add_task(title, total=None, detail="")
         self.summary = ""
 
@@ -116,7 +116,6 @@ class StepLine:
 
     def show(self, detail: str) -> None:
         """Show what happens now; of several within some seconds, a log has the first alone."""
-        self._detail = detail
         self._progress.update(self._task, detail=detail)
         if self._clock() - self._logged >= _LOG_PERIOD_S:
             self._log(detail)
@@ -128,14 +127,14 @@ class StepLine:
 
     def update(self, detail: str) -> None:
         """Show what happens now, in a log too."""
-        self._detail = detail
         self._progress.update(self._task, detail=detail)
         self._log(detail)
 
     def say_still(self) -> None:
         """In a log that has been silent for long, that the step goes on."""
         if self._clock() - self._logged >= SILENT_S:
-            self._log(f"still {self._detail or 'at it'}")
+            (task,) = self._progress.tasks
+            self._log(f"still {task.fields['detail'] or 'at it'}")
 
     def _log(self, detail: str) -> None:
         if not self._is_plain:

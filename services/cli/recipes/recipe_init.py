@@ -1,6 +1,5 @@
 """`smelt recipe init`: a commented recipe for a model, that holds what it has by default."""
 
-import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +28,6 @@ _HEAD = """\
 # Written out whatever they are; of the others what a model has set, the rest as comments.
 _ALWAYS = ("kinds", "precisions", "buckets")
 _EXAMPLE = " (Below is an example, not the default.)"
-# What Python's docstrings call a value.
-_IN_YAML = {"None": "null", "True": "true", "False": "false"}
 # In place of the docstring, which is written for the reference page.
 _MEANINGS = {
     "kinds": "Kinds of engines to try; one that does not apply is skipped with a reason.",
@@ -140,9 +137,6 @@ def _tensor(spec: TensorSpec) -> str:
 def _field(name: str, value: Any, remark: str, *, is_set: bool) -> str:
     """A field below what it means, and a remark; one that is not set as a comment."""
     meaning = _MEANINGS.get(name) or sentence(attributes(Recipe)[name])
-    for word, in_yaml in _IN_YAML.items():
-        meaning = re.sub(rf"\b{word}\b", in_yaml, meaning)
-    meaning += remark
     # Leaves in one line: `batch: {min: 1, opt: 4, max: 8}`. Alone a number would be one, too.
     text = yaml.safe_dump(
         {name: value},
@@ -151,5 +145,5 @@ def _field(name: str, value: Any, remark: str, *, is_set: bool) -> str:
         allow_unicode=True,
     )
     lines = text.splitlines() if is_set else [f"# {line}" for line in text.splitlines()]
-    comment = textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    comment = textwrap.wrap(meaning + remark, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     return "\n".join([*comment, *lines, ""])

@@ -124,13 +124,11 @@ def _of_store(
     settings: CliSettings, running: RunningFleet | None, model: pb.ModelMetadataResponse, text: str
 ) -> ModelVersion | None:
     """The model as this host's fleet has it in its store; None where that is not known."""
-    if running is None:
-        return None
     number = int(text or max(model.versions, key=int, default="0")) or None
     # Without it there are inputs to show all the same; an external model is in no store.
     with suppress(SmeltError):
-        store = settings.model_copy(update={"store_url": running.store_url})
-        return open_registry(store).model_version(model.name, number)
+        store = settings.model_copy(update={"store_url": running.store_url}) if running else None
+        return open_registry(store).model_version(model.name, number) if store else None
     return None
 
 
@@ -218,7 +216,13 @@ def _array(path: Path) -> Array:
 
 
 def known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
-    """The models that this host's fleet has; only its controller lists them."""
+    """The models that a fleet has, for an error; only its controller lists them.
+
+    Args:
+        settings: for the controller.
+        running: this host's fleet; None tells of none.
+        name: of a model; "" is given for one that the fleet has.
+    """
     if running is None:
         return ""
     # The answer to the request is the news; without a controller it comes without the list.

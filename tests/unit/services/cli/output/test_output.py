@@ -181,7 +181,7 @@ def test_a_log_that_is_silent_for_long_says_that_the_step_goes_on(
         if is_late:
             looked.set()
 
-    monkeypatch.setattr(progress, "_BEAT_S", 0.01)
+    monkeypatch.setattr(progress, "BEAT_S", 0.01)
     monkeypatch.setattr(StepLine, "say_still", say)
     with Steps(is_quiet=False, clock=clock).step("Engines of m") as line:
         line.show("compiling C++")
