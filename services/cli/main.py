@@ -7,6 +7,7 @@ the commands that need them.
 
 import errno
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +29,7 @@ from services.cli.main_options import (
 from services.cli.main_plan import plan_app
 from services.cli.main_recipe import recipe_app
 from services.cli.main_samples import samples_app
-from services.cli.output.show import print_error, print_json_error, print_line
+from services.cli.output.show import INTERRUPTED, print_failure, print_line
 from services.contracts.errors import SmeltError
 from services.gateway.access.verbs import Verb
 
@@ -285,22 +286,38 @@ def token(
 
 
 def main() -> None:
-    """Entry of the console script; raises SystemExit(1) for a SmeltError or a full disk."""
+    """Entry of the console script; raises SystemExit(1) for a SmeltError or a disk's fault."""
     try:
         app()
     except SmeltError as error:
-        # The error carries no options of its command; the command line has them.
-        if "--json" in sys.argv[1:]:
-            print_json_error(type(error).__name__, str(error))
-        else:
-            print_error(str(error))
+        print_failure(type(error).__name__, str(error))
         raise SystemExit(1) from error
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # Typer has raised it for a KeyboardInterrupt, on which a command notes what is so now.
+            notes = getattr(getattr(ended.__context__, "__cause__", None), "__notes__", ())
+            print_failure("Interrupted", "; ".join(("interrupted", *notes)))
+        raise
     except OSError as error:
-        # A full disk is no bug: any write may meet it.
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not (words := _disk_words(error)):
             raise
-        print_error(f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there")
+        print_failure(type(error).__name__, words)
         raise SystemExit(1) from error
+
+
+def _disk_words(error: OSError) -> str:
+    """What to do about a full disk, or a home that cannot be used, which are no bugs; else ""."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there"
+    from services.cli.settings import ANOTHER_HOME, CliSettings
+
+    home = CliSettings().home
+    path = Path(str(error.filename))
+    # What cannot be made may be a folder above.
+    is_of_home = path.is_relative_to(home) or (path.is_absolute() and home.is_relative_to(path))
+    is_refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+    is_lost = is_of_home and (is_refused or not home.is_dir())
+    return f"{error.strerror}: {path}; {ANOTHER_HOME}" if is_lost else ""
 
 
 if __name__ == "__main__":

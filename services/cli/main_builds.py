@@ -96,7 +96,7 @@ def profile(
 @builds_app.command(epilog="Example: smelt prune --older-than 30 --yes")
 def prune(
     older_than: Annotated[
-        int, typer.Option(min=1, help="Days; what was written later stays.")
+        int, typer.Option(help="Days, from 1 on; what was written later stays.")
     ] = 30,
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete it; without, it is only shown.")

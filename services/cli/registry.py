@@ -34,6 +34,7 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
     """
     from services.engines.caches.compile_cache import use_compile_cache
 
+    settings.cache_dir.mkdir(parents=True, exist_ok=True)
     # Before an export: torch may name a folder of its own then, and the builds inherit it.
     use_compile_cache(settings.cache_dir)
     running = find_fleet(settings.run_dir)

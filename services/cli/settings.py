@@ -1,5 +1,6 @@
 """Settings of the command line, read once in `main`."""
 
+import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -12,6 +13,7 @@ from services.contracts.security.fleet_security import FleetSecuritySettings
 if TYPE_CHECKING:  # it needs a library of cryptography
     from services.contracts.security.signing import TrustRoot
 
+ANOTHER_HOME: Final = "SMELT_HOME=FOLDER names another home"
 _TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 
 
@@ -64,7 +66,8 @@ class CliSettings(FleetSecuritySettings):
         # Not for a controller elsewhere, which would be sent the token of this host's fleet.
         if not (self.fleet_token_file or self.fleet_token or self.controller):
             own = self.home / _TOKEN_FILE
-            self.fleet_token_file = own if own.exists() else None
+            # Without an error where the home cannot be looked into.
+            self.fleet_token_file = own if os.access(own, os.F_OK) else None
         return self
 
     def with_fleet_token(self) -> Self:
@@ -97,7 +100,5 @@ class CliSettings(FleetSecuritySettings):
 
     @property
     def run_dir(self) -> Path:
-        """Logs, sockets and the running fleet's file, for this user alone; made when absent."""
-        path = self.home / "run"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path
+        """Logs, sockets and the running fleet's file; a fleet makes it (`make_run_dir`)."""
+        return self.home / "run"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from services.cli.fleet.fleet_file import require_fleet
 from services.cli.output.progress import Steps
-from services.cli.output.show import show
+from services.cli.output.show import INTERRUPTED, show
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, NotFoundError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,15 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
         as_json: print the document in place of tables.
 
     Returns:
-        The exit code: 1 when a request failed.
+        The exit code: 1 when a request failed, 130 when Ctrl-C ended it.
 
     Raises:
         InvalidRequestError: an option is malformed, or the page cannot be written.
         NotFoundError: no fleet runs here, or the store that inputs are drawn by lacks the model.
         SmeltError: the gateway's refusal, in the class that its status means.
     """
-    if not options.address:
-        running = require_fleet(settings.run_dir)
+    running = None if options.address else require_fleet(settings.run_dir)
+    if running:
         settings = settings.model_copy(update={"store_url": running.store_url})
         options = replace(options, address=running.grpc_address)
     if options.html is not None:
@@ -52,16 +52,22 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
     with Steps(is_quiet=as_json).step(f"Load on {name}") as line:
         import uvloop
 
-        from services.cli.bench.bench_report import bench_text
+        from services.cli.bench.bench_report import INTERRUPTION, bench_text
         from services.cli.bench.bench_run import run_loads
+        from services.cli.requests.infer import known_models
 
-        document = uvloop.run(run_loads(settings, name, options, line))
+        try:
+            document = uvloop.run(run_loads(settings, name, options, line))
+        except NotFoundError as error:
+            raise NotFoundError(f"{error}{known_models(settings, running, name)}") from error
     show(document, bench_text(document), as_json=as_json)
-    if options.html is not None:
+    if options.html is not None and document["cells"]:
         from services.cli.bench.bench_page import bench_page
 
         options.html.write_text(bench_page(document), encoding="utf-8")
-    return int(any(cell["errors"] for cell in document["cells"]))
+    if document["ended"] == INTERRUPTION:
+        return INTERRUPTED
+    return int(bool(document["ended"]) or any(cell["errors"] for cell in document["cells"]))
 
 
 def _check_writable(path: Path) -> None:

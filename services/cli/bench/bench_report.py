@@ -12,6 +12,8 @@ from services.contracts.text.text_table import Table
 
 COLUMNS = ("callers", "requests/s", "rows/s", "p50 ms", "p90 ms", "p99 ms", "errors")
 PERCENTS = (1, 10, 25, 50, 75, 90, 95, 99, 99.9)
+# Why a bench ended that Ctrl-C ended; else it is a refusal.
+INTERRUPTION = "Ctrl-C came"
 # An event loop that is busy so much of the time sends no faster.
 _MOST_BUSY = 0.9
 
@@ -74,6 +76,9 @@ def bench_warnings(document: Mapping[str, Any]) -> Iterator[str]:
             "The model's recipe has response_cache: the gateway answers repeated requests, so "
             "these figures are not the engine's"
         )
+    if document.get("ended"):
+        of = f"{len(document['cells'])} of {document['num_loads']} loads were measured"
+        yield f"{of}; {document['ended']}"
     for cell in document["cells"]:
         where = f"{cell['size']}, callers: {cell['callers']}"
         total = sum(cell["errors"].values()) + cell["num_answered"]

@@ -1,5 +1,6 @@
 """The loads of `smelt bench`, one after the other, over the served protocol."""
 
+import asyncio
 import os
 import platform
 import shlex
@@ -13,7 +14,7 @@ from typing import Any
 import grpc
 
 from services.cli.bench.bench import BenchOptions
-from services.cli.bench.bench_report import cell_document
+from services.cli.bench.bench_report import INTERRUPTION, cell_document
 from services.cli.bench.bench_requests import BenchRequests, drawn_requests
 from services.cli.bench.closed_loop import run_load
 from services.cli.fleet.control_client import CALL_TIMEOUT_S
@@ -48,6 +49,9 @@ async def run_loads(
 
     Returns:
         What was measured, as a document.
+
+    Raises:
+        InvalidRequestError: the gateway refused the first load.
     """
     connect = partial(gateway_aio_channel, settings, options.address, _OPTIONS)
     headers = tuple(bearer_metadata(settings).items())
@@ -57,17 +61,26 @@ async def run_loads(
         config = await ask()
         engine = _engine(config)
         loads = [(each, n) for each in _requests(settings, config, options) for n in numbers]
-        cells = []
-        for place, (requests, num) in enumerate(loads, start=1):
-            line.update(f"{place} of {len(loads)}: {requests.size}, callers: {num}")
-            found = await run_load(connect, requests.bodies, num, options.seconds, headers)
-            # An engine may have taken another's place meanwhile.
-            before = engine
-            engine = await _engine_now(ask)
-            engines = dict.fromkeys((before, engine))
-            cells.append(cell_document(requests, num, found) | {"served_by": list(engines)})
+        cells: list[dict[str, Any]] = []
+        ended = ""
+        try:
+            for place, (requests, num) in enumerate(loads, start=1):
+                line.update(f"{place} of {len(loads)}: {requests.size}, callers: {num}")
+                found = await run_load(connect, requests.bodies, num, options.seconds, headers)
+                # An engine may have taken another's place meanwhile.
+                before = engine
+                engine = await _engine_now(ask)
+                engines = dict.fromkeys((before, engine))
+                cells.append(cell_document(requests, num, found) | {"served_by": list(engines)})
+        except asyncio.CancelledError:  # Ctrl-C: what was measured counts
+            ended = INTERRUPTION
+        except InvalidRequestError as error:
+            ended = f"{requests.size}: gateway {options.address}: {error}"
+            if not cells:
+                raise InvalidRequestError(ended) from error
+    measured = {"num_loads": len(loads), "ended": ended, "cells": cells}
     is_cached = config.response_cache.enable
-    return _origin(name, options) | {"is_cached": is_cached, "cells": cells}
+    return _origin(name, options) | {"is_cached": is_cached} | measured
 
 
 async def _engine_now(ask: Callable[[], Awaitable[pb.ModelConfig]]) -> str:

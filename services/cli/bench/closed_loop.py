@@ -13,9 +13,12 @@ import grpc
 
 from services.cli.fleet.control_client import Metadata
 from services.cli.requests.infer import ANSWER_TIMEOUT_S, INFERENCE
+from services.contracts.errors import InvalidRequestError
 
 # Linux counts both (Documentation/scheduler/sched-stats.rst).
 _SCHEDULED = Path("/proc/thread-self/schedstat")
+# The same request again cannot help.
+_REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT.name, grpc.StatusCode.UNIMPLEMENTED.name}
 _Infer: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
 
@@ -72,6 +75,9 @@ async def run_load(
         num_callers: requests in flight.
         seconds: after which no caller begins another request.
         metadata: of each call.
+
+    Raises:
+        InvalidRequestError: the first requests were refused, as all others would be.
     """
     found = LoadResult()
     async with AsyncExitStack() as stack:
@@ -80,6 +86,8 @@ async def run_load(
         callers = [each.unary_unary(f"{INFERENCE}/ModelInfer", bytes, bytes) for each in channels]
         # Opens the connections, and meets a shape for the first time: some engines compile then.
         await asyncio.gather(*(found.ask(each, requests[0], metadata) for each in callers))
+        for code in found.errors.keys() & _REFUSALS if not found.latencies_s else ():
+            raise InvalidRequestError(f"{code}: {found.details[code]}")
         found.latencies_s.clear()
         began_s = time.perf_counter()
         began_busy_s = _busy_s()

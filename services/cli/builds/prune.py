@@ -8,6 +8,7 @@ from typing import Any
 from services.cli.models.version_states import fleet_or_why_not
 from services.cli.output.show import show
 from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.registry import Registry
 from services.contracts.store.artifact_store import StoredObject
 from services.contracts.store.object_store import open_store
@@ -29,18 +30,31 @@ def run_prune(
         as_json: print one document.
 
     Raises:
+        InvalidRequestError: less than a day.
         NotFoundError: no store is there.
         StoreError: a document that names what is needed cannot be read, or nothing may be deleted.
     """
+    if older_than_days < 1:
+        raise InvalidRequestError(
+            f"--older-than {older_than_days}: expected 1 or more: what is being published is named "
+            "by nothing yet, and would go"
+        )
     store = open_store(settings.store_url, must_exist=True)
     registry = Registry(store, settings.cache_dir)
-    before = datetime.now(UTC) - timedelta(days=older_than_days)
-    plan = plan_prune(store, registry, before, _in_use(settings, registry))
+    now = datetime.now(UTC)
+    in_use = _in_use(settings, registry)
+    plan = plan_prune(store, registry, now - timedelta(days=older_than_days), in_use)
+    newer = None if plan.objects else plan_prune(store, registry, now, in_use)
     if is_confirmed:
         prune(store, plan)
     unused = {what: _unused(objects) for what, objects in plan.objects.items()}
     document = {"is_deleted": is_confirmed, "num_bytes": plan.num_bytes, "unused": unused}
-    show(document, _text(document, settings.store_url), as_json=as_json)
+    text = _text(document, settings.store_url)
+    if newer is not None:
+        num = sum(map(len, newer.objects.values()))
+        words = f"newer: {num} objects, {readable_size(newer.num_bytes)}" if num else "nor newer"
+        text = iter([f"nothing unused is older than {older_than_days} days; {words}"])
+    show(document, text, as_json=as_json)
 
 
 def _unused(objects: Sequence[StoredObject]) -> dict[str, Any]:
@@ -60,10 +74,9 @@ def _text(document: dict[str, Any], store_url: str) -> Iterator[str | Table]:
         for what, u in document["unused"].items()
     ]
     yield Table("unused", ("what", "objects", "oldest", "newest", "size"), rows)
-    if rows:
-        words = f"{readable_size(document['num_bytes'])} in {store_url}"
-        nothing = f"Nothing was deleted: {words} would be, with --yes."
-        yield f"Deleted {words}." if document["is_deleted"] else nothing
+    words = f"{readable_size(document['num_bytes'])} in {store_url}"
+    nothing = f"Nothing was deleted: {words} would be, with --yes."
+    yield f"Deleted {words}." if document["is_deleted"] else nothing
 
 
 def _in_use(settings: CliSettings, registry: Registry) -> InUse:

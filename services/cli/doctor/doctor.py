@@ -11,7 +11,7 @@ from services.cli.doctor.host_checks import check_disk, check_packages, check_po
 from services.cli.doctor.install_commands import install_command
 from services.cli.doctor.store_checks import check_store
 from services.cli.output.show import print_json, print_line
-from services.cli.settings import CliSettings
+from services.cli.settings import ANOTHER_HOME, CliSettings
 from services.contracts.errors import SmeltError
 
 Check = Callable[[], Iterable[Finding]]
@@ -63,4 +63,5 @@ def findings(wanted: dict[str, Check]) -> Iterator[Finding]:
             fix = install_command(missing) if missing else ""
             yield Finding(check=name, level=Level.PROBLEM, found=str(error), fix=fix)
         except (SmeltError, OSError) as error:
-            yield Finding(check=name, level=Level.PROBLEM, found=str(error))
+            fix = ANOTHER_HOME if isinstance(error, PermissionError | NotADirectoryError) else ""
+            yield Finding(check=name, level=Level.PROBLEM, found=str(error), fix=fix)

@@ -15,7 +15,7 @@ from services.cli.doctor.install_commands import pip_command, wrong_versions
 from services.cli.fleet.fleet_file import RunningFleet, find_fleet
 from services.cli.fleet.ports import is_free
 from services.cli.fleet.up_options import UpOptions
-from services.cli.settings import CliSettings
+from services.cli.settings import ANOTHER_HOME, CliSettings
 from services.contracts.store.store_url import store_folder
 from services.contracts.text.words import readable_size
 
@@ -108,7 +108,7 @@ def disk_finding(folders: list[Path], needed_bytes: int) -> Finding:
             level=Level.PROBLEM,
             found=f"{', '.join(locked)} cannot be written",
             wanted="folders of this user",
-            fix="SMELT_HOME=FOLDER names another home, --store FOLDER another store",
+            fix=f"{ANOTHER_HOME}, --store FOLDER another store",
         )
     if free_bytes >= needed_bytes:
         return Finding(check="disk", found=f"{found}; {wanted} wanted")

@@ -5,7 +5,7 @@ import select
 import signal
 from contextlib import suppress
 
-from services.cli.fleet.fleet_file import require_fleet
+from services.cli.fleet.fleet_file import supervisor_pid
 from services.cli.output.show import show
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
@@ -18,16 +18,14 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
     """Ask the supervisor to stop; returns when it is gone.
 
     Raises:
-        NotFoundError: no fleet runs here.
+        NotFoundError: no fleet runs or starts here.
         NotReadyError: it did not end in time.
     """
-    running = require_fleet(settings.run_dir)
-    if not _end(running.supervisor_pid):
+    pid = supervisor_pid(settings.run_dir)
+    if not _end(pid):
         raise NotReadyError(
-            f"process {running.supervisor_pid} did not end within {STOP_TIMEOUT_S:g} s; "
-            f"its logs: {settings.run_dir}"
+            f"process {pid} did not end within {STOP_TIMEOUT_S:g} s; its logs: {settings.run_dir}"
         )
-    pid = running.supervisor_pid
     show({"stopped": pid}, [f"stopped (process {pid})"], as_json=as_json)
 
 

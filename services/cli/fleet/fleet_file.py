@@ -6,20 +6,23 @@ may have it, and `smelt down` would end that one.
 """
 
 import fcntl
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.contracts.model.document import Document
 from services.contracts.security.fleet_security import (
     FleetSecuritySettings,
     FleetTokens,
     page_token,
 )
-from services.contracts.text.words import NO_FLEET
+from services.contracts.text.moments import timestamp
+from services.contracts.text.words import NO_FLEET, readable_time
 
 _FILE = "fleet.json"
 _LOCK = "fleet.lock"
@@ -94,6 +97,11 @@ class RunningFleet(Document):
         return self.model_copy(update={"troubles": troubles, "restarts": restarts})
 
 
+def make_run_dir(run_dir: Path) -> None:
+    """For this user alone; only what starts a fleet makes it."""
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 @contextmanager
 def fleet_lock(run_dir: Path) -> Iterator[RunningFleet | None]:
     """Be the one supervisor of this folder; what it published is withdrawn at the end.
@@ -103,13 +111,17 @@ def fleet_lock(run_dir: Path) -> Iterator[RunningFleet | None]:
     Raises:
         InvalidRequestError: a fleet runs here already.
     """
-    with (run_dir / _LOCK).open("ab") as lock:
+    make_run_dir(run_dir)
+    with (run_dir / _LOCK).open("ab", buffering=0) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InvalidRequestError(
                 f"a fleet runs or starts already ({run_dir}); stop it: smelt down"
             ) from error
+        # Whom `smelt down` ends before there is a fleet's file.
+        lock.truncate(0)
+        lock.write(str(os.getpid()).encode())
         # The supervisor that held the lock before may have been killed.
         former = _read(run_dir)
         _withdraw(run_dir)
@@ -134,11 +146,32 @@ def find_fleet(run_dir: Path) -> RunningFleet | None:
 
 
 def require_fleet(run_dir: Path) -> RunningFleet:
-    """The running fleet; raises NotFoundError with the command that starts one."""
+    """The running fleet; raises NotFoundError where none is, NotReadyError where one starts."""
     running = find_fleet(run_dir)
-    if running is None:
-        raise NotFoundError(f"{NO_FLEET} ({run_dir}); {START_ONE}")
-    return running
+    if running is not None:
+        return running
+    if words := starting_words(run_dir):
+        raise NotReadyError(f"{words}; what it does: smelt logs")
+    raise NotFoundError(f"{NO_FLEET} ({run_dir}); {START_ONE}")
+
+
+def starting_words(run_dir: Path) -> str:
+    """Since when a fleet is starting; "" where none is."""
+    if not _is_locked(run_dir) or _read(run_dir):
+        return ""
+    since = datetime.fromtimestamp((run_dir / _LOCK).stat().st_mtime, UTC)
+    return f"a fleet is starting here since {readable_time(timestamp(since))}"
+
+
+def supervisor_pid(run_dir: Path) -> int:
+    """The process of the fleet that runs or starts; raises NotFoundError where there is none."""
+    running = find_fleet(run_dir)
+    if running is not None:
+        return running.supervisor_pid
+    owner = (run_dir / _LOCK).read_text() if _is_locked(run_dir) else ""
+    if not owner:
+        raise NotFoundError(f"{NO_FLEET} ({run_dir}); there is nothing to stop")
+    return int(owner)
 
 
 def _is_locked(run_dir: Path) -> bool:

@@ -5,11 +5,11 @@ import sys
 from contextlib import suppress
 
 from services.cli.fleet.child_process import spawn
-from services.cli.fleet.fleet_file import RunningFleet, find_fleet
+from services.cli.fleet.fleet_file import RunningFleet, find_fleet, make_run_dir, starting_words
 from services.cli.fleet.local_fleet import LocalFleet, StopRequested
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
-from services.cli.output.show import print_line, show
+from services.cli.output.show import INTERRUPTED, print_line, show
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.facts import Generation
@@ -17,8 +17,6 @@ from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 
 DETACH_TIMEOUT_S = 1800.0
-# The exit code that shells give a command that Ctrl-C ended.
-INTERRUPTED = 130
 
 
 def run_up(
@@ -54,6 +52,7 @@ def run_up(
         Generation.parse(options.generation)
     if is_detached:
         return _detach(settings, as_json=as_json)
+    code = 0
     try:
         with LocalFleet(settings, options) as fleet:
             is_good = _begin(settings, fleet, is_demo=is_demo, as_json=as_json)
@@ -67,10 +66,10 @@ def run_up(
                 fleet.serve_until_stopped()
     except KeyboardInterrupt as ended:
         if is_over_after_demo or not isinstance(ended, StopRequested):
-            return INTERRUPTED
+            code = INTERRUPTED
     if not as_json:
         print_line("stopped")
-    return 0
+    return code
 
 
 def _begin(settings: CliSettings, fleet: LocalFleet, *, is_demo: bool, as_json: bool) -> bool:
@@ -119,7 +118,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     """Run the same command in a session of its own; return once it serves.
 
     Raises:
-        InvalidRequestError: a fleet runs here already.
+        InvalidRequestError: a fleet runs or starts here already.
         NotReadyError: it did not start; the message holds why, and where its log is.
     """
     existing = find_fleet(settings.run_dir)
@@ -127,10 +126,14 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
         raise InvalidRequestError(
             f"a fleet runs already (gRPC {existing.grpc_address}); stop it: smelt down"
         )
+    if words := starting_words(settings.run_dir):
+        raise InvalidRequestError(f"{words}; what it does: smelt logs; stop it: smelt down")
     # The same command in the foreground, as a process that outlives this terminal.
     arguments = [a for a in sys.argv[1:] if a != "--detach"]
+    make_run_dir(settings.run_dir)
     log_path = settings.run_dir / "up.log"
-    log_path.unlink(missing_ok=True)
+    # Never begun anew: another start may be writing to it.
+    log = ChildLog.from_here(log_path)
     read_fd, write_fd = os.pipe()
     environment = dict(os.environ) | {"SMELT_READY_FD": str(write_fd)}
     command = [sys.executable, "-m", "services.cli.main", *arguments]
@@ -138,7 +141,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     # Else this end keeps the pipe open, and the child's death would not end the wait.
     os.close(write_fd)
     with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
-        announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
+        announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", log)
     # Read again: the fleet has made its token, if there was none.
     known = CliSettings(home=settings.home)
     _print_serving(RunningFleet(**announced), known, "smelt down", as_json=as_json)

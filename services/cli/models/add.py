@@ -136,7 +136,11 @@ def add_model(
         if known is not None:
             line.summary = f"version {known.version}, unchanged"
             return known
+        former = registry.readable_versions(name)[0][-1:]
         version = _publish(registry, name, source, source_print, options, hub, line)
+        if [each.master.digest for each in former] == [version.master.digest]:
+            same = former[0].version
+            line.keep(f"version {version.version} has the same master as version {same}")
         line.summary = f"version {version.version}"
         return version
 

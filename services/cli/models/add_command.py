@@ -1,6 +1,8 @@
 """`smelt models add`: what can be refused at once is, before what opens models is imported."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from compiler_worker.master.source import MasterSource, OnnxFile, TritonModel, source_from_text
@@ -13,6 +15,7 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.numbered_versions import check_model_name
+from services.contracts.registry.registry import Registry
 
 
 def run_models_add(
@@ -58,7 +61,7 @@ def run_models_add(
     folder = recipe.parent if recipe else Path()
     options = AddOptions(recipe=given, samples=samples, folder=folder, text=text)
     steps = Steps(is_quiet=as_json)
-    with recipe_place(recipe, given):
+    with recipe_place(recipe, given), _noting_published(registry, name):
         versions = (
             [Pull(place, registry, settings).run(name, steps)]
             if place
@@ -72,6 +75,18 @@ def run_models_add(
     if isinstance(parsed, TritonModel):
         lines += [f"{each.source} is version {each.version} here" for each in versions]
     show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)
+
+
+@contextmanager
+def _noting_published(registry: Registry, name: str) -> Iterator[None]:
+    """Note on a KeyboardInterrupt what was published before it."""
+    before = registry.version_numbers(name)
+    try:
+        yield
+    except KeyboardInterrupt as ended:
+        new = [f"version {n}" for n in registry.version_numbers(name) if n not in before]
+        ended.add_note(f"published: {', '.join(new)}" if new else "nothing was published")
+        raise
 
 
 def _sources(source: str, parsed: MasterSource | None) -> list[str]:

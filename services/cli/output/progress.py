@@ -1,5 +1,6 @@
 """Progress of long work: a live line for people, plain lines in a log, nothing with --json."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,27 @@ from services.contracts.text.durations import readable_duration
 
 # In a log, details come at most so often.
 _LOG_PERIOD_S = 10.0
+# Silent for longer, a log looks as if nothing went on.
+SILENT_S = 30.0
+BEAT_S = 5.0
+
+
+@contextmanager
+def beating(say_still: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile a thread looks again and again whether a log was silent for long."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        while not is_over.wait(BEAT_S):
+            say_still()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 class Steps:
@@ -38,7 +60,8 @@ class Steps:
             disable=self._is_quiet or not error_console().is_terminal,
         ) as progress:
             line = StepLine(progress, title, self._clock, is_quiet=self._is_quiet)
-            yield line
+            with beating(line.say_still):
+                yield line
         if not self._is_quiet:
             words = f"{line.elapsed} {line.summary}"
             error_console().print(f"[green]done[/] {title} [dim]{words}[/]", soft_wrap=True)
@@ -106,6 +129,12 @@ class StepLine:
         """Show what happens now, in a log too."""
         self._progress.update(self._task, detail=detail)
         self._log(detail)
+
+    def say_still(self) -> None:
+        """In a log that has been silent for long, that the step goes on."""
+        if self._clock() - self._logged >= SILENT_S:
+            (task,) = self._progress.tasks
+            self._log(f"still {task.fields['detail'] or 'at it'}")
 
     def _log(self, detail: str) -> None:
         if not self._is_plain:

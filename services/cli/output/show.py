@@ -28,6 +28,8 @@ _COMMAND = re.compile(
 # A command to the next option, which a shell may find on its next line.
 _TO_OPTION = re.compile(rf"(?:{_QUOTED}|[^ '\"]| (?!--)|['\"])+")
 _INDENT = " " * 4
+# The exit code that shells give a command that Ctrl-C ended.
+INTERRUPTED = 130
 _UNBROKEN = "\xa0"
 _CONTINUED = f"{_UNBROKEN}\\ "
 
@@ -70,6 +72,14 @@ def print_line(text: str, *, is_folded: bool = False) -> None:
     if is_folded and sys.stdout.isatty():
         text = _folded(text)
     typer.echo(text)
+
+
+def print_failure(kind: str, words: str) -> None:
+    """Why the command failed, as its line asked: the error that it carries has no options."""
+    if "--json" in sys.argv[1:]:
+        print_json_error(kind, words)
+    else:
+        print_error(words)
 
 
 def print_remark(text: str) -> None:

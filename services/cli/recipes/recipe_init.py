@@ -27,6 +27,7 @@ _HEAD = """\
 """
 # Written out whatever they are; of the others what a model has set, the rest as comments.
 _ALWAYS = ("kinds", "precisions", "buckets")
+_EXAMPLE = " (Below is an example, not the default.)"
 # In place of the docstring, which is written for the reference page.
 _MEANINGS = {
     "kinds": "Kinds of engines to try; one that does not apply is skipped with a reason.",
@@ -80,9 +81,12 @@ def recipe_text(model: RecipeModel, path: Path) -> str:
         name=model.name or "NAME",
         source=model.source,
     )
-    values |= {key: value for key, value in _examples(model).items() if key not in chosen}
+    examples = {key: value for key, value in _examples(model).items() if key not in chosen}
+    values |= examples
     fields = (
-        _field(key, values[key], is_set=key in _ALWAYS or key in chosen)
+        _field(
+            key, values[key], _EXAMPLE * (key in examples), is_set=key in _ALWAYS or key in chosen
+        )
         for key in Recipe.model_fields
     )
     return "\n".join([head, *_interface(model), *fields])
@@ -130,8 +134,8 @@ def _tensor(spec: TensorSpec) -> str:
     return f"{spec.name}: {spec.datatype} [{shape}]"
 
 
-def _field(name: str, value: Any, *, is_set: bool) -> str:
-    """A field below what it means; one that is not set as a comment."""
+def _field(name: str, value: Any, remark: str, *, is_set: bool) -> str:
+    """A field below what it means, and a remark; one that is not set as a comment."""
     meaning = _MEANINGS.get(name) or sentence(attributes(Recipe)[name])
     # Leaves in one line: `batch: {min: 1, opt: 4, max: 8}`. Alone a number would be one, too.
     text = yaml.safe_dump(
@@ -141,5 +145,5 @@ def _field(name: str, value: Any, *, is_set: bool) -> str:
         allow_unicode=True,
     )
     lines = text.splitlines() if is_set else [f"# {line}" for line in text.splitlines()]
-    comment = textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    comment = textwrap.wrap(meaning + remark, _WIDTH, initial_indent="# ", subsequent_indent="# ")
     return "\n".join([*comment, *lines, ""])

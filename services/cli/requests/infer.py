@@ -11,12 +11,13 @@ import numpy as np
 from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show, text_width
+from services.cli.registry import open_registry
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.json_values import array_from_json, typed_arrays
 from services.cli.requests.needed_inputs import needed_inputs_words
 from services.cli.requests.texts import array_from_texts
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
 from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
@@ -24,6 +25,7 @@ from services.contracts.kserve.tensors import (
     array_from_bytes,
     bytes_from_array,
 )
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.text_input import TEXT
 from services.contracts.text.text_table import Table
 from services.pb import open_inference_v2_pb2 as pb
@@ -84,12 +86,13 @@ def run_infer(
                 arrays = typed_arrays(arrays, typed, datatypes)
                 if texts:
                     arrays = {TEXT: array_from_texts(texts, model)}
-                else:
-                    _refuse_if_inputs_are_needed(model, inputs, version, address)
+                elif model.inputs and not inputs:
+                    known = _of_store(settings, running, model, version)
+                    raise _missing_inputs(model, version, address, known)
             request = request_from_arrays(name, version, arrays)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
-            hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
+            hint = known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
     text = f"{response.model_name} version {response.model_version}", outputs_table(outputs)
@@ -109,13 +112,24 @@ def _described(
     return ask(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
 
 
-def _refuse_if_inputs_are_needed(
-    model: pb.ModelMetadataResponse, inputs: list[str], version: str, address: str
-) -> None:
-    if model.inputs and not inputs:
-        given = {"--version": version, "--address": address}
-        options = [word for option, text in given.items() if text for word in (option, text)]
-        raise InvalidRequestError(needed_inputs_words(model, options))
+def _missing_inputs(
+    model: pb.ModelMetadataResponse, version: str, address: str, known: ModelVersion | None
+) -> InvalidRequestError:
+    given = {"--version": version, "--address": address}
+    options = [word for option, text in given.items() if text for word in (option, text)]
+    return InvalidRequestError(needed_inputs_words(model, options, known))
+
+
+def _of_store(
+    settings: CliSettings, running: RunningFleet | None, model: pb.ModelMetadataResponse, text: str
+) -> ModelVersion | None:
+    """The model as this host's fleet has it in its store; None where that is not known."""
+    number = int(text or max(model.versions, key=int, default="0")) or None
+    # Without it there are inputs to show all the same; an external model is in no store.
+    with suppress(SmeltError):
+        store = settings.model_copy(update={"store_url": running.store_url}) if running else None
+        return open_registry(store).model_version(model.name, number) if store else None
+    return None
 
 
 def model_infer(
@@ -201,8 +215,14 @@ def _array(path: Path) -> Array:
     return array
 
 
-def _known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
-    """The models that this host's fleet has; only its controller lists them."""
+def known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
+    """The models that a fleet has, for an error; only its controller lists them.
+
+    Args:
+        settings: for the controller.
+        running: this host's fleet; None tells of none.
+        name: of a model; "" is given for one that the fleet has.
+    """
     if running is None:
         return ""
     # The answer to the request is the news; without a controller it comes without the list.

@@ -7,21 +7,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.text_input import IDS, TEXT
+from services.engines.shapes import ranges_text, volume
 from services.pb import open_inference_v2_pb2 as pb
 
 _STRINGS = "BYTES"
 _Tensor = pb.ModelMetadataResponse.TensorMetadata
 
 
-def needed_inputs_words(model: pb.ModelMetadataResponse, options: Sequence[str]) -> str:
+def needed_inputs_words(
+    model: pb.ModelMetadataResponse, options: Sequence[str], known: ModelVersion | None = None
+) -> str:
     """The inputs, and commands that run as printed.
 
     Args:
         model: as a gateway describes it.
         options: others that were given to `smelt infer`, for the command.
+        known: what the store says of it, which has names and ranges of its dimensions.
     """
-    lines = [f"{each.name}  {each.datatype}  {list(each.shape)}" for each in model.inputs]
+    specs = {spec.name: spec.shape for spec in known.master.inputs} if known else {}
+    lines = [
+        f"{each.name}  {each.datatype}  [{', '.join(map(str, specs.get(each.name, each.shape)))}]"
+        for each in model.inputs
+    ]
+    meaning = "-1 is a size that requests choose"
+    if known:
+        model = _sized(model, known)
+        meaning = f"sizes: {' or '.join(ranges_text(each.dims) for each in known.buckets)}"
     # What comes in place of the others is a command of its own.
     has_tokens = any(each.name == IDS for each in model.inputs)
     text = [each for each in model.inputs if each.name == TEXT and has_tokens]
@@ -36,9 +49,23 @@ def needed_inputs_words(model: pb.ModelMetadataResponse, options: Sequence[str])
         commands.append(f"{shlex.join([*start, *words])}  # in place of the others")
     head = (
         f"smelt infer {model.name}: give each input by --input NAME=@FILE.npy or as JSON, "
-        "NAME='[[1, 2]]'; the model has (name, datatype, shape; -1 is any size):"
+        f"NAME='[[1, 2]]'; the model has (name, datatype, shape; {meaning}):"
     )
     return "\n  ".join((head, *lines, "for example:", *commands))
+
+
+def _sized(model: pb.ModelMetadataResponse, known: ModelVersion) -> pb.ModelMetadataResponse:
+    """The model with sizes of a small request in place of -1: one row, all else as is usual."""
+    dims = min(known.buckets, key=volume).dims
+    rows = known.recipe.batching.batch_dim
+    sizes = {name: max(r.min, 1) if name == rows else r.opt for name, r in dims.items()}
+    sized = pb.ModelMetadataResponse()
+    sized.CopyFrom(model)
+    of = {spec.name: spec.shape for spec in known.master.inputs}
+    for each in sized.inputs:
+        shape = of.get(each.name, each.shape)
+        each.shape[:] = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in shape]
+    return sized
 
 
 def _value(tensor: _Tensor) -> str:

@@ -230,12 +230,12 @@ class Recipe(Document):
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
             that share requests, on two generations, have four. `auto`: 1, more on idle GPUs.
-        gpu_share: of a GPU that each replica gets on GPUs, up to 1; None takes what the proofs
+        gpu_share: of a GPU that each replica gets on GPUs, up to 1; null takes what the proofs
             measured that it needs, and an estimate before there are any.
         must_beat_fallback: an engine that was timed as slower than the fallback is published
-            but not selected; False selects the fastest engine all the same.
+            but not selected; false selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.
-        sampling: rows of requests that replicas keep in the store; None keeps none.
+        sampling: rows of requests that replicas keep in the store; null keeps none.
     """
 
     kinds: tuple[EngineKind, ...] = tuple(EngineKind)

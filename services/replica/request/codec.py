@@ -22,6 +22,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array, array_from_bytes
 from services.contracts.kserve.typed_contents import array_from_contents
 from services.contracts.model.text_input import TEXT
+from services.contracts.text.nearest import nearest
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.parameters import (
     check_tensor_parameters,
@@ -271,8 +272,9 @@ def _check_names(
     for name in names:
         if name not in specs:
             raise InvalidRequestError(
-                f"unexpected inference input '{name}' for model '{signature.name}'; expected "
-                f"{list(signature.inputs)}{_text_hint(signature) if name == TEXT else ''}"
+                f"unexpected inference input '{name}' for model '{signature.name}'"
+                f"{nearest(name, signature.inputs)}; expected {list(signature.inputs)}"
+                f"{_text_hint(signature) if name == TEXT else ''}"
             )
     if len(set(names)) != len(names):
         raise InvalidRequestError(

@@ -10,21 +10,26 @@ import pytest
 import yaml
 
 from services.cli.bench.bench import BenchOptions, run_bench
+from services.cli.bench.bench_report import bench_text
+from services.cli.bench.bench_run import run_loads
+from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
+from services.cli.output.progress import StepLine, Steps
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
 from services.contracts.transport.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
+from services.pb import fleet_v1_pb2 as fleet_pb
 from services.pb import open_inference_v2_pb2 as pb
 from tests.certificates import Authority
 from tests.integration.gateway.conftest import Fleet
+from tests.unit.services.cli.fleet_stub import fleet_saying
 
 
-def options(folder: Path, address: str, **given: object) -> BenchOptions:
+def options(folder: Path, **given: object) -> BenchOptions:
     """Two rows a request, three callers, for a moment."""
     np.save(folder / "x.npy", np.ones((2, 4), np.float32))
     usual = {
         "version": 0,
-        "address": address,
         "inputs": [f"x=@{folder / 'x.npy'}"],
         "sizes": [],
         "concurrency": "1,3",
@@ -44,7 +49,7 @@ async def bench(
     **given: object,
 ) -> int:
     """Run it in a thread, as it has a loop of its own."""
-    asked = options(folder, fleet.url, **given)
+    asked = options(folder, **{"address": fleet.url} | given)
     known = settings or CliSettings(home=folder)
     return await asyncio.to_thread(run_bench, known, name, asked, as_json=as_json)
 
@@ -89,22 +94,72 @@ async def test_every_failure_is_counted_shown_and_fails_the_command(
             if next(numbers) % 2:
                 return await replica.echo(frame)
             refused.append(replica.name)
-            raise InvalidRequestError("not this one")
+            raise NotFoundError("not this one")
 
         replica.answer = answer
     assert await bench(tmp_path, echo_fleet, concurrency="2,2") == 1
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
-    assert cell["errors"] == {"INVALID_ARGUMENT": len(refused)}
+    assert cell["errors"] == {"NOT_FOUND": len(refused)}
     assert cell["num_answered"] > 0
     refused.clear()
     assert await bench(tmp_path, echo_fleet, concurrency="2", as_json=False) == 1
     words = f"{len(refused)} of "
-    told = f"requests failed: INVALID_ARGUMENT: {cell['error_details']['INVALID_ARGUMENT']}"
+    told = f"requests failed: NOT_FOUND: {cell['error_details']['NOT_FOUND']}"
     assert words in (out := capsys.readouterr().out)
     assert told in out
     page = (tmp_path / "page.html").read_text()
     assert words in page
     assert told in page
+
+
+async def test_the_first_refusal_ends_it_and_is_said_once(
+    echo_fleet: Fleet, tmp_path: Path
+) -> None:
+    async def refuse(frame: InferFrame) -> bytes:
+        raise InvalidRequestError("not this one")
+
+    for replica in echo_fleet.replicas.values():
+        replica.answer = refuse
+    with pytest.raises(InvalidRequestError, match="inputs as given: .*not this one") as raised:
+        await bench(tmp_path, echo_fleet)
+    assert str(raised.value).count("not this one") == 1
+    assert sum(replica.num_requests for replica in echo_fleet.replicas.values()) == 1
+
+
+async def test_an_unknown_model_is_told_with_those_that_there_are(
+    echo_fleet: Fleet, tmp_path: Path
+) -> None:
+    settings = CliSettings(home=tmp_path)
+    known = fleet_pb.FleetSnapshot(models=[fleet_pb.ServedModel(name="echo", version=1)])
+    with fleet_saying(known) as controller, fleet_lock(settings.run_dir):
+        running = RunningFleet(
+            supervisor_pid=1,
+            controller=controller,
+            grpc_address=echo_fleet.url,
+            metrics_address="m",
+            store_url="s",
+        )
+        write_fleet(settings.run_dir, running)
+        with pytest.raises(NotFoundError, match="there are: echo"):
+            await bench(tmp_path, echo_fleet, name="nope", settings=settings, address="")
+
+
+async def test_what_was_measured_before_ctrl_c_is_shown(
+    echo_fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt_the_second(line: StepLine, detail: str) -> None:
+        if detail.startswith("2 of 2"):
+            running.cancel()
+
+    monkeypatch.setattr(StepLine, "update", interrupt_the_second)
+    settings = CliSettings(home=tmp_path)
+    with Steps(is_quiet=True).step("Load") as line:
+        loads = run_loads(settings, "echo", options(tmp_path, address=echo_fleet.url), line)
+        running = asyncio.create_task(loads)
+        document = await running
+    assert [cell["callers"] for cell in document["cells"]] == [1]
+    words = [part for part in bench_text(document) if isinstance(part, str)]
+    assert words[0] == "1 of 2 loads were measured; Ctrl-C came"
 
 
 async def test_a_model_that_is_withdrawn_under_load_keeps_its_figures(
@@ -131,13 +186,13 @@ async def test_a_load_that_nothing_answers_has_no_latencies(
     echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def refuse(frame: InferFrame) -> bytes:
-        raise InvalidRequestError("none")
+        raise NotFoundError("none")
 
     for replica in echo_fleet.replicas.values():
         replica.answer = refuse
     assert await bench(tmp_path, echo_fleet) == 1
     for cell in json.loads(capsys.readouterr().out)["cells"]:
-        assert set(cell["errors"]) == {"INVALID_ARGUMENT"}
+        assert set(cell["errors"]) == {"NOT_FOUND"}
         assert (cell["num_answered"], cell["requests_per_s"], cell["latency_ms"]) == (0, 0.0, {})
     assert "<svg" in (tmp_path / "page.html").read_text()
 

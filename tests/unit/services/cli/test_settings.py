@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.fleet.fleet_file import make_run_dir
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.process.settings import read_settings
@@ -28,6 +29,7 @@ def test_home_is_absolute_and_what_runs_is_private(
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = read_settings(CliSettings, home="~/deep/smelt")
     assert settings.home == tmp_path / "deep" / "smelt"
+    make_run_dir(settings.run_dir)
     assert settings.run_dir.stat().st_mode & 0o777 == 0o700
 
 

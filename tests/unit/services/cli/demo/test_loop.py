@@ -197,6 +197,16 @@ def test_a_terminal_shows_since_when_it_waits(monkeypatch: pytest.MonkeyPatch) -
     assert len(set(shown)) > 1
 
 
+def test_a_log_in_which_nothing_happens_for_long_says_what_is_awaited(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_lines, "SILENT_S", 0.0)
+    with ProgressLines(is_quiet=False) as lines:
+        lines.waiting("exporting [the model]")
+        lines.say_still()
+    assert console.export_text().strip().endswith("s] still exporting [the model]")
+
+
 def test_a_log_has_the_figures_below_each_event_and_json_has_neither(console: Console) -> None:
     with ProgressLines(is_quiet=True) as quiet:
         quiet.figures("7 requests")

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.fleet.down import run_down
 from services.cli.fleet.fleet_file import (
     RunningFleet,
     find_fleet,
     fleet_lock,
     require_fleet,
+    starting_words,
+    supervisor_pid,
     write_fleet,
 )
-from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.cli.fleet.up import run_up
+from services.cli.fleet.up_options import UpOptions
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 
 SUPERVISOR = """
 import signal, sys
@@ -23,9 +29,10 @@ from pathlib import Path
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 run_dir = Path(sys.argv[1])
 with fleet_lock(run_dir):
-    write_fleet(run_dir, RunningFleet(
-        supervisor_pid=int(sys.argv[2]), controller="c", grpc_address="g", metrics_address="m",
-        store_url="s"))
+    if sys.argv[2:]:
+        write_fleet(run_dir, RunningFleet(
+            supervisor_pid=int(sys.argv[2]), controller="c", grpc_address="g",
+            metrics_address="m", store_url="s"))
     print("published", flush=True)
     signal.pause()
 """
@@ -69,6 +76,30 @@ def test_a_killed_supervisor_leaves_no_fleet_even_if_its_process_id_lives(tmp_pa
     assert (tmp_path / "fleet.json").exists()
     with pytest.raises(NotFoundError, match="smelt up"):
         require_fleet(tmp_path)
+
+
+def test_a_fleet_that_is_starting_is_told_of_and_can_be_stopped(tmp_path: Path) -> None:
+    settings = CliSettings(home=tmp_path)
+    with pytest.raises(NotFoundError) as refused:
+        run_down(settings, as_json=True)
+    assert "smelt up" not in str(refused.value)
+    log = settings.run_dir / "up.log"
+    arguments = [sys.executable, "-c", SUPERVISOR, str(settings.run_dir)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout
+        assert supervisor.stdout.readline() == "published\n"
+        log.write_text("its steps")
+        with pytest.raises(NotReadyError, match=r"is starting here since 20.*Z; .*smelt logs"):
+            require_fleet(settings.run_dir)
+        options = UpOptions(grpc_port=0, metrics_port=0)
+        again = {"is_demo": False, "is_over_after_demo": False, "is_detached": True}
+        with pytest.raises(InvalidRequestError, match="is starting here since"):
+            run_up(settings, options, **again, as_json=True)
+        assert log.read_text() == "its steps"
+        assert supervisor_pid(settings.run_dir) == supervisor.pid
+        run_down(settings, as_json=True)
+        assert supervisor.wait() == -signal.SIGTERM
+    assert not starting_words(settings.run_dir)
 
 
 def test_a_broken_file_counts_as_none(tmp_path: Path) -> None:

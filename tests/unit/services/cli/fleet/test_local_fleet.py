@@ -12,6 +12,7 @@ from services.cli.fleet import local_fleet, up
 from services.cli.fleet.fleet_file import RunningFleet
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
+from services.cli.output.show import INTERRUPTED
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.pb import fleet_v1_pb2 as fleet
@@ -40,8 +41,8 @@ def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
     ("sent", "is_over_after_demo", "code"),
     [
         (signal.SIGTERM, False, 0),  # `smelt down`
-        (signal.SIGTERM, True, up.INTERRUPTED),  # nobody saw the demo's answers
-        (signal.SIGINT, False, up.INTERRUPTED),
+        (signal.SIGTERM, True, INTERRUPTED),  # nobody saw the demo's answers
+        (signal.SIGINT, False, INTERRUPTED),
     ],
 )
 def test_a_fleet_that_was_stopped_on_request_did_not_fail(

@@ -206,6 +206,7 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     words += [source(tmp_path / "a"), "--recipe", str(recipe)]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert "tiny version 2" in done.stdout
+    assert "version 2 has the same master as version 1" in done.stderr
     assert told not in done.stdout
     plain, asked = registry.versions("tiny")
     assert (plain.recipe.buckets, asked.buckets) == ((), asked.recipe.buckets)

@@ -3,12 +3,14 @@
 import io
 import re
 import shlex
+import threading
 
 import pytest
 from rich.console import Console
 
+from services.cli.output import progress
 from services.cli.output import show as output
-from services.cli.output.progress import Steps
+from services.cli.output.progress import StepLine, Steps
 from services.contracts.text.text_table import Table
 
 BRACKETED = "cannot open [/usr/lib/x.so]: expected [batch, 4]"
@@ -163,6 +165,31 @@ def test_a_log_says_which_of_how_many_and_since_when(capsys: pytest.CaptureFixtu
         f"  Engines of m (3 of 8, 2 min 10 s): {BRACKETED}",
         "  Engines of m (3 of 8, 2 min 25 s): compiling C++",
         "done Engines of m 1 h 5 min 8 built",
+    ]
+
+
+def test_a_log_that_is_silent_for_long_says_that_the_step_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    looked = threading.Event()
+    say_still = StepLine.say_still
+
+    def say(line: StepLine) -> None:
+        is_late = bool(clock.now)
+        say_still(line)
+        if is_late:
+            looked.set()
+
+    monkeypatch.setattr(progress, "BEAT_S", 0.01)
+    monkeypatch.setattr(StepLine, "say_still", say)
+    with Steps(is_quiet=False, clock=clock).step("Engines of m") as line:
+        line.show("compiling C++")
+        clock.now = 31.0
+        assert looked.wait(60)
+    assert capsys.readouterr().err.splitlines() == [
+        "  Engines of m (31 s): still compiling C++",
+        "done Engines of m 31 s ",
     ]
 
 

@@ -60,6 +60,10 @@ def test_comments_speak_of_the_model_and_are_a_recipe_once_they_are_uncommented(
     path = init(model, tmp_path)
     _, interface, *fields = path.read_text().split("\n\n")
     assert "#   input ids: INT64 [batch, sequence], 0 to 39 (rows of 'embedding')" in interface
+    words = {_uncommented(each).partition(":")[0]: each.replace("\n# ", " ") for each in fields}
+    assert "is an example, not the default" in words["accuracy"]
+    assert "is an example" not in words["response_cache"] + words["kinds"]
+    assert not re.search("None|True|False", path.read_text())
     whole = "".join(_uncommented(field) for field in fields)
     recipe = read_recipe(Path(recipe_file(tmp_path, whole)))
     assert recipe.model_fields_set == set(Recipe.model_fields)

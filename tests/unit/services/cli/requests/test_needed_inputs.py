@@ -11,10 +11,18 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
+from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
 from services.cli.requests.infer import read_inputs
 from services.cli.requests.needed_inputs import needed_inputs_words
+from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.pb import open_inference_v2_pb2 as pb
 
 MODEL = pb.ModelMetadataResponse(name="m", versions=["3"])
@@ -73,6 +81,39 @@ def test_the_inputs_are_named_and_the_example_runs(
     assert {name: (str(a.dtype), a.shape) for name, a in arrays.items()} == {
         "in/ids": ("int64", (1, 4)), "half": ("float16", (1,)), "text": ("object", (1, 2))
     }  # fmt: skip
+
+
+def test_the_example_has_sizes_that_the_model_takes_by_the_store_of_the_fleet(
+    gateway: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
+    spec = TensorSpec(name="in/ids", datatype="INT64", shape=("batch", 4, "h"))
+    dims = {"batch": DimRange(min=1, opt=4, max=8), "h": DimRange(min=32, opt=64, max=256)}
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    master = MasterRecord(
+        digest="d" * 64, files={}, inputs=(spec,), outputs=(spec,), opset=23, num_parameters=0
+    )
+    recipe = Recipe(buckets=(Bucket(dims=dims),), batching=Batching(batch_dim="batch"))
+    for print_ in "abc":
+        registry.add_model_version(
+            name="m", master=master, recipe=recipe, source="s", source_fingerprint=print_
+        )
+    run_dir = CliSettings().run_dir
+    with fleet_lock(run_dir):
+        running = RunningFleet(
+            supervisor_pid=1,
+            controller="c",
+            grpc_address=gateway,
+            metrics_address="m",
+            store_url=str(tmp_path / "store"),
+        )
+        write_fleet(run_dir, running)
+        with pytest.raises(InvalidRequestError) as raised:
+            CliRunner().invoke(app, ["infer", "m"], catch_exceptions=False)
+    told = str(raised.value)
+    assert "in/ids  INT64  [batch, 4, h]" in told
+    assert "batch 1..8, h 32..256" in told
+    assert "np.ones((1, 4, 64), " in told
 
 
 def test_numbers_that_are_typed_are_sent_in_the_datatypes_of_the_model(gateway: str) -> None:

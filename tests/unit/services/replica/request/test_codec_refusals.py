@@ -24,7 +24,7 @@ Spoil = Callable[[pb.ModelInferRequest], object]
 INVALID: dict[str, tuple[Spoil, str]] = {
     "unknown input": (
         lambda r: setattr(r.inputs[0], "name", "idz"),
-        r"unexpected inference input 'idz' for model 'm'; expected \['ids', 'mask'\]",
+        r"unexpected inference input 'idz' for model 'm', did you mean 'ids'\?; expected",
     ),
     "missing input": (
         lambda r: (r.inputs.pop(), r.raw_input_contents.pop()),
