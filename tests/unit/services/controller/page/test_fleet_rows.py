@@ -88,7 +88,7 @@ LOADING = fleet.REPLICA_STATE_LOADING
 @pytest.mark.parametrize(
     ("reports", "changes", "attention", "state", "why"),
     [
-        ([report()], {}, Attention.FALLBACK, "on the fallback", "no engine of this model"),
+        ([report()], {}, Attention.FALLBACK, "on the fallback", "no proven engine of this model"),
         ([report(state=LOADING)], {}, Attention.ON_THE_WAY, "loading", "loads an engine"),
         (
             [report(state=LOADING, device_facts_json=b"")], {}, Attention.ON_THE_WAY, "loading",
