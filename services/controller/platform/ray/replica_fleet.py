@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.interfaces import DeploymentKey, RoomRequest, Unplaced
 from services.controller.platform.ray.gpu_room import Holder, most_free_gpus
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
+from services.controller.platform.ray.room import Held, Room
 from services.controller.settings import ADDRESS_ON_INPUT
 
 logger = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class RayServeFleet:
         deployments = _deployments()
         messages = [deployments[key]["message"]] if key in deployments else []
         waiting = next(filter(None, map(waiting_replicas, messages)), None)
-        if waiting is None or not _is_pending(waiting[1], key.generation):
+        if waiting is None or not _is_pending(json.loads(waiting[1]), key.generation):
             return Unplaced()
         holders = [
             Holder(key=other, share=_gpu_share(found), nodes=_nodes(found))
@@ -152,6 +153,31 @@ class RayServeFleet:
         from ray._private.state import available_resources_per_node
 
         return most_free_gpus(ray.nodes(), available_resources_per_node())
+
+    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+        """By what Serve's applications ask for, beside what Ray's nodes have."""
+        import ray
+        from ray._private.state import available_resources_per_node
+
+        found: list[DeploymentKey] = []
+        deployments = {key: Held.of(each) for key, each in _deployments().items()}
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        free = available_resources_per_node()
+        for generation in sorted({key.generation for key in (*request.waiting, *request.modest)}):
+            room = Room.of(generation, nodes, free, deployments)
+            found += room.must_leave(request) or self._fragments(room, request, generation)
+        return found
+
+    def _fragments(self, room: Room, request: RoomRequest, generation: str) -> list[DeploymentKey]:
+        """Of what Ray does not place, although there would be room in all."""
+        if not request.is_late or any(key.generation == generation for key in request.leaving):
+            return []
+        for key in filter(room.held.__contains__, (*request.waiting, *request.modest)):
+            held = room.held[key]
+            if not held.nodes and _is_pending(held.amounts, generation):
+                is_modest = key in request.modest
+                return [key] if is_modest else room.next_to_leave(key, request.may_leave)
+        return []
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""
@@ -193,7 +219,7 @@ def _deployments() -> dict[DeploymentKey, dict[str, Any]]:
     }
 
 
-def _is_pending(wanted: str, generation: str) -> bool:
+def _is_pending(wanted: Mapping[str, float], generation: str) -> bool:
     """Whether Ray seeks a node for such a request.
 
     Serve calls those waiting too that have theirs, and whose process is slow to start.
@@ -201,7 +227,7 @@ def _is_pending(wanted: str, generation: str) -> bool:
     from ray._private.worker import global_worker
     from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
-    amounts = json.loads(wanted)
+    amounts = {name: amount for name, amount in wanted.items() if amount}
     state = get_cluster_resource_state(global_worker.gcs_client)
     return any(
         pending.request.resources_bundle.keys() == amounts.keys()
