@@ -138,10 +138,7 @@ class ReconcileLoop:
             await self.externals.close()
 
     def note_use(self, model: str, seconds_ago: float = 0.0) -> None:
-        """Take when the last request for an on-demand model was; without replicas it gets some.
-
-        By what the last sync saw: the next one may be seconds away.
-        """
+        """Take when a model was used; on demand, it is deployed by what the last sync saw."""
         self.on_demand.note_use(model, seconds_ago)
         for version in self._placed:
             if version.name == model and version.recipe.is_on_demand:

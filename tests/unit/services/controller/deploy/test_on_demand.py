@@ -139,7 +139,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("services.controller.deploy.deployments._STATUS_PERIOD_S", 0.002)
     return World(tmp_path)
 
 
