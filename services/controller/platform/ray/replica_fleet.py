@@ -7,7 +7,8 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +31,9 @@ _CONNECT_S = 10.0
 # The message of Ray's cloudpickle.
 _PICKLER_CLASH = "is not registered for pickle by value"
 _MAX_PICKLER_CLASHES = 20
+# Serve looks ten times a second at what is to be there.
+_END_PERIOD_S = 0.2
+_NUM_ENDS = 5
 
 
 class RayServeFleet:
@@ -187,8 +191,12 @@ class RayServeFleet:
         """Have the application deleted; it is listed until its replicas have ended."""
         from ray import serve
 
+        replicas = _deployments().get(key, {}).get("replicas", ())
+        placed = {each.get("actor_name") for each in replicas if each.get("node_id")}
         # Not waited for: that would hold a thread for as long as the replicas drain.
         serve.delete(application_name(key), _blocking=False)
+        if not placed or len(placed) < len(replicas):
+            _end_unplaced(application_name(key), placed)
 
     def metrics_addresses(self) -> list[str]:
         """Where Ray's agents export what actors of their nodes record."""
@@ -240,6 +248,25 @@ def _is_pending(wanted: Mapping[str, float], generation: str) -> bool:
         )
         for pending in state.pending_resource_requests
     )
+
+
+def _end_unplaced(application: str, placed: Collection[str | None]) -> None:
+    """End what has no place and cannot drain: Serve would wait for it as for others.
+
+    Args:
+        application: that is being deleted.
+        placed: names of its replicas that run.
+    """
+    import ray
+
+    for _ in range(_NUM_ENDS):
+        # Until it knows of the deletion, Serve starts another one in its place.
+        time.sleep(_END_PERIOD_S)
+        for actor in ray.util.list_named_actors(all_namespaces=True):
+            name = actor["name"]
+            if name.startswith(f"SERVE_REPLICA::{application}#") and name not in placed:
+                with suppress(ValueError):  # it has gone
+                    ray.kill(ray.get_actor(**actor))
 
 
 def _gpu_share(deployment: Mapping[str, Any]) -> float:
