@@ -159,7 +159,7 @@ class OnDemand:
         for_whom = next(w for w in (*request.waiting, key) if w.generation == key.generation)
         why = f"{for_whom.name} version {for_whom.version} on {key.generation} had no room"
         self._left_s[key.name, key.generation] = now_s
-        self._why_left[key.name] = f" (it left {utc_now():%H:%M:%S} UTC, as {why})"
+        self._why_left[key.name] = f" (it left {utc_now():%Y-%m-%d %H:%M:%S} UTC, as {why})"
         logger.info("%s version %d on %s leaves %s: %s", *key, idle, why)
         if deployment.state is not DeploymentState.LOADING:
             labels = {"model": key.name, "version": str(key.version)}

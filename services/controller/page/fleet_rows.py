@@ -123,6 +123,8 @@ class _Shown:
                 return Attention.DOWN, "failed", report.detail or model.reason
             if report.replica_id in self._lost:
                 return Attention.DOWN, "lost", "its replica's connection to the controller broke"
+        if model.state == "STANDBY":
+            return Attention.READY, "standby", model.reason
         if model.unplaced:
             return Attention.DOWN, "no room", model.unplaced
         if model.state == "UNAVAILABLE":
