@@ -38,7 +38,7 @@ from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.routing.fleet_view import fleet_view_from_snapshot
 from services.gateway.routing.outliers import OutlierWatch
 from services.gateway.routing.use_reports import UseReports
-from services.gateway.server_limits import limits_of
+from services.gateway.server_limits import server_limits
 from services.gateway.settings import GatewaySettings
 from services.gateway.shared_memory.interceptor import SharedMemoryInference
 from services.gateway.triton_metrics import TritonMetrics
@@ -102,15 +102,7 @@ class GatewayServer:
         )
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
         self._max_upload_bytes = settings.max_upload_bytes or default_upload_bytes()
-        self._forwarded, held = self._new_forwarded(recorder)
-        self._uses = UseReports(
-            settings.controller,
-            settings.gateway_id,
-            dialer,
-            self.endpoints,
-            held,
-            self._forwarded.num_in_flight,
-        )
+        self._forwarded, self._uses = self._new_forwarded(recorder, dialer)
         self._observer = FleetObserver(
             self._health, recorder, self._forwarded.num_in_flight, self.arena
         )
@@ -147,7 +139,7 @@ class GatewayServer:
 
     def _new_server(self, statuses: StatusTable, gate: Gate | None) -> GrpcServer | AioServer:
         server = GrpcServer(
-            limits_of(self._settings),
+            server_limits(self._settings),
             take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=note_unhandled(self._observers),
@@ -172,13 +164,17 @@ class GatewayServer:
         )
         return HttpServer(app, self._options.limits)
 
-    def _new_forwarded(self, recorder: Recorder) -> tuple[ForwardedInference, HeldRequests]:
+    def _new_forwarded(
+        self, recorder: Recorder, dialer: FleetDialer
+    ) -> tuple[ForwardedInference, UseReports]:
         # What waits must leave room for the models that serve.
         max_held = (self._settings.max_in_flight + 1) // 2
         limits = HoldLimits(self._settings.hold_s, max_held, self._max_upload_bytes // 4)
         held = HeldRequests(self.endpoints, recorder, limits)
-        bounds = self._bounds
-        return ForwardedInference(self.endpoints, recorder, self._outliers, bounds, held), held
+        forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds, held)
+        address = (self._settings.controller, self._settings.gateway_id)
+        uses = UseReports(*address, dialer, self.endpoints, held, forwarded.num_in_flight)
+        return forwarded, uses
 
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)

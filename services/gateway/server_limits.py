@@ -6,7 +6,7 @@ from services.gateway.settings import GatewaySettings
 from services.grpc_server.limits import Limits
 
 
-def limits_of(settings: GatewaySettings) -> Limits:
+def server_limits(settings: GatewaySettings) -> Limits:
     """What clients may make this process hold."""
     return Limits(
         max_message_bytes=settings.max_message_bytes,

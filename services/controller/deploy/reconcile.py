@@ -21,12 +21,13 @@ from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.deploy.generations import Generations
 from services.controller.deploy.gpu_share import GpuShare, GpuShares
 from services.controller.deploy.observed import Observed, StoreView
 from services.controller.deploy.on_demand import OnDemand
 from services.controller.deploy.outgrown import OutgrownShares
 from services.controller.external.external_watch import ExternalWatch
-from services.controller.interfaces import DeploymentKey, NodePool, NodeSource, ReplicaFleet
+from services.controller.interfaces import DeploymentKey, NodeSource, ReplicaFleet
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry.recorder import NullRecorder, Recorder
 
@@ -86,7 +87,6 @@ class ReconcileLoop:
         self._replicas = replicas
         self._replica_args = replica_args
         self._resync_s = resync_s
-        self._withdraw_after_s = withdraw_after_s
         self._clock = clock
         self._enqueued = asyncio.Event()
         self._sync_lock = asyncio.Lock()
@@ -100,19 +100,21 @@ class ReconcileLoop:
             clock=clock,
         )
         self._outgrown = OutgrownShares(self.deployments, replicas, self._threads)
-        self.on_demand = OnDemand(
-            self.deployments,
-            lambda request: self._threads.ask(replicas.must_leave, request),
-            lambda key: state.num_attached(*key) > 0,
-            recorder=recorder or NullRecorder(),
-            clock=clock,
-        )
+        self.on_demand = self._new_on_demand(recorder or NullRecorder())
         # As the last sync found them.
         self._placed: list[ModelVersion] = []
         self._wanted_shares: Mapping[DeploymentKey, GpuShare] = {}
-        self._last_seen_s: dict[str, float] = {}
-        self._known_generations: set[str] = set()
+        self._generations = Generations(withdraw_after_s, clock)
         self.last_sync_s = clock()
+
+    def _new_on_demand(self, recorder: Recorder) -> OnDemand:
+        return OnDemand(
+            self.deployments,
+            lambda request: self._threads.ask(self._replicas.must_leave, request),
+            lambda key: self._state.num_attached(*key) > 0,
+            recorder=recorder,
+            clock=self._clock,
+        )
 
     def enqueue(self) -> None:
         """Enqueue a sync; call it in the event loop."""
@@ -212,7 +214,7 @@ class ReconcileLoop:
         except NotReadyError as error:
             logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
             return
-        generations = self._generations(pools)
+        self._generations.look(pools, self.deployments.all())
         self._wanted_shares = await asyncio.to_thread(self._shares.of, observed.wanted(), pools)
         outgrown = await self._outgrown.find(self._wanted_shares)
         self.on_demand.follow(observed.selecting())
@@ -220,12 +222,12 @@ class ReconcileLoop:
         for version in self._placed:
             self._deploy_missing(version, outgrown)
         for key in self.deployments.all():
-            if self._may_go(key, observed, generations):
+            if self._may_go(key, observed):
                 self.deployments.withdraw(key)
 
     def _deploy_missing(self, version: ModelVersion, outgrown: Collection[DeploymentKey]) -> None:
         """Begin to deploy a version wherever it is missing, or has outgrown its share."""
-        for generation in sorted(self._last_seen_s):
+        for generation in self._generations.present():
             key = DeploymentKey(version.name, version.version, generation)
             share = self._wanted_shares.get(key)
             # One at a time: what starts may take the room of the next.
@@ -244,21 +246,6 @@ class ReconcileLoop:
         num_attached = self._state.num_attached(*key)
         return self.deployments.is_due_again(key) or self.deployments.is_orphaned(key, num_attached)
 
-    def _generations(self, pools: list[NodePool]) -> list[str]:
-        """Generations with nodes, and those that had some a moment ago."""
-        now_s = self._clock()
-        present = {pool.node_class.generation for pool in pools if pool.num_nodes}
-        for key in self.deployments.all():
-            # What an earlier controller deployed had nodes when that one looked.
-            if key.generation not in self._known_generations:
-                self._last_seen_s[key.generation] = now_s
-        self._known_generations |= present | {key.generation for key in self.deployments.all()}
-        self._last_seen_s |= dict.fromkeys(present, now_s)
-        for generation, seen_s in list(self._last_seen_s.items()):
-            if now_s - seen_s > self._withdraw_after_s:
-                del self._last_seen_s[generation]
-        return sorted(self._last_seen_s)
-
     def _announce_changes(self, observed: Observed) -> None:
         for version in observed.selecting():
             digest = version.master.digest
@@ -275,11 +262,11 @@ class ReconcileLoop:
                     num_replicas,
                 )
 
-    def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
+    def _may_go(self, key: DeploymentKey, observed: Observed) -> bool:
         """Whether a deployment is not wanted, and requests have another one."""
         if key.name not in observed.names or key.name in observed.unloaded:
             return True
-        if key.generation not in generations:
+        if key.generation not in self._generations.present():
             return True
         newest = observed.versions.get(key.name)
         if newest is None or key.version == newest.version or key[:2] in observed.weights:
@@ -329,7 +316,7 @@ class ReconcileLoop:
         if is_unloaded:
             reason = "unloaded"
             wanted = 0
-        elif standby and self._last_seen_s:
+        elif standby and self._generations.present():
             state = DeploymentState.STANDBY
             reason = standby
             wanted = 0

@@ -131,10 +131,10 @@ class HeldRequests:
                     await self._endpoints.changed.wait()
                     try:
                         return find()
-                    except NotReadyError as error:
+                    except NotReadyError as refusal:
+                        why = str(refusal)
                         if self.awaited(head) is None:
                             raise
-                        why = str(error)
         except TimeoutError:
             if self.fault and head.model_name in self._endpoints.table.view.on_demand:
                 why = f"{why}; {self.fault}"

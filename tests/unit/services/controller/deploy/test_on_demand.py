@@ -139,8 +139,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr("services.controller.deploy.deployments._STATUS_PERIOD_S", 0.002)
+def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
