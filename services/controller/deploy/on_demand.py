@@ -30,6 +30,8 @@ _PATIENCE_S = 5.0
 _STAY_S = 10.0
 # Nobody waits for longer; from then on what has no place yet leaves before others do.
 _ASKED_FOR_S = 30.0
+# Until others that were never asked for are tried where one had no room.
+_FULL_FOR_S = 300.0
 # How often to look whether others may leave now, at first and in the end.
 _LOOK_S = 0.25
 _SLOWEST_LOOK_S = 1.0
@@ -67,6 +69,7 @@ class OnDemand:
         self._used_s: dict[str, float] = {}
         # By model and generation: a new version of one that left is not deployed either.
         self._left_s: dict[tuple[str, str], float] = {}
+        self._full_until_s: dict[str, float] = {}
         self._why_left: dict[str, str] = {}
         self._loading_s: dict[DeploymentKey, float] = {}
         self._started = asyncio.Event()
@@ -91,8 +94,10 @@ class OnDemand:
         left_s = self._left_s.get((key.name, key.generation), -math.inf)
         if self._used(key.name) > left_s:
             return True
+        if math.isfinite(left_s) or self._clock() < self._full_until_s.get(key.generation, 0.0):
+            return False
         # For the first time one after the other: the next may have no room.
-        return math.isinf(left_s) and not self._deployments.is_loading_on(key.generation)
+        return not self._deployments.is_loading_on(key.generation)
 
     def note_start(self, key: DeploymentKey) -> None:
         """Take that a deployment was started; where it has no room others leave."""
@@ -161,7 +166,9 @@ class OnDemand:
         self._left_s[key.name, key.generation] = now_s
         self._why_left[key.name] = f" (it left {utc_now():%Y-%m-%d %H:%M:%S} UTC, as {why})"
         logger.info("%s version %d on %s leaves %s: %s", *key, idle, why)
-        if deployment.state is not DeploymentState.LOADING:
+        if key in request.modest:
+            self._full_until_s[key.generation] = now_s + _FULL_FOR_S
+        else:
             labels = {"model": key.name, "version": str(key.version)}
             self._recorder.count(catalog.ON_DEMAND_EVICTIONS, **labels)
         self._deployments.withdraw(key)
