@@ -158,7 +158,6 @@ class RoomRequest(NamedTuple):
         modest: others that load, which leave themselves where there is no room.
         may_leave: for one that waits, the first of them first.
         leaving: are being removed.
-        is_patient: whether those that are in use may not leave.
         is_late: whether those that wait have waited for longer than Ray takes to place a replica.
     """
 
@@ -166,7 +165,6 @@ class RoomRequest(NamedTuple):
     modest: list[DeploymentKey]
     may_leave: list[DeploymentKey]
     leaving: list[DeploymentKey]
-    is_patient: bool
     is_late: bool
 
 

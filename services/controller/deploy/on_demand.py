@@ -151,9 +151,7 @@ class OnDemand:
         if request is None:
             return False
         for key in await self._must_leave(request):
-            found = self._deployments.known().get(key)
-            # It was asked for meanwhile, or has gone.
-            if found and key in (*request.modest, *self._may_leave(request.is_patient)):
+            if found := self._deployments.known().get(key):
                 self._leave(key, found, request)
         return True
 
@@ -169,8 +167,8 @@ class OnDemand:
         if key in request.modest:
             self._full_until_s[key.generation] = now_s + _FULL_FOR_S
         else:
-            labels = {"model": key.name, "version": str(key.version)}
-            self._recorder.count(catalog.ON_DEMAND_EVICTIONS, **labels)
+            metric = catalog.ON_DEMAND_EVICTIONS
+            self._recorder.count(metric, model=key.name, version=str(key.version))
         self._deployments.withdraw(key)
 
     def _request(self) -> RoomRequest | None:
@@ -188,17 +186,15 @@ class OnDemand:
         if not loading:
             return None
         waits_s = self._clock() - min(known[key].began_s for key in waiting or loading)
-        is_patient = waits_s < _PATIENCE_S
         return RoomRequest(
             waiting=waiting,
             modest=modest,
-            may_leave=self._may_leave(is_patient),
+            may_leave=self._may_leave(is_patient=waits_s < _PATIENCE_S),
             leaving=self._deployments.leaving(),
-            is_patient=is_patient,
             is_late=waits_s >= _LATE_S,
         )
 
-    def _may_leave(self, is_patient: bool) -> list[DeploymentKey]:
+    def _may_leave(self, *, is_patient: bool) -> list[DeploymentKey]:
         """Those that serve and may leave, the least recently used first."""
         now_s = self._clock()
         found = []

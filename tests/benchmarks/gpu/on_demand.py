@@ -234,7 +234,7 @@ def measure(options: argparse.Namespace, running: dict[str, str], share: float) 
         f"misses {misses:.0f}, hits {num_asked - misses:.0f}; waited {_WAITED_S} s or longer: "
         f"{len(loads_s)}, p50 {np.median(loads_s or [0]):.2f} s, longest "
         f"{max(loads_s, default=0):.2f} s\n"
-        f"loads {loads:.0f}, {mean_s:.2f} s on average by the controller; loads that were not ready "
+        f"loads {loads:.0f}, {mean_s:.2f} s on average by the controller; without success "
         f"{figure(controller, f'{load}_count') - loads:.0f}; evictions "
         f"{figure(controller, 'smelt_on_demand_evictions_total'):.0f}"
     )

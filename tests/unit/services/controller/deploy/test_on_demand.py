@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.contracts.events import EventKind
 from services.contracts.model.recipe import Recipe, Residency
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
 from services.controller.api.model_loading import Serving
 from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.events.event_recorder import EventRecorder
 from services.controller.interfaces import DeploymentKey, RoomRequest
 from services.controller.platform.ray.room import Held, Room
 from services.telemetry.catalog import CONTROLLER_METRICS
@@ -360,15 +362,25 @@ async def test_one_that_fails_says_why_and_is_the_first_to_leave(world: World) -
     assert world.states == {"a": "STANDBY", "b": "READY", "c": "STANDBY", "s": "READY"}
 
 
-async def test_loads_and_evictions_are_counted(world: World) -> None:
+async def test_loads_and_evictions_are_counted_and_have_an_event_a_day(world: World) -> None:
     for name in "abc":
         await world.add(name)
     world.now_s += 5
     await world.ask("c")
+    trail = EventRecorder(world.registry)
+    for name in "bac":
+        world.now_s += 5
+        await world.ask(name)
+        trail.observe_replicas(world.state.snapshot())
+    events = [event for _, event in world.registry.last_events(9)]
+    assert {event.kind for event in events} == {EventKind.MODEL_STANDBY}
+    assert sorted(event.model for event in events) == ["a", "b", "c"]
+    assert all(" UTC, as " in event.why for event in events)
     labels: dict[str, Any] = {"model": "c", "outcome": "ready"}
+    assert world.figure("smelt_on_demand_load_duration_seconds_count", **labels) == 2
+    assert world.figure("smelt_on_demand_evictions_total", model="c") == 1
+    labels["outcome"] = "withdrawn"
     assert world.figure("smelt_on_demand_load_duration_seconds_count", **labels) == 1
-    assert world.figure("smelt_on_demand_evictions_total", model="a") == 1
-    assert world.figure("smelt_on_demand_evictions_total", model="c") == 0
 
 
 async def test_a_fleet_without_on_demand_models_is_asked_nothing(
