@@ -55,8 +55,16 @@ def run_export_oci(
     store = open_store(settings.store_url, must_exist=True)
     cache = FileCache(store, settings.cache_dir)
     registry = Registry(store, settings.cache_dir)
-    found = registry.model_version(model, version)
+    whole = registry.model_version(model, version)
+    # Of traffic they are rows of clients' requests, and of no use to who cannot open them.
+    rows = {"calibration": None, "traffic": None} if whole.traffic else {}
+    found = whole.model_copy(update=rows)
     engines, left_out = proven(registry, found, settings) if has_engines else ([], [])
+    if rows:
+        left_out.append(
+            f"the {whole.traffic.num_samples} rows of requests that it is calibrated with are left "
+            "out: a fleet that pulls it calibrates by its own traffic"
+        )
     layers = list(_layers(store, found, engines))
     descriptors = [Descriptor.of(*each) for each in layers]
     config = LayerType.CONFIG, "config.json", _config(found, descriptors)
