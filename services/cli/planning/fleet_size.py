@@ -29,6 +29,8 @@ _MOST_NODES = 100_000
 _TIME_LIMIT_S = 20.0
 # A solution so near to the best is as good; the last percents may take hours.
 _GAP = 0.005
+# A status of scipy.optimize.milp: iterations or time.
+_AT_LIMIT = 1
 _TRACE = 1e-6
 
 
@@ -59,7 +61,7 @@ def cheapest_fleet(
         profile: with the devices that can be had.
 
     Raises:
-        InvalidRequestError: no number of the offered nodes is enough.
+        InvalidRequestError: no number of the offered nodes is enough, or it took too long.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -82,6 +84,11 @@ def cheapest_fleet(
         constraints=LinearConstraint(_matrix(rows, num_x + 2 * len(most)), least),
         options={"time_limit": _TIME_LIMIT_S, "mip_rel_gap": _GAP},
     )
+    if found.status == _AT_LIMIT:
+        raise InvalidRequestError(
+            f"the solver found no fleet that is surely within {_GAP:.1%} of the cheapest in "
+            f"{_TIME_LIMIT_S:g} s: offer fewer generations, or plan models apart"
+        )
     if found.x is None:
         raise InvalidRequestError(_too_few(rates, pairs, offers))
     nodes = {name: round(found.x[num_x + g]) for g, name in enumerate(offers)}
