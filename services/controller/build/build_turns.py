@@ -8,17 +8,32 @@ from services.pb import fleet_v1_pb2 as fleet
 
 
 def builds_shown(
-    running: Sequence[TaskStart], queued: Sequence[BuildTask]
+    running: Sequence[TaskStart],
+    queued: Sequence[BuildTask],
+    before: Sequence[fleet.FleetBuild],
+    now: str,
 ) -> list[fleet.FleetBuild]:
-    """Running ones first, oldest first; then the others in the order of their turns."""
+    """Running ones first, oldest first; then the others in the order of their turns.
+
+    Args:
+        running: as they were launched.
+        queued: the first to be launched first.
+        before: what was shown last, with since when what still waits has waited.
+        now: RFC 3339.
+    """
     oldest_first = sorted(running, key=lambda start: (start.created_at, start.name))
-    return [
-        *(_shown(start, start.created_at) for start in oldest_first),
-        *(_shown(task, "") for task in queued),
-    ]
+    since = {_place(build): build.queued_at for build in before if build.queued_at}
+    waiting = [_shown(task) for task in queued]
+    for build in waiting:
+        build.queued_at = since.get(_place(build), now)
+    return [*(_shown(start, start.created_at) for start in oldest_first), *waiting]
 
 
-def _shown(task: TaskSpec, started_at: str) -> fleet.FleetBuild:
+def _place(build: fleet.FleetBuild) -> tuple[str, int, str]:
+    return build.model_name, build.model_version, build.node_class
+
+
+def _shown(task: TaskSpec, started_at: str = "") -> fleet.FleetBuild:
     return fleet.FleetBuild(
         model_name=task.model,
         model_version=task.version,

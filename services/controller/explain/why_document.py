@@ -16,10 +16,12 @@ from services.controller.events.fallback_words import (
     replica_state,
 )
 from services.controller.explain.proof_words import proof_words
+from services.controller.explain.running_builds import is_held
 from services.controller.explain.why_case import Case
 from services.pb import fleet_v1_pb2 as fleet
 
 SHORT = 12
+_OTHER_WORKER = "a worker that this queue did not start builds or proves for it meanwhile"
 
 
 def case_document(case: Case, store_url: str) -> dict[str, Any]:
@@ -43,13 +45,21 @@ def case_document(case: Case, store_url: str) -> dict[str, Any]:
             for replica in case.replicas or ()
         ],
         "fallback_verdict": verdict and verdict.model_dump(mode="json"),
-        "build": case.build,
+        "build": _build(case),
         "planned": [_key_document(status, case, store_url) for status in case.statuses],
         "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
         "passed_over": [
             {"digest": r.digest, "reason": r.reason.value, "detail": r.detail} for r in rejections
         ],
     }
+
+
+def _build(case: Case) -> dict[str, Any] | None:
+    """Its place in the queue, and that a worker has a key of it that this queue did not start."""
+    build = case.build
+    if build is None or build["started_at"] or not any(map(is_held, case.stages.values())):
+        return build
+    return build | {"words": f"{build['words']}; {_OTHER_WORKER}"}
 
 
 def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, Any]:
