@@ -139,7 +139,7 @@ def test_what_is_no_yaml_has_its_place_and_the_fix_in_our_words(tmp_path: Path) 
     with pytest.raises(InvalidRecipeError) as refused:
         run("check", path)
     assert str(refused.value) == (
-        f"{path}: line 2, column 13: found 'num_replicas: 2', wanted ',' or ']': close the list "
+        f"{path}:2: column 13: found 'num_replicas: 2', wanted ',' or ']': close the list "
         "that begins on line 1 with ]"
     )
 
