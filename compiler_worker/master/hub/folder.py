@@ -1,6 +1,7 @@
 """A folder as Hugging Face's hub lays it out: its model, and how text becomes its inputs."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,10 @@ WEIGHTS = "model*.safetensors"
 _OTHERWISE = "to say otherwise: --tokenizer, --pooling, --normalize, or a recipe with text: {...}"
 # They write text token by token, which one call of a model is not.
 _WRITERS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "ForSpeechSeq2Seq")
+# Of an architecture's name: what its class adds to an encoder. The first are exported with it; of
+# the others hidden states are the whole of what embedders take.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
+_HEADLESS = ("ForMaskedLM", "ForPreTraining", "ForMaskedImageModeling")
 # What the library names classes that have no names, two where it says nothing.
 _UNNAMED = {"0": "LABEL_0", "1": "LABEL_1"}
 # Of libraries that know no bound.
@@ -78,6 +83,8 @@ def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder
         return None
     if not file:
         refuse_writer(folder, origin)
+    if model is None:
+        _refuse_other_heads(folder, origin)
     config = read_json(folder / "config.json")
     labels = _labels(config)
     is_multiple = config.get("problem_type") == "multi_label_classification"
@@ -96,12 +103,28 @@ def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder
 def refuse_writer(folder: Path, origin: str = "") -> None:
     """Raise InvalidModelError for a model that writes text, unless it is pooled as an embedder."""
     names = read_json(folder / "config.json").get("architectures") or [""]
-    if str(names[0]).endswith(_WRITERS) and not (folder / "modules.json").is_file():
+    if str(names[0]).endswith(_WRITERS) and not _is_embedder(folder):
         raise InvalidModelError(
             f"{origin or folder}: {names[0]} found, which writes text token by token; wanted is a "
             "model that answers in one call: an embedder, a reranker, a classifier of texts or "
             "pictures. Smelt is no server for the others: vLLM and llama.cpp are"
         )
+
+
+def _refuse_other_heads(folder: Path, origin: str) -> None:
+    """Raise InvalidModelError for a head that an export would leave out without a word."""
+    names = read_json(folder / "config.json").get("architectures") or [""]
+    head = re.search("For[A-Z].*", str(names[0]))
+    if head and head[0] not in (*CLASSIFIERS, *_HEADLESS) and not _is_embedder(folder):
+        raise InvalidModelError(
+            f"{origin or folder}: {names[0]} found; exported are encoders and "
+            f"{', '.join(CLASSIFIERS)}: export it yourself, with the outputs that you want, and "
+            "add the file: torch.onnx.export(..., dynamo=True)"
+        )
+
+
+def _is_embedder(folder: Path) -> bool:
+    return (folder / "modules.json").is_file()
 
 
 def _words(found: HubFolder) -> list[str]:
@@ -127,6 +150,15 @@ def _words(found: HubFolder) -> list[str]:
 
 
 def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
+    # sentence-transformers puts a normaliser before a tokenizer that has none for it.
+    if read_json(folder / "sentence_bert_config.json").get("do_lower_case") and not _lowers(folder):
+        raise InvalidModelError(
+            f"{folder}: its texts are to be in lower case (do_lower_case), and {TOKENIZER_FILE} "
+            "does not lower them: save it with that normaliser: from tokenizers import Tokenizer, "
+            f"normalizers as n; t = Tokenizer.from_file('{TOKENIZER_FILE}'); own = [t.normalizer] "
+            "if t.normalizer else []; t.normalizer = n.Sequence([n.Lowercase(), *own]); "
+            f"t.save('{TOKENIZER_FILE}')"
+        )
     pooling, normalize = _pooling(folder)
     is_cross_encoder = "sentence_transformers" in config or len(_labels(config)) == 1
     return TextRecipe(
@@ -148,6 +180,18 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not _is_classifier(config) or not all(str(index).isdecimal() for index in by_index):
         return ()
     return tuple(str(by_index[index]) for index in sorted(by_index, key=int))
+
+
+def _lowers(folder: Path) -> bool:
+    """Whether the tokenizer lowers texts."""
+
+    def lowers(normalizer: Mapping[str, Any]) -> bool:
+        inner = map(lowers, normalizer.get("normalizers", ()))
+        return (
+            normalizer.get("type") == "Lowercase" or bool(normalizer.get("lowercase")) or any(inner)
+        )
+
+    return lowers(read_json(folder / TOKENIZER_FILE).get("normalizer") or {})
 
 
 def max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:

@@ -12,15 +12,10 @@ from typing import Any
 
 import torch
 
-from compiler_worker.master.hub.folder import max_tokens, read_json
+from compiler_worker.master.hub.folder import CLASSIFIERS, max_tokens, read_json
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.contracts.errors import InvalidModelError
 
-# By the end of an architecture's name: what loads it. Whatever else is an encoder.
-_CLASSIFIERS = {
-    f"For{task}Classification": f"AutoModelFor{task}Classification"
-    for task in ("Sequence", "Token", "Image")
-}
 _IDS = "input_ids"
 _PIXELS = "pixel_values"
 # An exporter wants sizes above 1 that differ from each other.
@@ -59,9 +54,8 @@ def load_module(folder: Path) -> PyTorchModel:
     """
     config = read_json(folder / "config.json")
     names = config.get("architectures") or [""]
-    loader = next(
-        (c for end, c in _CLASSIFIERS.items() if str(names[0]).endswith(end)), "AutoModel"
-    )
+    ends = (end for end in CLASSIFIERS if str(names[0]).endswith(end))
+    loader = f"AutoModel{next(ends, '')}"
     output = "last_hidden_state" if loader == "AutoModel" else "logits"
     if "pretrained_cfg" in config:
         raise InvalidModelError(

@@ -4,6 +4,7 @@ Files are sent and read in parts, what is read is hashed on its way, and each wa
 """
 
 import hashlib
+import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
@@ -151,9 +152,29 @@ class OciClient:
             realm = fields.get("realm", "")
             asked = {name: fields[name] for name in ("service", "scope") if name in fields}
             given = {"Authorization": self._header} if login else {}
-            answer = self._session.get(realm, params=asked, headers=given, timeout=_TIMEOUT_S)
-            found = answer.json() if answer.ok else {}
-            self._header = f"Bearer {found.get('token') or found.get('access_token')}"
+            given |= {"Accept-Encoding": "identity"}
+            with self._session.get(
+                realm, params=asked, headers=given, timeout=_TIMEOUT_S, stream=True
+            ) as answer:
+                self._header = f"Bearer {self._token(realm, answer)}"
+
+    def _token(self, realm: str, answer: requests.Response) -> str:
+        what = f"GET {realm}"
+        if not answer.ok:
+            raise self._refusal(what, answer)
+        said = b""
+        for part in answer.iter_content(_PART_BYTES):
+            said += part
+            if len(said) > _PART_BYTES:
+                raise self._fault(what, "more than a token", InvalidRequestError, "see its log")
+        try:
+            found = json.loads(said)
+            token = found.get("token") or found["access_token"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            token = None
+        if not (isinstance(token, str) and token.isascii() and token.isprintable()):
+            raise self._fault(what, "no token in its answer", InvalidRequestError, "see its log")
+        return token
 
     def _refusal(self, what: str, answer: requests.Response) -> SmeltError:
         status = answer.status_code

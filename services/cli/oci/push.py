@@ -55,8 +55,9 @@ def run_export_oci(
     store = open_store(settings.store_url, must_exist=True)
     cache = FileCache(store, settings.cache_dir)
     registry = Registry(store, settings.cache_dir)
-    found = registry.model_version(model, version)
+    found, rows_left_out = _without_requests(registry.model_version(model, version))
     engines, left_out = proven(registry, found, settings) if has_engines else ([], [])
+    left_out += rows_left_out
     layers = list(_layers(store, found, engines))
     descriptors = [Descriptor.of(*each) for each in layers]
     config = LayerType.CONFIG, "config.json", _config(found, descriptors)
@@ -81,6 +82,17 @@ def run_export_oci(
     }
     words = f"{model} version {found.version} with {len(engines)} engines: {pinned}"
     show(document, [*left_out, words], as_json=as_json)
+
+
+def _without_requests(version: ModelVersion) -> tuple[ModelVersion, list[str]]:
+    """A version without rows of clients' requests, and what is said of it."""
+    if version.traffic is None:
+        return version, []
+    words = (
+        f"the {version.traffic.num_samples} rows of requests that it is calibrated with are left "
+        "out: a fleet that pulls it calibrates by its own traffic"
+    )
+    return version.model_copy(update={"calibration": None, "traffic": None}), [words]
 
 
 def _layers(

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 Capacities = Mapping[tuple[str, str], float]
 _MOST_NODES = 100_000
-_TIME_LIMIT_S = 20.0
 # A solution so near to the best is as good; the last percents may take hours.
 _GAP = 0.005
+# A status of scipy.optimize.milp: iterations or time.
+_AT_LIMIT = 1
 _TRACE = 1e-6
 
 
@@ -49,7 +50,10 @@ class FleetSize:
 
 
 def cheapest_fleet(
-    rates: Mapping[str, Sequence[float]], capacities: Capacities, profile: PlanProfile
+    rates: Mapping[str, Sequence[float]],
+    capacities: Capacities,
+    profile: PlanProfile,
+    time_limit_s: float = 20.0,
 ) -> FleetSize:
     """The cheapest nodes that carry every hour.
 
@@ -57,9 +61,10 @@ def cheapest_fleet(
         rates: requests per second by model, one for each hour.
         capacities: requests per second of a whole device, by model and generation; above 0.
         profile: with the devices that can be had.
+        time_limit_s: of the solver.
 
     Raises:
-        InvalidRequestError: no number of the offered nodes is enough.
+        InvalidRequestError: no number of the offered nodes is enough, or it took too long.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -80,8 +85,13 @@ def cheapest_fleet(
         integrality=np.array([0] * num_x + [1] * 2 * len(most)),
         bounds=Bounds(0, [np.inf] * num_x + most + [1] * len(most)),
         constraints=LinearConstraint(_matrix(rows, num_x + 2 * len(most)), least),
-        options={"time_limit": _TIME_LIMIT_S, "mip_rel_gap": _GAP},
+        options={"time_limit": time_limit_s, "mip_rel_gap": _GAP},
     )
+    if found.status == _AT_LIMIT:
+        raise InvalidRequestError(
+            f"the solver found no fleet that is surely within {_GAP:.1%} of the cheapest in "
+            f"{time_limit_s:g} s: offer fewer generations, or plan models apart"
+        )
     if found.x is None:
         raise InvalidRequestError(_too_few(rates, pairs, offers))
     nodes = {name: round(found.x[num_x + g]) for g, name in enumerate(offers)}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
@@ -13,7 +13,13 @@ from services.contracts.model.document import Document
 HOURS = 24
 
 
-class ModelDemand(Document):
+class _Asked(Document):
+    """What a person writes: numbers are finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class ModelDemand(_Asked):
     """The requests of one model.
 
     Attributes:
@@ -52,7 +58,7 @@ class ModelDemand(Document):
         return self
 
 
-class DeviceOffer(Document):
+class DeviceOffer(_Asked):
     """Devices of one generation.
 
     Attributes:
@@ -66,7 +72,7 @@ class DeviceOffer(Document):
     max_nodes: int | None = Field(default=None, ge=1)
 
 
-class PlanProfile(Document):
+class PlanProfile(_Asked):
     """All that a plan is asked for.
 
     Attributes:

@@ -21,7 +21,9 @@ from services.replica.request.signature import Signature
 _NUM_REQUESTS = 10_000
 # The first requests find an empty queue, which is not what most find.
 _WARM_UP = 500
-_SEARCH_STEPS = 7
+# A device that does less than this share of its full batches' rate is of no use.
+_LEAST_SHARE = 1e-4
+_SEARCH_RATIO = 1.005
 # As replicas, which look through no more of a queue for a batch.
 _MOST_LOOKED_AT = 512
 
@@ -93,10 +95,13 @@ class ReplicaQueue:
 
     def capacity(self) -> float:
         """The most requests per second that keep the demand's p99; 0 when none do."""
-        low = 0.0
         high = self._most()
-        for _ in range(_SEARCH_STEPS):
-            middle = (low + high) / 2
+        low = high * _LEAST_SHARE
+        if not self._keeps_p99(low):
+            return 0.0
+        # By ratios: a tight p99 may allow a hundredth of what full batches do.
+        while high > _SEARCH_RATIO * low:
+            middle = math.sqrt(low * high)
             if self._keeps_p99(middle):
                 low = middle
             else:
@@ -184,6 +189,14 @@ def _kinds(
                 f"profile: model {version.name}: sizes.{dim}: {max(shares)} is above "
                 f"{max(spans[dim])}, the largest that its buckets take"
             )
+    most = max(
+        (b.dims[d].max for b in version.buckets if (d := rules.rows_dim) in b.dims), default=0
+    )
+    if most and demand.rows > most:
+        raise InvalidRequestError(
+            f"profile: model {version.name}: rows: {demand.rows} is above {most}, the most that "
+            "its buckets take"
+        )
     own = {rules.rows_dim: demand.rows} if rules.rows_dim else {}
     kinds: list[Sizes] = []
     weights = list[float]()

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, normalizers
 
 from compiler_worker.master.hub.folder import read_hub_folder
 from compiler_worker.master.hub.module import load_module
@@ -126,3 +127,35 @@ def test_a_model_of_sounds_is_told_what_is_taken(tmp_path: Path) -> None:
     transformers.Wav2Vec2Model(config).save_pretrained(str(tmp_path))
     with pytest.raises(InvalidModelError, match="takes input_values, input_ids or pixel_values"):
         load_module(tmp_path)
+
+
+@pytest.mark.parametrize("head", ["ForQuestionAnswering", "ForImageClassificationWithTeacher"])
+def test_a_head_that_an_export_would_leave_out_is_refused(head: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [f"Bert{head}"]}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InvalidModelError, match=f"Bert{head} found; exported are encoders and"):
+        read_hub_folder(tmp_path)
+    # Hidden states are all that an embedder takes of it.
+    (tmp_path / "modules.json").write_text("[]")
+    assert read_hub_folder(tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "RoFormerModel"])
+def test_an_encoder_that_has_no_head_of_use_is_taken(architecture: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert read_hub_folder(tmp_path)
+
+
+def test_texts_that_are_to_be_lowered_need_a_tokenizer_that_does(tmp_path: Path) -> None:
+    folder = write_hub_folder("MiniLM", tmp_path)
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    path = folder / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.save(str(path))
+    with pytest.raises(InvalidModelError, match="does not lower them: save it with"):
+        read_hub_folder(folder)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.NFC()])
+    tokenizer.save(str(path))
+    assert read_hub_folder(folder)

@@ -43,6 +43,7 @@ class StubRegistry:
         cut: a blob of which half is sent, before the connection is closed.
         refused: answers a request before it is looked at, with this status.
         seen: each request, as `METHOD path`.
+        token: what its token service answers.
     """
 
     address: str = ""
@@ -51,6 +52,7 @@ class StubRegistry:
     refused: Callable[[str], int] = lambda _: 0
     headers: dict[str, str] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
+    token: bytes = json.dumps({"token": TOKEN}).encode()
     blobs: dict[str, bytes] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -117,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         basic = f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
         if self.headers.get("Authorization") != basic:
             return self._send(401, b"")
-        return self._send(200, json.dumps({"token": TOKEN}).encode())
+        return self._send(200, self.registry.token)
 
     def _is_known(self) -> bool:
         basic = f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"

@@ -4,9 +4,10 @@ import json
 from base64 import b64encode
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from services.contracts.model.manifest import ProofOutcome
+from services.contracts.model.manifest import ProofOutcome, TrafficSource
 from services.contracts.security.signing import Signer, TrustRoot
 from services.contracts.selection.selection import select
 from tests.signing_keys import new_keys
@@ -68,6 +69,28 @@ def test_a_version_arrives_with_all_that_it_had(
         files = each.registry.materialise_engine(chosen)
         assert (files / "engine.plan").read_text() == "a plan for cuda-sm89 passed"
         assert sorted(p.name for p in each.registry.materialise_master(sent.master).iterdir())
+
+
+def test_rows_of_requests_never_leave(
+    stub: StubRegistry, here: Commands, there: Commands, tmp_path: Path
+) -> None:
+    version = here.add()
+    held_out, rows = (
+        here.registry.put_samples({"x": np.full((1, 4), value, np.float32)}, tmp_path)
+        for value in (1, 2)
+    )
+    traffic = TrafficSource(
+        begins_at="2026-11-01", ends_at="2026-11-02", num_samples=40,
+        held_out=held_out, num_held_out=10,
+    )  # fmt: skip
+    version = here.registry.add_changed_version(version, {"calibration": rows, "traffic": traffic})
+    here.build(version)
+    pushed = here.json("export", f"oci://{stub.address}/tiny:1", "tiny")
+    assert "the 40 rows of requests that it is calibrated with are left out" in str(pushed)
+    assert not {f"sha256:{each.sha256}" for each in (held_out, rows)} & set(stub.blobs)
+    there("models", "add", "tiny", f"oci://{stub.address}/tiny:1")
+    got = there.registry.model_version("tiny")
+    assert (got.calibration, got.traffic) == (None, None)
 
 
 def test_what_is_there_is_neither_sent_nor_pulled_again(
@@ -215,6 +238,18 @@ def test_a_login_is_needed_and_shown_nowhere(
         told += here("export", place, "tiny") + there("models", "add", "tiny", place, "--json")
     secrets = (PASSWORD, TOKEN, b64encode(f"{USER}:{PASSWORD}".encode()).decode())
     assert not [secret for secret in secrets if secret in told]
+
+
+@pytest.mark.parametrize(
+    "token", [b"[]", b"{}", b'{"token": 7}', b'{"token": "a\\nb"}', b"[" * 10_000, b"x" * 2**21]
+)
+def test_an_answer_without_a_token_is_named(there: Commands, tmp_path: Path, token: bytes) -> None:
+    with stub_registry("token") as registry:
+        registry.token = token
+        log_in(tmp_path, registry.address)
+        told = there("models", "add", "tiny", f"oci://{registry.address}/tiny:1", code=1)
+    assert f"InvalidRequestError: oci://{registry.address}/tiny:1: GET http" in told
+    assert "token" in told
 
 
 def test_a_signature_travels_and_decides_what_is_pulled(

@@ -65,6 +65,19 @@ def test_every_hour_is_carried_by_the_same_nodes() -> None:
     assert nodes(rates, capacities, small=SMALL) == {"small": 11}
 
 
+def test_a_solver_that_ran_out_of_time_says_nothing_of_the_offer() -> None:
+    rates = {f"m{i}": (100.0 + 7 * i, 60.0 + 11 * i) for i in range(12)}
+    capacities = {
+        (name, device): 3.0 + i % 5 + 4.1 * (device == "large")
+        for i, name in enumerate(rates)
+        for device in ("small", "large")
+    }
+    demands = {name: ModelDemand(requests_per_s=1, p99_ms=9) for name in rates}
+    profile = PlanProfile(models=demands, devices={"large": LARGE, "small": SMALL})
+    with pytest.raises(InvalidRequestError, match=r"the solver found no fleet .* in 0 s"):
+        cheapest_fleet(rates, capacities, profile, time_limit_s=0.0)
+
+
 def test_ten_thousand_nodes_are_planned() -> None:
     rates = {f"m{i}": (9_990.0,) * 24 for i in range(10)}
     capacities = {(name, "small"): 10.0 for name in rates}

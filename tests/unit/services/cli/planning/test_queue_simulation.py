@@ -66,6 +66,29 @@ def test_nothing_keeps_what_a_lone_run_exceeds() -> None:
     assert ReplicaQueue(planned_model(ONE), demand, curve((8, RUN_S))).capacity() == 0
 
 
+def test_a_tight_p99_allows_a_small_share_of_what_full_batches_do() -> None:
+    line = curve((64, RUN_S), (2048, 1.01 * RUN_S))
+    demand = ModelDemand(requests_per_s=1, p99_ms=11.6, overhead_ms=1)
+    queue = ReplicaQueue(planned_model(MANY), demand, line)
+    capacity = queue.capacity()
+    # Full batches do 3,168.
+    assert 0 < capacity < 20
+    assert queue.simulated(capacity).p99_s <= 0.0107
+    assert queue.simulated(1.1 * capacity).p99_s > 0.0106
+
+
+def test_more_rows_than_a_bucket_takes_are_refused() -> None:
+    demand = ModelDemand(requests_per_s=1, p99_ms=50, rows=33)
+    with pytest.raises(InvalidRequestError, match="rows: 33 is above 32, the most that its"):
+        ReplicaQueue(planned_model(MANY), demand, curve((64, RUN_S), (2048, RUN_S)))
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_numbers_of_a_demand_are_finite(rate: float) -> None:
+    with pytest.raises(ValueError, match="finite number"):
+        ModelDemand(requests_per_s=rate, p99_ms=50)
+
+
 def test_short_requests_cost_less_than_long_ones() -> None:
     def capacity(length: int) -> float:
         demand = ModelDemand(requests_per_s=1, p99_ms=100, sizes={"length": {length: 1, 64: 1}})
