@@ -6,7 +6,7 @@ from services.contracts.builds.key_difference import KeyDifference, nearest_engi
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.selection.selection import mean_speedup
 from services.contracts.selection.speed_gate import is_wild, speed_bounds, speed_over_fallback
-from services.contracts.text.words import NO_FLEET, readable_time, worker_command
+from services.contracts.text.words import NO_FLEET, counted, readable_time, worker_command
 from services.controller.build.key_status import KeyState, KeyStatus
 from services.controller.events.fallback_words import (
     INTERIM,
@@ -140,8 +140,7 @@ def _serves(case: Case) -> str:
     """What serves there, or would."""
     if case.replicas:
         words = sorted({_replica_words(report) for report in case.replicas})
-        num = len(case.replicas)
-        return f"{'; '.join(words)} ({num} replica{'' if num == 1 else 's'})"
+        return f"{'; '.join(words)} ({counted(len(case.replicas), 'replica')})"
     asked = "no replica is attached" if case.replicas is not None else NO_FLEET
     if case.selection is None:
         if case.plan is not None:

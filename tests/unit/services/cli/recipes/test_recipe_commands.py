@@ -80,7 +80,10 @@ def _uncommented(block: str) -> str:
 
 def test_a_file_that_is_there_is_kept(model: str, tmp_path: Path) -> None:
     path = recipe_file(tmp_path, "kinds: [openvino]\n")
-    with pytest.raises(InvalidRequestError, match="there already; name another file with --out"):
+    with pytest.raises(
+        InvalidRequestError,
+        match="there already, and is not replaced; name another file with --out",
+    ):
         run("init", model, "--out", path)
     assert Path(path).read_text() == "kinds: [openvino]\n"
 
