@@ -140,7 +140,7 @@ def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> Non
     assert "passed over: slower than the fallback" in smelt("why", "m")
     listed = smelt("engines", "m")
     assert "0.50x" in listed
-    assert f"engine {ORT.digest()[:12]} is not selected: slower than the fallback" in listed
+    assert f"engine {ORT.digest()[:12]} is passed over: slower than the fallback" in listed
     (master,) = smelt_json("engines", "m")["masters"]
     assert list(master["models"][0]["slower_than_fallback"]) == [ORT.digest()]
 
