@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
+# A controller that is started again is back by then, and replicas of a fleet that stops, which end
+# after their controller, have ended.
+_OUTAGE_S = 10.0
 # How long a controller may take to read the last report.
 _FAREWELL_S = 1.0
 
@@ -86,8 +89,10 @@ class ControlLink:
         loop = asyncio.get_running_loop()
         # Spread out, so that a fleet does not fall upon a restarted controller at once.
         backoff = Backoff(_FIRST_DELAY_S, _MAX_DELAY_S)
+        lost_s = loop.time()
         while not self._closing.is_set():
             began_s = loop.time()
+            fault = "it closed the line"
             try:
                 # A new one each time: certificates and tokens are rotated.
                 async with self._dialer.aio_channel(self._address) as channel:
@@ -97,16 +102,14 @@ class ControlLink:
                         self._run_command(command)
                 if self._closing.is_set():
                     return
-                logger.info("controller %s closed the line; attaching again", self._address)
             except grpc.aio.AioRpcError as error:
-                logger.warning(
-                    "controller %s: %s %s; attaching again",
-                    self._address,
-                    error.code(),
-                    error.details(),
-                )
-            if loop.time() - began_s > _MAX_DELAY_S:
+                fault = f"{error.code()} {error.details()}"
+            now_s = loop.time()
+            if now_s - began_s > _MAX_DELAY_S:
                 backoff.reset()
+                lost_s = now_s
+            level = logging.WARNING if now_s - lost_s > _OUTAGE_S else logging.DEBUG
+            logger.log(level, "controller %s: %s; attaching again", self._address, fault)
             await backoff.pause()
 
     async def _reports(self) -> AsyncIterator[pb.ReplicaReport]:
