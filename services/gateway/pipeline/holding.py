@@ -32,7 +32,7 @@ class HoldLimits(NamedTuple):
 class HeldRequests:
     """Holds requests of versions that served before and are to serve again.
 
-    All others are refused at once: nobody knows whether a version that never served will.
+    All others are refused at once: a version that never served may never do so.
     """
 
     def __init__(self, endpoints: EndpointSet, recorder: Recorder, limits: HoldLimits) -> None:
@@ -61,10 +61,10 @@ class HeldRequests:
         Args:
             call: with its deadline; the time that it waits is noted there.
             head: whom it is for.
-            find: looks at the table of now; raises NotReadyError where nobody can be asked.
+            find: looks at the table of now; raises NotReadyError where no replica can be asked.
 
         Raises:
-            NotReadyError: nobody can be asked, and it may not wait, or no longer.
+            NotReadyError: no replica can be asked, and it may not wait, or no longer.
             DeadlineExceededError: its deadline passed while it waited.
             SmeltError: what `find` raises else, as once the model is removed.
         """

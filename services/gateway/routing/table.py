@@ -109,7 +109,7 @@ class RoutingTable:
             if version in ("", str(number))
             and self.view.is_served(model, number)
             and known[number].state != "UNAVAILABLE"
-            # What becomes of another's server nobody here knows.
+            # The fleet has no state of an external server.
             and not isinstance(known[number].document, ExternalModel)
         )
         # No pass over all models' keys: everything that waits asks at each change of the table.
@@ -143,7 +143,7 @@ class RoutingTable:
         """The known name nearest to one; "" where a caller with a token may not know of it."""
         if CALLER_NAME.get() or len(model) > _MOST_COMPARED:
             return ""
-        # On the event loop, for whoever asks.
+        # On the event loop: bounded.
         return nearest(model, islice(self.view.models, _MOST_COMPARED))
 
     def _why_not_ready(self, model: str, number: int | None) -> str:
