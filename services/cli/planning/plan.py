@@ -123,17 +123,17 @@ def _capacities(profile: PlanProfile, queues: Queues) -> dict[tuple[str, str], f
     """What a device does of each pair; raises InvalidRequestError for a p99 that none keeps."""
     found = {pair: queue.capacity() for pair, queue in queues.items()}
     for name, demand in profile.models.items():
-        if any(capacity for pair, capacity in found.items() if pair[0] == name):
+        mine = {g: queue for (model, g), queue in queues.items() if model == name}
+        if any(found[name, g] for g in mine):
             continue
-        # A side of it may have been timed nowhere.
-        least = [(queue.least_p99_ms(), g) for (model, g), queue in queues.items() if model == name]
-        can = (
-            f"the smallest that can be kept is {min(least)[0]:g}, on {min(least)[1]}: ask for that "
-            "or more, offer another generation, or have a faster engine built there"
-            if least
-            else "nothing of that was timed on an offered device"
+        if not mine:
+            raise InvalidRequestError(f"nothing of {name} was timed so on an offered device")
+        least, where = min((queue.least_p99_ms(), g) for g, queue in mine.items())
+        raise InvalidRequestError(
+            f"models.{name}.p99_ms: got {demand.p99_ms:g}, and the smallest that can be kept is "
+            f"{least:g}, on {where}: ask for that or more, offer another generation, or have a "
+            "faster engine built there"
         )
-        raise InvalidRequestError(f"models.{name}.p99_ms: got {demand.p99_ms:g}, and {can}")
     return found
 
 

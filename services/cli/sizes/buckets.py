@@ -22,7 +22,6 @@ from services.cli.sizes.bucket_advice import (
 )
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
 from services.contracts.registry.registry import Registry
@@ -149,12 +148,8 @@ def advice_document(
     if not dims:
         raise NotFoundError(
             f"no sizes were seen of {model.name} version {model.version}: "
-            + (
-                "its replicas ran no request since they started. Send it some, then ask again; "
-                "with --metrics, name pages of Ray's agents: smelt status --json shows them"
-                if any(dynamic_dims(model.master.inputs))
-                else "it has no dynamic dimension, so all requests have the same sizes"
-            )
+            "its replicas ran no request since they started, or it has no dynamic dimension; with "
+            "--metrics, name pages of Ray's agents, which smelt status --json shows"
         )
     num_requests = round(max(each.num_requests for each in dims.values()))
     rows = dims.pop(batch_dim or "", None)
@@ -274,18 +269,15 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
                 f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed "
                 f"({each['speedup']:.2f}x), by measurements of {each['measured_on']}"
             )
-    if number := document["published"]:
-        model = document["model"]
-        is_new = number != document["version"]
-        yield (
-            f"Published as version {number}, with the buckets proposed; it is served once it is "
-            f"ready. Its engines: smelt why {model}; back to version {document['version']}: "
-            f"smelt models remove {model} --version {number}"
-            if is_new
-            else f"Nothing was published: version {number} has these buckets already"
-        )
+    model, before, number = (document[key] for key in ("model", "version", "published"))
+    if number == before:
+        yield f"Nothing was published: version {before} has these buckets already"
+    elif number:
+        yield f"Published as version {number}, with the buckets proposed; see: smelt why {model}"
+        yield f"Back to version {before}: smelt models remove {model} --version {number}"
+    if number:
         return
-    yield f"For the recipe, or at once: smelt buckets {document['model']} --apply"
+    yield f"For the recipe, or at once: smelt buckets {model} --apply"
     yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()
 
 

@@ -1,6 +1,6 @@
 """YAML text that people write, read so that whatever is wrong with it is one kind of error."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -42,6 +42,19 @@ class YamlFault(yaml.YAMLError):
         self.line = line
 
 
+class _Loader(yaml.SafeLoader):
+    """Has a place for a value that cannot be had, which the library lets pass as ValueError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            mark = node.start_mark
+            raise yaml.constructor.ConstructorError(
+                problem=str(error), problem_mark=mark
+            ) from error
+
+
 def value_from_yaml(text: str) -> Any:
     """What a text says; None for one without a word in it.
 
@@ -51,15 +64,13 @@ def value_from_yaml(text: str) -> Any:
             whatever Python raises on the way.
     """
     try:
-        return yaml.safe_load(text)
+        return _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         raise _fault(text, error) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         words = f"found the character {chr(error.character)!r}, wanted text: take it out"
         raise YamlFault(words, line) from error
-    except ValueError as error:
-        raise _value_fault(text, error) from error
     except RecursionError as error:
         raise YamlFault("lists and mappings lie too deep within each other") from error
 
@@ -92,26 +103,6 @@ def _fault(text: str, error: yaml.MarkedYAMLError) -> YamlFault:
     fix = fix.replace("START", str(begin.line + 1))
     words = f"column {place.column + 1}: found {found}, wanted {wanted}: {fix}"
     return YamlFault(words, place.line + 1)
-
-
-def _value_fault(text: str, error: ValueError) -> YamlFault:
-    """The first value that cannot be had: a date that is none, a number of too many digits."""
-    for node in _scalars(yaml.compose(text, Loader=yaml.SafeLoader)):
-        try:
-            yaml.constructor.SafeConstructor().construct_object(node)
-        except ValueError:
-            found = repr(node.value[:_MOST_SHOWN])
-            return YamlFault(f"found {found}, {error}: {_OTHER[1]}", node.start_mark.line + 1)
-    return YamlFault(str(error))
-
-
-def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
-    if isinstance(node, yaml.ScalarNode):
-        yield node
-    elif isinstance(node, yaml.CollectionNode):
-        for part in node.value:
-            for each in part if isinstance(part, tuple) else (part,):
-                yield from _scalars(each)
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[int, yaml.Node | None]]:

@@ -22,15 +22,11 @@ def builds_shown(
         now: RFC 3339.
     """
     oldest_first = sorted(running, key=lambda start: (start.created_at, start.name))
-    since = {_place(build): build.queued_at for build in before if build.queued_at}
     waiting = [_shown(task) for task in queued]
-    for build in waiting:
-        build.queued_at = since.get(_place(build), now)
+    since = {(b.model_name, b.model_version, b.node_class): b.queued_at for b in before}
+    for b in waiting:
+        b.queued_at = since.get((b.model_name, b.model_version, b.node_class)) or now
     return [*(_shown(start, start.created_at) for start in oldest_first), *waiting]
-
-
-def _place(build: fleet.FleetBuild) -> tuple[str, int, str]:
-    return build.model_name, build.model_version, build.node_class
 
 
 def _shown(task: TaskSpec, started_at: str = "") -> fleet.FleetBuild:

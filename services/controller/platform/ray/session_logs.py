@@ -23,7 +23,9 @@ def session_logs() -> Path:
 def link_logs(run_dir: Path, logs: Path) -> None:
     """Have a fleet's folder lead to the logs of its Ray."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    kept, partial = _places(run_dir)
+    kept = run_dir / RAY_LOGS
+    partial = run_dir / f"{RAY_LOGS}.partial"
+    partial.unlink(missing_ok=True)
     partial.symlink_to(logs)
     if not kept.is_symlink():
         # Those of the fleet before, kept by `end_sessions`.
@@ -36,28 +38,17 @@ def end_sessions(run_dir: Path, sessions: Iterable[Path]) -> None:
 
     The logs that the fleet's folder leads to are moved there. What cannot be removed is a warning.
     """
+    kept = run_dir / RAY_LOGS
     for session in sessions:
         logs = session / "logs"
+        latest = session.with_name("session_latest")
         try:
-            kept, partial = _places(run_dir)
             if kept.is_symlink() and kept.readlink() == logs:
-                shutil.move(logs, partial)
                 kept.unlink()
-                partial.rename(kept)
+                shutil.move(logs, kept)
             shutil.rmtree(session)
-            latest = session.with_name("session_latest")
             if latest.is_symlink() and latest.readlink() == session:
                 latest.unlink()
         except OSError as error:
             if session.exists():
                 logger.warning("%s, of this fleet's Ray, is not removed: %s", session, error)
-
-
-def _places(run_dir: Path) -> tuple[Path, Path]:
-    """Of logs or the link to them, and of what becomes that: without what an end interrupted."""
-    partial = run_dir / f"{RAY_LOGS}.partial"
-    if partial.is_symlink():
-        partial.unlink()
-    else:
-        shutil.rmtree(partial, ignore_errors=True)
-    return run_dir / RAY_LOGS, partial
