@@ -69,11 +69,8 @@ def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bo
             file.write(text)
     except OSError as error:
         raise InvalidRequestError(f"{out} cannot be written: {error.strerror}") from error
-    text = (
-        f"{out} has the recipe of {found.title} as it is now. Edit it, then check it: "
-        f"smelt recipe check {out} --model {model}"
-    )
-    show({"path": str(out), "model": model}, [text], as_json=as_json)
+    then = f"{out} has the recipe of {found.title}; once it is edited: smelt recipe check {out}"
+    show({"path": str(out), "model": model}, [f"{then} --model {model}"], as_json=as_json)
 
 
 def recipe_text(model: RecipeModel, path: Path) -> str:

@@ -253,14 +253,14 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["caution"]:
         yield f"Caution: {document['caution']}"
     yield from _size_tables(document)
+    if not document["recipe"]:
+        yield "Only the batch is dynamic: there are no other lengths to make buckets for"
+        return
     if not document["is_padded"] and not document["measured_waste"]:
         yield (
             "Nothing is padded: no input has role: mask in the recipe, so each request runs at its "
             "own length; the waste below is what padding would add if one had it"
         )
-    if not document["recipe"]:
-        yield "Only the batch is dynamic: there are no other lengths to make buckets for"
-        return
     yield _waste_table(document["dimensions"])
     for dim, each in document["dimensions"].items():
         if each["measured_on"]:
@@ -277,7 +277,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         yield f"Back to version {before}: smelt models remove {model} --version {number}"
     if number:
         return
-    yield f"For the recipe, or at once: smelt buckets {model} --apply"
+    yield "For the recipe, or at once with --apply:"
     yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()
 
 

@@ -67,11 +67,10 @@ class Generation:
                 return cls(platform=Platform.CPU, machine="x86_64", isa=isa)
         elif match := _CPU.fullmatch(text):
             return cls(platform=Platform.CPU, machine=match[1], isa=match[2])
-        known = ["cuda-sm90", *(f"cpu-x86_64-{isa}" for isa in _X86_ISA_RANK)]
+        known = [f"cpu-x86_64-{isa}" for isa in _X86_ISA_RANK]
         raise InvalidRequestError(
             f"generation '{text}'{nearest(text, known)}: expected cuda-sm<major><minor>, "
-            "for example cuda-sm90, or "
-            f"cpu-x86_64-<class> with one of {', '.join(_X86_ISA_RANK)}"
+            f"for example cuda-sm90, or cpu-x86_64-<class> with one of {', '.join(_X86_ISA_RANK)}"
         )
 
     def __str__(self) -> str:

@@ -286,10 +286,10 @@ class ModelRegistry(ExternalRegistry):
                 "engines, builds or samples"
             )
         if not numbers:
-            known = self.model_names()
-            hint = nearest(name, [*known, *self.external_names()])
+            names = self.model_names()
+            hint = nearest(name, [*names, *self.external_names()])
             raise NotFoundError(
-                f"model '{name}' not found{hint}; there are: {', '.join(known) or 'none'}"
+                f"model '{name}' not found{hint}; there are: {', '.join(names) or 'none'}"
             )
         if version is None:
             return numbers

@@ -73,7 +73,7 @@ def explained_cases(
         plan = ("plan", version.name, "--generation", wanted)
         raise NotFoundError(
             f"nothing is planned for {version.name} version {version.version} on {wanted}"
-            f"{nearest(wanted, known)}; there are plans for "
+            f"{nearest(wanted, sorted(known))}; there are plans for "
             f"{', '.join(sorted(known)) or 'no generation'}. "
             + (
                 last_trouble(registry, version.name, wanted)

@@ -21,7 +21,7 @@ from services.controller.explain.why_case import Case
 from services.pb import fleet_v1_pb2 as fleet
 
 SHORT = 12
-_OTHER_WORKER = "a worker that this queue did not start builds or proves for it meanwhile"
+_OTHER_BUILD = "another build works on an engine of it meanwhile"
 
 
 def case_document(case: Case, store_url: str) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def case_document(case: Case, store_url: str) -> dict[str, Any]:
 
 
 def _build(case: Case) -> dict[str, Any] | None:
-    """Its place in the queue, and that a worker has a key of it that this queue did not start."""
+    """Its place in the queue, and that another build has a key of it: by hand, of a twin."""
     build = case.build
     if build is None or build["started_at"] or not any(map(is_held, case.stages.values())):
         return build
-    return build | {"words": f"{build['words']}; {_OTHER_WORKER}"}
+    return build | {"words": f"{build['words']}; {_OTHER_BUILD}"}
 
 
 def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, Any]:

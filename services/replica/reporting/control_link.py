@@ -21,9 +21,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
-# A controller that is started again is back by then, and replicas of a fleet that stops, which end
-# after their controller, have ended.
-_OUTAGE_S = 10.0
 # How long a controller may take to read the last report.
 _FAREWELL_S = 1.0
 
@@ -39,6 +36,7 @@ class ControlLink:
         on_engines_changed: Callable[[pb.EnginesChanged], None],
         on_drain: Callable[[], None],
         dialer: FleetDialer | None = None,
+        outage_s: float = 10.0,
     ) -> None:
         """Take the controller's `host:port` and what to call; `start` connects.
 
@@ -48,9 +46,11 @@ class ControlLink:
             on_engines_changed: given the announcement; must not block.
             on_drain: must not block.
             dialer: how the controller is spoken to; None does so in the clear.
+            outage_s: warn of one that is away for longer than it restarts, or than a fleet stops.
         """
         self._dialer = dialer or FleetDialer()
         self._address = address
+        self._outage_s = outage_s
         self._report = report
         self._on_engines_changed = on_engines_changed
         self._on_drain = on_drain
@@ -108,7 +108,7 @@ class ControlLink:
             if now_s - began_s > _MAX_DELAY_S:
                 backoff.reset()
                 lost_s = now_s
-            level = logging.WARNING if now_s - lost_s > _OUTAGE_S else logging.DEBUG
+            level = logging.WARNING if now_s - lost_s > self._outage_s else logging.DEBUG
             logger.log(level, "controller %s: %s; attaching again", self._address, fault)
             await backoff.pause()
 
