@@ -2,12 +2,19 @@
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from compiler_worker.master.recorded import read_recorded
 from compiler_worker.model_checks.recipe_check import check_recipe
-from services.cli.oci.artifact import Artifact, open_client, proven, read_artifact
+from services.cli.oci.artifact import (
+    Artifact,
+    Descriptor,
+    open_client,
+    proven,
+    read_artifact,
+)
 from services.cli.oci.artifact_reference import OciReference
 from services.cli.output.progress import StepLine, Steps
 from services.cli.settings import CliSettings
@@ -61,23 +68,49 @@ class Pull:
             data = b"".join(self._client.read(what, _MAX_MANIFEST_BYTES))
             digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
             pinned = self._place._replace(digest=digest)
-            if name in self._registry.model_names():
-                newest = self._registry.model_version(name)
-                if newest.source == str(pinned):
-                    line.summary = f"version {newest.version}, unchanged"
-                    return newest
+            artifact = read_artifact(data, pinned)
             line.begin(2, 3, f"pulling {pinned}")
-            self._fetch(read_artifact(data, pinned), folder, line)
+            former = self._pulled_before(name, str(pinned))
+            if former and self._has_all_engines(former, artifact, folder / "documents", line):
+                line.summary = f"version {former.version}, unchanged"
+                return former
+            pulled = self._fetch(artifact.layers, folder, line)
             line.begin(3, 3, "verifying and publishing")
-            pulled = Registry(open_store(str(folder / "store")), folder / "cache")
-            version = self._publish(pulled, name, str(pinned), line)
+            version = self._publish(pulled, name, str(pinned), line, former)
             line.summary = f"version {version.version}"
             return version
 
-    def _fetch(self, artifact: Artifact, folder: Path, line: StepLine) -> None:
-        """Make a store of its layers, each under its key."""
-        check_file_names(each.key for each in artifact.layers)
-        total = sum(each.size for each in artifact.layers)
+    def _pulled_before(self, name: str, source: str) -> ModelVersion | None:
+        """The newest version of a model, if it was pulled from there."""
+        if name not in self._registry.model_names():
+            return None
+        newest = self._registry.model_version(name)
+        return newest if newest.source == source else None
+
+    def _has_all_engines(
+        self, former: ModelVersion, artifact: Artifact, folder: Path, line: StepLine
+    ) -> bool:
+        """Whether every engine of an artifact is in the store, as its documents have it.
+
+        An earlier pull leaves out what is not signed by a key that it trusts.
+
+        Args:
+            former: was pulled from there.
+            artifact: what is there.
+            folder: is made.
+            line: shows what is read.
+        """
+        folder.mkdir()
+        documents = [each for each in artifact.layers if not each.key.startswith("blobs/")]
+        pulled = self._fetch(documents, folder, line)
+        engines, _ = proven(pulled, former, self._settings)
+        here = {each.digest for each in self._registry.engines(former.master.digest)}
+        return here >= {each.digest for each in engines}
+
+    def _fetch(self, layers: Sequence[Descriptor], folder: Path, line: StepLine) -> Registry:
+        """Make a store of layers, each under its key."""
+        check_file_names(each.key for each in layers)
+        total = sum(each.size for each in layers)
         # They are verified in a second place, and published in a third, on this disk or another.
         if (free := shutil.disk_usage(folder).free) < 3 * total:
             raise StoreError(
@@ -85,7 +118,7 @@ class Pull:
                 f"{folder.parent}, {readable_size(free)} are free; SMELT_HOME names another"
             )
         done = 0
-        for each in artifact.layers:
+        for each in layers:
             path = folder / "store" / each.key
             most = each.size if each.key.startswith("blobs/") else _MAX_DOCUMENT_BYTES
             try:
@@ -97,8 +130,11 @@ class Pull:
                         line.show(f"{readable_size(done)} of {readable_size(total)}")
             except OSError as error:
                 raise StoreError(f"{path}: {error.strerror}: is the disk full?") from error
+        return Registry(open_store(str(folder / "store")), folder / "cache")
 
-    def _publish(self, pulled: Registry, name: str, source: str, line: StepLine) -> ModelVersion:
+    def _publish(
+        self, pulled: Registry, name: str, source: str, line: StepLine, former: ModelVersion | None
+    ) -> ModelVersion:
         """Publish what a store holds; what is refused is, before anything is published.
 
         Args:
@@ -106,6 +142,7 @@ class Pull:
             name: of the model.
             source: of the version.
             line: shows which engines are left out.
+            former: the version that was pulled from there before; its recipe may differ by now.
         """
         version = pulled.model_version(next(iter(pulled.model_names()), name))
         record = version.master
@@ -130,7 +167,7 @@ class Pull:
             files = {each: folder / each for each in engine.manifest.files}
             with suppress(AlreadyPublishedError):
                 self._registry.publish_engine(engine.manifest, files, engine.proof)
-        return self._registry.add_model_version(
+        return former or self._registry.add_model_version(
             name=name,
             master=published,
             recipe=version.recipe,

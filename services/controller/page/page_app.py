@@ -144,21 +144,25 @@ class PageApp:
         raise NotFoundError(f"this fleet has no model '{wanted[0]}' of version '{wanted[1]}'")
 
     def _snapshot(self) -> fleet.FleetSnapshot:
-        snapshot, _ = self._seen()
+        return self._seen_now()[0]
+
+    def _seen_now(self) -> tuple[fleet.FleetSnapshot, tuple[FleetView, Registry] | None]:
+        snapshot, latest = self._seen()
         if snapshot is None:
             raise NotReadyError("the controller has only begun to look at store and fleet")
-        return snapshot
+        return snapshot, latest
 
     def _make_state(self, before: bytes) -> bytes:
-        seen = (self._snapshot(), self._seen()[1])
+        seen = self._seen_now()
         if before and seen[0] is self._shown[0] and seen[1] is self._shown[1]:
             return before
+        made = _json(fleet_document(seen[0], seen[1][0] if seen[1] else None))
+        # Not earlier: what could not be made is made the next time.
         self._shown = seen
-        return _json(fleet_document(seen[0], seen[1][0] if seen[1] else None))
+        return made
 
     def _make_news(self, _: bytes) -> bytes:
-        snapshot = self._snapshot()
-        latest = self._seen()[1]
+        snapshot, latest = self._seen_now()
         if self._events:
             # What was listed in the last pass is not listed again.
             moment = latest[1] if latest else self._registry
@@ -166,10 +170,7 @@ class PageApp:
         else:
             self._events += self._registry.last_events(_NUM_EVENTS)
         events = [event.model_dump(mode="json") for _, event in self._events]
-        try:
-            rates = self._rates.look(snapshot.metrics_addresses, self._clock())
-        except (ValueError, KeyError) as error:
-            raise NotReadyError(f"a metrics agent's page cannot be read: {error!r}") from error
+        rates = self._rates.look(snapshot.metrics_addresses, self._clock())
         return _json({"events": events, "rates": rates})
 
 

@@ -1,32 +1,38 @@
 """Times a published inductor engine beside its PyTorch source, eager and compiled.
 
     python -m tests.benchmarks.gpu.engine_times STORE NAME [MODE...]
+    python -m tests.benchmarks.gpu.engine_times --only-compile NAME [MODE...]
 
 All sides compute on the same tensors, which are on the device. They take turns call by call;
 `call` is one call alone, from its launch to its end (median of CUDA events), `stream` is one
 of many that are queued without waiting: what the GPU needs, and no less than the host needs
 to launch. `kernels` and `gpu` come from torch.profiler. `unwritten` is the engine's graph as
 it was before the rewrites, compiled and captured in the same way. MODEs are torch.compile's,
-by default the two that use CUDA graphs.
+by default the two that use CUDA graphs; `--only-compile` fills torch.compile's caches for them.
 """
 
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch._inductor.standalone_compile import CompiledArtifact
+from torch.utils.flop_counter import FlopCounterMode
 
 from compiler_worker.builders.graphs import export_static, fx_graph
 from services.contracts.hardware.kinds import Precision
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
+from services.engines.artifacts.artifact_index import INDEX, ArtifactIndex
+from services.engines.artifacts.artifact_weights import WeightTable
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
 from services.engines.inductor.cuda_graph import Call, capture_cuda_graph
-from services.engines.inductor.inductor_artifact import ArtifactProgram
 from services.engines.torch_runtime.programs import lifted_weights
 from tests.benchmarks.gpu.sources import SOURCES, Source
 
@@ -50,31 +56,33 @@ def main(store: str, name: str, *modes: str) -> int:
         master_path=registry.materialise_master(version.master) / "model.onnx",
         device=probe_device(),
     )
-    captured: list[Call] = []  # of the buckets, in their order
-
-    def capture(call: Call) -> Call:
-        captured.append(capture_cuda_graph(call))
-        return captured[-1]
-
-    program = ArtifactProgram.load(spec, device="cuda", capture=capture)
-    for engine_call, batch in zip(captured, SOURCES[name].batches, strict=False):
-        calls = _calls(spec, program, (engine_call, batch), SOURCES[name], modes or MODES)
+    index = ArtifactIndex.from_json((spec.directory / INDEX).read_bytes())
+    weights = WeightTable.open(spec.directory, spec.master_path, "cuda")
+    for artifact, batch in zip(index.artifacts, SOURCES[name].batches, strict=True):
+        code = CompiledArtifact.load(path=str(spec.directory / artifact.file), format="binary")
+        held = [weights.tensor(ref) for ref in artifact.weights]
+        calls = _calls(spec, partial(_run, code, held), batch, SOURCES[name], modes or MODES)
         _report(name, batch, calls)
     return 0
 
 
+def _run(
+    code: Callable[..., Any], weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """The engine on the device alone: its own graph copies from and to the host too."""
+    with torch.no_grad():
+        return code(*weights, *inputs)  # type: ignore[no-any-return]
+
+
 def _calls(
     spec: LoadSpec,
-    program: ArtifactProgram,
-    bucket: tuple[Call, int],
+    run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
+    batch: int,
     source: Source,
     modes: Sequence[str],
 ) -> Calls:
-    engine_call, batch = bucket
-    arrays = source.inputs(batch)
-    program.run(list(arrays.values()), {"batch": batch})  # fills the bucket's buffers
-    tensors = [torch.from_numpy(array).cuda() for array in arrays.values()]
-    halves = [each.half() if each.is_floating_point() else each for each in tensors]
+    tensors = _tensors(source, batch)
+    halves = _halves(tensors)
     module = source.make().cuda().half()
     calls: Calls = {"eager": lambda: module(*halves)}
     if any(each.dim() == 4 for each in halves):
@@ -85,7 +93,7 @@ def _calls(
         torch.compiler.reset()
         calls[f"compile {mode}"] = _compiled(source.make().cuda().half(), mode, halves)
     calls["unwritten"] = _unwritten(spec, batch, tensors)
-    calls["engine"] = engine_call
+    calls["engine"] = capture_cuda_graph(lambda: run(tensors))
     with torch.no_grad():
         wanted = source.make().cuda()(*tensors)
     for side in ("eager", "unwritten", "engine"):
@@ -93,6 +101,25 @@ def _calls(
         error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
         print(f"{side} b{batch}: rel L2 to fp32 eager {error:.1e}")
     return calls
+
+
+def _tensors(source: Source, batch: int) -> list[torch.Tensor]:
+    return [torch.from_numpy(array).cuda() for array in source.inputs(batch).values()]
+
+
+def _halves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [each.half() if each.is_floating_point() else each for each in tensors]
+
+
+def only_compile(name: str, *modes: str) -> int:
+    """Fill torch.compile's caches."""
+    source = SOURCES[name]
+    for mode in modes or MODES:
+        for batch in source.batches:
+            torch.compiler.reset()
+            _compiled(source.make().cuda().half(), mode, _halves(_tensors(source, batch)))
+            print(f"{name} b{batch}: compiled {mode}", flush=True)
+    return 0
 
 
 def _compiled(module: torch.nn.Module, mode: str, inputs: Sequence[torch.Tensor]) -> Call:
@@ -127,16 +154,27 @@ def _unwritten(spec: LoadSpec, batch: int, inputs: Sequence[torch.Tensor]) -> Ca
 
 def _report(name: str, batch: int, calls: Calls) -> None:
     rate = _matmul_tflops()
+    flops = _flops(calls["eager"])
     alone, queued = _alone_ms(calls), {side: _queued_ms(call) for side, call in calls.items()}
     print(f"{name} b{batch}; {SIDE}^3 bf16 matmul before {rate:.0f}, after {_matmul_tflops():.0f}")
     for side, call in calls.items():
         num_kernels, gpu_ms = _kernels(call)
-        tflops = SOURCES[name].flops * batch / alone[side] / 1e9
+        tflops = flops / alone[side] / 1e9
         print(
             f"| {side} | {alone[side]:.4f} | {queued[side]:.4f} | {num_kernels:.0f} "
             f"| {gpu_ms:.3f} | {alone['eager'] / alone[side]:.1f} | {tflops:.1f} "
             f"| {tflops / rate:.1%} |"
         )
+
+
+def _flops(call: Callable[[], Any]) -> float:
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            call()
+    except AssertionError:
+        # torch 2.11 has no count for attention with grouped queries.
+        return math.nan
+    return counter.get_total_flops()
 
 
 def _alone_ms(calls: Calls) -> dict[str, float]:
@@ -204,4 +242,6 @@ def _listed(value: Any) -> Sequence[torch.Tensor]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--only-compile":
+        sys.exit(only_compile(*sys.argv[2:]))
     sys.exit(main(*sys.argv[1:]))

@@ -272,6 +272,27 @@ def test_a_signature_travels_and_decides_what_is_pulled(
     assert there.registry.untrusted(engines, version.master, trust) == {}
 
 
+def test_a_second_pull_takes_what_the_first_left_out(
+    stub: StubRegistry, here: Commands, there: Commands, tmp_path: Path
+) -> None:
+    engine = here.build(here.add())
+    place = f"oci://{stub.address}/tiny:1"
+    here("export", place, "tiny")
+    trusted = {"SMELT_TRUST_ROOT": str(new_keys(tmp_path).public)}
+    version = there.json("models", "add", "tiny", place, **trusted)["version"]
+    master = there.registry.model_version("tiny").master.digest
+    assert there.registry.engines(master) == []
+    assert "unchanged" in there("models", "add", "tiny", place, **trusted)
+    assert there.json("models", "add", "tiny", place)["version"] == version
+    assert [each.digest for each in there.registry.engines(master)] == [engine]
+    asked = [each for each in stub.seen if "/blobs/" in each]
+    assert "unchanged" in there("models", "add", "tiny", place)
+    again = [each for each in stub.seen if "/blobs/" in each][len(asked) :]
+    # Documents are read, files are not.
+    documents = [e["digest"] for e in layers(stub, "tiny:1") if e["mediaType"].endswith("+json")]
+    assert sorted(again) == sorted(f"GET /v2/tiny/blobs/{each}" for each in documents)
+
+
 def test_documents_that_name_another_master_are_refused(
     stub: StubRegistry, here: Commands, there: Commands
 ) -> None:

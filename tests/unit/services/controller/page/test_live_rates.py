@@ -1,6 +1,9 @@
 """Rates of requests, from pages of replicas' metrics."""
 
+from threading import Barrier, Event
 from typing import Any
+
+import pytest
 
 from services.controller.page.live_rates import LiveRates
 
@@ -47,6 +50,35 @@ def test_a_replica_that_began_since_counts_from_nothing() -> None:
 def test_an_agent_that_did_not_answer_before_adds_nothing() -> None:
     found = looked({"one:1": None, "two:1": page(0)}, {"one:1": page(10**6)})
     assert [each["requests_per_s"] for each in found] == [0.0]
+
+
+def test_agents_that_do_not_answer_are_waited_for_together_and_once() -> None:
+    asked = Barrier(3)
+    ended = Event()
+
+    def read(address: str) -> str | None:
+        if address == "good:1":
+            return page(10)
+        # All of them are asked before one of them gives up.
+        asked.wait()
+        ended.wait()
+        return None
+
+    rates = LiveRates(read, within_s=1.0)
+    addresses = ("one:1", "good:1", "two:1", "three:1")
+    rates.look(addresses[1:2], 0.0)
+    try:
+        (found,) = rates.look(addresses, 10.0)
+    finally:
+        ended.set()
+    assert found["requests_per_s"] == 0.0
+
+
+@pytest.mark.parametrize("text", ["ray_smelt_queue_duration_seconds_count{ 7", "count{} 1", None])
+def test_one_page_that_cannot_be_read_spoils_no_other(text: str | None) -> None:
+    wrong = f"{text}\n" if text else 'ray_smelt_queue_duration_seconds_count{version="x"} 1\n'
+    (found,) = looked({"one:1": page(0), "two:1": wrong}, {"one:1": page(10)})
+    assert found["requests_per_s"] == 1.0
 
 
 def test_what_is_older_than_a_minute_is_forgotten() -> None:

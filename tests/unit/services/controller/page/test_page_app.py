@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from services.contracts.errors import StoreError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.security.fleet_security import FleetTokens, page_token
 from services.contracts.store.object_store import ObstoreArtifactStore
@@ -161,6 +162,21 @@ def test_what_takes_long_is_made_less_often(
     # Not 9, 18 and 27 s after it: a tenth of the time is what three seconds may take.
     assert made["documents"] == 2
     host.now_s += 60.0
+
+
+def test_what_could_not_be_made_is_made_the_next_time(
+    host: PageHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> dict[str, object]:
+        raise StoreError("the store is away")
+
+    host.now_s += 60.0
+    host.do(lambda: host.state.set_model(served_model("new")))
+    with monkeypatch.context() as away:
+        away.setattr(page_app, "fleet_document", fails)
+        assert host.get("/state")[0] == 503
+    host.now_s += 60.0
+    assert "new" in [each["name"] for each in host.get("/state")[2]["models"]]
 
 
 def test_what_is_shown_of_all_models_asks_nothing_of_the_store(
