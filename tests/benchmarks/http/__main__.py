@@ -92,7 +92,7 @@ def _measures(ports: dict[str, int], payload: str) -> dict[str, Measure]:
 
     def http(*, is_binary: bool) -> Measure:
         request = http_request(payload, is_binary=is_binary)
-        return lambda num, seconds: http_load(ports["http_port"], request, num, seconds)
+        return lambda num, seconds: http_load(ports["http_port"], (request,), num, seconds)
 
     found = {"gRPC": grpc, "HTTP binary": http(is_binary=True)}
     return found | ({"HTTP JSON": http(is_binary=False)} if payload == "tok" else {})

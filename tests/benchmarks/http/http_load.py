@@ -2,20 +2,29 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import cycle, islice
 from typing import cast
 
 
 class Connection(asyncio.Protocol):
-    """Sends the same request again as soon as its answer is complete.
+    """Sends the next request as soon as the answer to the one before is complete.
 
     Attributes:
         num_answers: complete ones; only those with status 200 are waited for.
     """
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, requests: Sequence[bytes], first: int) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            requests: sent in turn, over and over.
+            first: which of them is the first.
+        """
         self.num_answers = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._request = request
+        self._requests = islice(cycle(requests), first % len(requests), None)
         self._left = -1
         self._head = b""
         self.is_wanted = True
@@ -23,7 +32,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(self._request)
+        self._transport.write(next(self._requests))
 
     def data_received(self, data: bytes) -> None:
         """Count bytes until the answer is complete."""
@@ -44,7 +53,7 @@ class Connection(asyncio.Protocol):
             self._left = -1
             self.num_answers += 1
             if self.is_wanted:
-                self._transport.write(self._request)
+                self._transport.write(next(self._requests))
             else:
                 self._transport.close()
 
@@ -58,12 +67,19 @@ class Connection(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-async def load(port: int, request: bytes, num: int, seconds: float) -> float:
-    """Answers per second over so many connections."""
+async def load(port: int, requests: Sequence[bytes], num: int, seconds: float) -> float:
+    """Answers per second.
+
+    Args:
+        port: of this host.
+        requests: whole ones, head and body, sent in turn.
+        num: of connections.
+        seconds: that are measured, a fifth of it later.
+    """
     loop = asyncio.get_running_loop()
     pairs = [
-        await loop.create_connection(lambda: Connection(request), "127.0.0.1", port)
-        for _ in range(num)
+        await loop.create_connection(partial(Connection, requests, first), "127.0.0.1", port)
+        for first in range(num)
     ]
     connections = [each for _, each in pairs]
     await asyncio.sleep(seconds / 5)  # warm

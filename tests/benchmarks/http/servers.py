@@ -138,7 +138,7 @@ def measure(rounds: int, seconds: float, connections: list[int]) -> None:
                     for name in random.sample(names, len(names)):
                         port, process_of = ports[name]
                         before = process_of.cpu_times()
-                        rps = uvloop.run(load(port, _request(size), num, seconds))
+                        rps = uvloop.run(load(port, (_request(size),), num, seconds))
                         after = process_of.cpu_times()
                         cpu_s = after.user + after.system - before.user - before.system
                         cpu_us = cpu_s / (rps * seconds * 1.2) * 1e6

@@ -1,10 +1,12 @@
-"""OpenAI's own client at the gateway's HTTP port."""
+"""OpenAI's own client, and one that is built on it, at the gateway's HTTP port."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import openai
 import pytest
+from langchain_openai import OpenAIEmbeddings
+from pydantic import SecretStr
 
 from services.contracts.kserve.tensor_spec import TensorSpec
 from tests.integration.gateway.http.conftest import run_curl, with_http
@@ -56,6 +58,23 @@ async def test_one_text_and_lists_of_ids(client: openai.AsyncOpenAI) -> None:
     answer = await client.embeddings.create(model="ids", input=[[1, 2, 3], [10]])
     assert [each.embedding[0] for each in answer.data] == [6.0, 10.0]
     assert answer.usage.prompt_tokens == 4
+
+
+async def test_an_embedding_class_of_langchain(embedders: "Fleet") -> None:
+    url = f"http://127.0.0.1:{embedders.gateway.http_port}/v1"
+    # One that it makes itself is kept for the life of the process, and this event loop ends.
+    async with openai.DefaultAsyncHttpxClient() as http:
+        # Its own cutting of texts is by OpenAI's tokenizer, and sends ids of that one.
+        embeddings = OpenAIEmbeddings(
+            model="texts",
+            base_url=url,
+            api_key=SecretStr("none"),
+            check_embedding_ctx_length=False,
+            http_async_client=http,
+        )
+        vectors = await embeddings.aembed_documents(["x" * n for n in range(1, 4)])
+        assert vectors == [[float(n), 3.0, 0.5] for n in range(1, 4)]
+        assert await embeddings.aembed_query("four") == [4.0, 1.0, 0.5]
 
 
 async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
