@@ -46,7 +46,6 @@ async def test_it_measures_embeddings(fleet_of: "Fleet", tmp_path: Path) -> None
     )  # fmt: skip
     said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()
-    (path,) = tmp_path.glob("found/**/profile_export_aiperf.json")
-    found = json.loads(path.read_text())
+    found = json.loads((tmp_path / "found/profile_export_aiperf.json").read_bytes())
     assert found["request_count"]["avg"] == _NUM_REQUESTS
     assert not found.get("error_request_count")
