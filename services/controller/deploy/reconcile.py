@@ -221,8 +221,9 @@ class ReconcileLoop:
         self._placed = observed.wanted()
         for version in self._placed:
             self._deploy_missing(version, outgrown)
+        answering = self._state.answering()
         for key in self.deployments.all():
-            if self._may_go(key, observed):
+            if self._may_go(key, observed, answering.get(key.name)):
                 self.deployments.withdraw(key)
 
     def _deploy_missing(self, version: ModelVersion, outgrown: Collection[DeploymentKey]) -> None:
@@ -262,14 +263,22 @@ class ReconcileLoop:
                     num_replicas,
                 )
 
-    def _may_go(self, key: DeploymentKey, observed: Observed) -> bool:
-        """Whether a deployment is not wanted, and requests have another one."""
+    def _may_go(self, key: DeploymentKey, observed: Observed, answering: int | None) -> bool:
+        """Whether a deployment is not wanted, and requests have another one.
+
+        Args:
+            key: of the deployment.
+            observed: what is wanted.
+            answering: the older version of its model that answers still.
+        """
         if key.name not in observed.names or key.name in observed.unloaded:
             return True
         if key.generation not in self._generations.present():
             return True
         newest = observed.versions.get(key.name)
-        if newest is None or key.version == newest.version or key[:2] in observed.weights:
+        if newest is None or key.version in (newest.version, answering):
+            return False
+        if key[:2] in observed.weights:
             return False
         # The newest must serve where this one does, which is older, or newer and was removed.
         if self._state.num_ready(key.name, newest.version, key.generation) > 0:
