@@ -84,8 +84,7 @@ class OnDemand:
 
     def note_use(self, model: str, seconds_ago: float) -> None:
         """Take when the last request for a model was."""
-        at_s = self._clock() - max(seconds_ago, 0.0)
-        self._used_s[model] = max(at_s, self._used(model))
+        self._used_s[model] = max(self._clock() - seconds_ago, self._used(model))
 
     def is_due(self, key: DeploymentKey) -> bool:
         """Whether a deployment that is not there is to be; always where it is not on demand."""
