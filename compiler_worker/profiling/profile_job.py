@@ -23,6 +23,7 @@ from services.contracts.errors import (
 )
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket
+from services.contracts.text.nearest import nearest
 from services.engines.shapes import volume
 
 
@@ -88,9 +89,10 @@ def _chosen(version: ModelVersion, buckets: tuple[Bucket, ...], label: str) -> B
     for bucket in buckets:
         if bucket.label == label:
             return bucket
-    known = ", ".join(bucket.label for bucket in buckets)
+    known = [bucket.label for bucket in buckets]
     raise NotFoundError(
-        f"{version.name} version {version.version} has no bucket '{label}'; it has {known}"
+        f"{version.name} version {version.version} has no bucket '{label}'{nearest(label, known)}; "
+        f"it has {', '.join(known)}"
     )
 
 

@@ -21,6 +21,7 @@ from services.contracts.errors import SmeltError
 from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
 from services.contracts.process.lifetime import end_with_parent
 from services.contracts.process.settings import read_settings
+from services.controller.platform.ray.session_logs import session_logs
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
 
@@ -108,6 +109,7 @@ def stop_node() -> None:
 
 def _run(settings: RayNodeSettings) -> int:
     ready: dict[str, Any] = {"address": start_node(settings), "pid": os.getpid()}
+    ready["session"] = str(session_logs().parent)
     # After Ray has started, which installs a handler of its own.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

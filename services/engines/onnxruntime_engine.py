@@ -168,7 +168,7 @@ def open_session(
 
     provider = provider_of(platform)
     if platform is Platform.CUDA:
-        # CUDA's libraries lie in packages of their own, where no loader looks by itself.
+        # CUDA's libraries lie in packages of their own, which no loader searches.
         onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
     # What was proven is served only where the same inputs give the same numbers.

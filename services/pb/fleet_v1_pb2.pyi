@@ -163,7 +163,7 @@ class Standby(_message.Message):
     def __init__(self, holder: _Optional[str] = ..., since: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FleetBuild(_message.Message):
-    __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at")
+    __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at", "queued_at")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class FleetBuild(_message.Message):
     IS_ANYWHERE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_AT_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     model_version: int
     generation: str
@@ -178,7 +179,8 @@ class FleetBuild(_message.Message):
     is_anywhere: bool
     reason: str
     started_at: str
-    def __init__(self, model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., generation: _Optional[str] = ..., node_class: _Optional[str] = ..., is_anywhere: _Optional[bool] = ..., reason: _Optional[str] = ..., started_at: _Optional[str] = ...) -> None: ...
+    queued_at: str
+    def __init__(self, model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., generation: _Optional[str] = ..., node_class: _Optional[str] = ..., is_anywhere: _Optional[bool] = ..., reason: _Optional[str] = ..., started_at: _Optional[str] = ..., queued_at: _Optional[str] = ...) -> None: ...
 
 class ReconcileRequest(_message.Message):
     __slots__ = ()

@@ -150,7 +150,7 @@ def _version_text(
     for engine in ordered:
         fault = "" if faults[engine.digest] else _rejection_reason(engine, version, runs)
         if fault:
-            yield f"engine {engine.digest[:12]} is not selected: {fault}"
+            yield f"engine {engine.digest[:12]} is passed over: {fault}"
 
 
 def _rejection_reason(

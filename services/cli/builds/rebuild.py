@@ -10,6 +10,7 @@ from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.words import counted
 
 
 def run_rebuild(
@@ -41,8 +42,8 @@ def run_rebuild(
     number = registry.request_rebuild(request)
     is_received = notify_fleet(settings)
     text = (
-        f"{_count(len(request.reprove), 'published engine')} to be proven again, "
-        f"{_count(len(request.disregarded), 'failed one')} to be tried again. "
+        f"{counted(len(request.reprove), 'published engine')} to be proven again, "
+        f"{counted(len(request.disregarded), 'failed one')} to be tried again. "
         "See: smelt events --follow"
         if is_received
         else "kept in the store; no fleet on it runs here, so the next controller that reads it "
@@ -97,7 +98,3 @@ def _planned(registry: Registry, version: ModelVersion, generation: str) -> list
     plans = registry.build_plans(version.name, version.version)
     here = [plan for plan in plans if generation in ("", plan.node_class.generation)]
     return list(dict.fromkeys(planned.digest for plan in here for planned in plan.planned))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

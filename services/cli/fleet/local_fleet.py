@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from services.cli.fleet.child_process import ChildProcess, ProcessSpec
@@ -26,6 +27,7 @@ from services.cli.requests.gateway_client import require_way_in
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.text.moments import utc_now
+from services.controller.platform.ray.session_logs import end_sessions
 from services.controller.settings import ADDRESS_ON_INPUT
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -73,6 +75,7 @@ class LocalFleet:
         self._noting = threading.Lock()
         self._on_part: OnPart = _ignore
         self._listen = f"{options.host}:0"
+        self._sessions: list[Path] = []
         self.held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -99,14 +102,18 @@ class LocalFleet:
         # Before the start too: the last fleet here may have been killed.
         remove_stale_sockets(run_dir)
         self.held.callback(remove_stale_sockets, run_dir)
+        # `smelt down` sends SIGTERM from now on; it unwinds as Ctrl-C does.
+        signal.signal(signal.SIGTERM, _stop)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         """Stop what runs: the processes in the reverse order of their start.
 
         Then what they left running: Ray's agents may outlive its daemon by a minute.
+        At last the folders of the Ray that this fleet started.
         """
         with ExitStack() as open_files:
+            open_files.callback(end_sessions, self._settings.run_dir, self._sessions)
             begun = pid_fds(descendants(), open_files)
             try:
                 self.held.close()
@@ -120,8 +127,6 @@ class LocalFleet:
         Raises:
             NotReadyError: a process did not start; the message holds its log's tail.
         """
-        # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
-        signal.signal(signal.SIGTERM, _stop)
         self._on_part = on_part
         controller, gateway = self._start_processes()
         http_port = gateway.get("http_port")
@@ -224,9 +229,9 @@ class LocalFleet:
             bound = controller.start()
         else:
             # Its imports take a second, and Ray's own start takes three.
-            bound = controller.start(lambda: _joined(controller, ray.start()))
+            bound = controller.start(lambda: self._joined(controller, ray.start()))
             # One that had joined the former Ray is of no use with the new one.
-            ray.on_restart = partial(_rejoin, controller)
+            ray.on_restart = partial(self._rejoin, controller)
         # A controller that is started again must listen where the gateway connects.
         controller.update_settings(listen=bound["address"], metrics_port=bound["metrics_port"])
         gateway = self._add("gateway", gateway_spec(settings, options, bound["address"]))
@@ -235,6 +240,17 @@ class LocalFleet:
         kept = {key: value for key, value in ports.items() if key.endswith("_port")}
         gateway.update_settings(**kept)
         return bound, ports
+
+    def _joined(self, controller: SupervisedProcess, ray: dict[str, Any]) -> str:
+        """The address of a Ray that is up, also for when the controller is started again."""
+        address: str = ray["address"]
+        self._sessions.append(Path(ray["session"]))
+        controller.update_settings(ray_address=address)
+        return address
+
+    def _rejoin(self, controller: SupervisedProcess, ray: dict[str, Any]) -> None:
+        self._joined(controller, ray)
+        controller.restart()
 
     def _withdraw(self) -> None:
         """Leave nothing on a cluster that goes on."""
@@ -280,15 +296,3 @@ def _is_served(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> bool:
         and each.state == fleet.REPLICA_STATE_READY
         for each in snapshot.replicas
     )
-
-
-def _joined(controller: SupervisedProcess, ray: dict[str, Any]) -> str:
-    """The address of a Ray that is up, also for when the controller is started again."""
-    address: str = ray["address"]
-    controller.update_settings(ray_address=address)
-    return address
-
-
-def _rejoin(controller: SupervisedProcess, ray: dict[str, Any]) -> None:
-    _joined(controller, ray)
-    controller.restart()

@@ -156,7 +156,7 @@ def fallback_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
 def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
     """Where the builds of models stand that no replica serves yet."""
     return [
-        f"{m['name']} version {m['version']} on {build['generation']} {build['words']}"
+        f"{m['name']} version {m['version']} on {build['generation']}: {build['words']}"
         for m in models
         if not m["num_ready"] and not m["external"]
         for build in m["builds"]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import suppress
 
 from services.cli.fleet.child_process import spawn
 from services.cli.fleet.fleet_file import RunningFleet, find_fleet, make_run_dir, starting_words
@@ -53,6 +52,7 @@ def run_up(
     if is_detached:
         return _detach(settings, as_json=as_json)
     code = 0
+    ended: KeyboardInterrupt | None = None
     try:
         with LocalFleet(settings, options) as fleet:
             is_good = _begin(settings, fleet, is_demo=is_demo, as_json=as_json)
@@ -62,13 +62,17 @@ def run_up(
             _print_serving(fleet.running, fleet.settings, "Ctrl-C", as_json=as_json)
             if is_demo and not as_json:
                 _print_next_steps()
-            with suppress(KeyboardInterrupt):
+            try:
                 fleet.serve_until_stopped()
-    except KeyboardInterrupt as ended:
+            except KeyboardInterrupt as request:
+                ended = request
+    except KeyboardInterrupt as request:
+        ended = request
         if is_over_after_demo or not isinstance(ended, StopRequested):
             code = INTERRUPTED
     if not as_json:
-        print_line("stopped")
+        is_asked = isinstance(ended, StopRequested)
+        print_line("stopped: smelt down (SIGTERM) ended it" if is_asked else "stopped")
     return code
 
 

@@ -30,7 +30,7 @@ class RemoteModel(NamedTuple):
 def run_add_external(
     settings: CliSettings, name: str, remote: RemoteModel, *, has_options: bool, as_json: bool
 ) -> None:
-    """Publish the next version of an external model; nobody is asked here.
+    """Publish the next version of an external model; its server is not called here.
 
     Args:
         settings: where store and fleet are.

@@ -126,7 +126,7 @@ def text_width() -> int:
 
 def _print_table(table: Table, *, is_wide: bool) -> None:
     title, *lines = table.lines(None if is_wide else text_width())
-    typer.secho(title, bold=bool(lines))
+    typer.secho(title if is_wide else _folded(title), bold=bool(lines))
     for line in lines:
         typer.echo(line)
 

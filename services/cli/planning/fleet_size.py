@@ -59,7 +59,7 @@ def cheapest_fleet(
 
     Args:
         rates: requests per second by model, one for each hour.
-        capacities: requests per second of a whole device, by model and generation; above 0.
+        capacities: requests per second of a whole device, by model and generation; some above 0.
         profile: with the devices that can be had.
         time_limit_s: of the solver.
 
@@ -93,7 +93,7 @@ def cheapest_fleet(
             f"{time_limit_s:g} s: offer fewer generations, or plan models apart"
         )
     if found.x is None:
-        raise InvalidRequestError(_too_few(rates, pairs, offers))
+        raise InvalidRequestError(_too_few(offers))
     nodes = {name: round(found.x[num_x + g]) for g, name in enumerate(offers)}
     by_hour = found.x[:num_x].reshape(num_hours, len(pairs))
     peak = by_hour[int(np.argmax(by_hour.sum(axis=1)))].tolist()
@@ -147,16 +147,7 @@ def _matrix(rows: Sequence[Mapping[int, float]], num_columns: int) -> "csr_array
     return csr_array((values, (places_r, places_c)), shape=(len(rows), num_columns))
 
 
-def _too_few(
-    rates: Mapping[str, Sequence[float]],
-    pairs: Sequence[tuple[str, str]],
-    offers: Mapping[str, DeviceOffer],
-) -> str:
-    if without := [model for model in rates if model not in {pair[0] for pair in pairs}]:
-        return (
-            f"no offered device keeps the p99 of {', '.join(without)}: allow more milliseconds, "
-            "offer another generation, or have an engine built and timed there"
-        )
+def _too_few(offers: Mapping[str, DeviceOffer]) -> str:
     nodes = ", ".join(f"{g}: {o.max_nodes or 'any number of'} nodes" for g, o in offers.items())
     return (
         f"the offered nodes are too few ({nodes}): raise max_nodes or max_load, or lower nodes_lost"

@@ -14,6 +14,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.text_table import Table
+from services.contracts.text.words import counted
 
 Curves = Mapping[tuple[str, str], Mapping[MeasuredSide, Curve]]
 Queues = Mapping[tuple[str, str], ReplicaQueue]
@@ -52,8 +53,8 @@ def run_plan(
         for generation, sides in measured_curves(registry, version, precision).items()
         if generation in profile.devices
     }
-    document = sizing_document(profile, versions, curves)
-    show(document, _text(document), as_json=as_json, is_wide=is_wide)
+    document = sizing_document(profile, versions, curves) | {"what_if": list(what_if)}
+    show(document, plan_text(document), as_json=as_json, is_wide=is_wide)
 
 
 def sizing_document(
@@ -75,7 +76,7 @@ def sizing_document(
             f"{', '.join(profile.devices)}: a fleet with such a node builds and times them"
         )
     served = _queues(profile, versions, curves, (MeasuredSide.ENGINE, MeasuredSide.FALLBACK))
-    capacities = {pair: queue.capacity() for pair, queue in served.items()}
+    capacities = _capacities(profile, served)
     size = _cheapest(profile, capacities)
     by_hour = [_cheapest(profile, capacities, hour) for hour in _hours(profile)]
     without = {
@@ -118,6 +119,24 @@ def _queues(
     }
 
 
+def _capacities(profile: PlanProfile, queues: Queues) -> dict[tuple[str, str], float]:
+    """What a device does of each pair; raises InvalidRequestError for a p99 that none keeps."""
+    found = {pair: queue.capacity() for pair, queue in queues.items()}
+    for name, demand in profile.models.items():
+        mine = {g: queue for (model, g), queue in queues.items() if model == name}
+        if any(found[name, g] for g in mine):
+            continue
+        if not mine:
+            raise InvalidRequestError(f"nothing of {name} was timed so on an offered device")
+        least, where = min((queue.least_p99_ms(), g) for g, queue in mine.items())
+        raise InvalidRequestError(
+            f"models.{name}.p99_ms: got {demand.p99_ms:g}, and the smallest that can be kept is "
+            f"{least:g}, on {where}: ask for that or more, offer another generation, or have a "
+            "faster engine built there"
+        )
+    return found
+
+
 def _cheapest(
     profile: PlanProfile, capacities: Mapping[tuple[str, str], float], hour: int | None = None
 ) -> FleetSize:
@@ -137,9 +156,8 @@ def _hours(profile: PlanProfile) -> range:
 
 def _fleet_of(profile: PlanProfile, queues: Queues) -> dict[str, Any]:
     """Devices and price with these queues; none where they cannot keep the profile."""
-    capacities = {pair: queue.capacity() for pair, queue in queues.items()}
     try:
-        size = _cheapest(profile, capacities)
+        size = _cheapest(profile, _capacities(profile, queues))
     except InvalidRequestError as error:
         return {"num_devices": None, "currency_per_day": None, "reason": str(error)}
     num = sum(_num_devices(profile, size, generation) for generation in profile.devices)
@@ -196,9 +214,11 @@ def _model(
     }
 
 
-def _text(document: dict[str, Any]) -> Iterator[str | Table]:
+def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
+    """The plan as tables and sentences."""
+    what_if = " and ".join(document["what_if"])
     yield Table(
-        "Devices, with room for the nodes that may be lost",
+        f"Devices, with room for the nodes that may be lost{what_if and f', if {what_if}'}",
         ("generation", "nodes", "devices", "load", "a day"),
         [
             (
@@ -224,7 +244,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
             yield f"With {each['computes']} it cannot be had: {each['reason']}"
         else:
             yield (
-                f"With {each['computes']} it takes {each['num_devices']} devices "
+                f"With {each['computes']} it takes {counted(each['num_devices'], 'device')} "
                 f"and {each['currency_per_day']:,.2f} a day"
             )
     for each in document["not_measured"]:

@@ -100,7 +100,10 @@ class PlanProfile(_Asked):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequestError(f"profile {path}: {error}") from error
+            found = error.strerror if isinstance(error, OSError) else str(error)
+            raise InvalidRequestError(
+                f"profile {path}: {found}; expected a YAML text file with models and devices"
+            ) from error
         profile = document_from_yaml(cls, text, str(path), InvalidRequestError)
         for generation in profile.devices:
             Generation.parse(generation)

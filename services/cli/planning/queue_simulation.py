@@ -108,6 +108,13 @@ class ReplicaQueue:
                 high = middle
         return low
 
+    def least_p99_ms(self) -> float:
+        """The smallest `p99_ms` that can be asked for: the p99 of hardly any load."""
+        late = _NUM_REQUESTS // 100
+        runs = self._runs(self._most() * _LEAST_SHARE, seed=0)
+        allowed_s = sorted(latency_s for run in runs for latency_s in run.latencies_s)[-late - 1]
+        return math.ceil((allowed_s * 1000 + self._demand.overhead_ms) * 100) / 100
+
     def _keeps_p99(self, rate: float) -> bool:
         allowed_s = (self._demand.p99_ms - self._demand.overhead_ms) / 1000
         num_late = 0

@@ -32,8 +32,9 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
             check_against(path, recipe, found)
         fits = f", and fits {found.title}"
     document = {"path": str(path), "model": model, "recipe": recipe.model_dump(mode="json")}
-    unchecked = "" if model else "its names against a model: smelt recipe check FILE --model MODEL"
-    show(document, [f"{path} is a recipe{fits}", unchecked], as_json=as_json)
+    check = f"its names are not checked; against a model: smelt recipe check {path} --model MODEL"
+    text = [f"{path} is a valid recipe{fits}", "" if model else check]
+    show(document, text, as_json=as_json)
 
 
 def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:

@@ -33,6 +33,11 @@ _MEANINGS = {
     "kinds": "Kinds of engines to try; one that does not apply is skipped with a reason.",
     "precisions": "What engines compute in: auto, which is what each generation has instructions "
     f"for, or a list of {', '.join(Precision)}; each is tried.",
+    "tolerances": "How far answers in a precision may be from the reference, in place of the "
+    "bounds that smelt why prints.",
+    "tasks": "Further measures that every engine has to pass, of what the model is for.",
+    "tensorrt": "Options of TensorRT engines.",
+    "inductor": "Options of Inductor engines.",
     "buckets": "Shapes to build, prove and serve for; other sizes are refused. By dimension: what "
     "requests may have (min, max), and what kernels are tuned for (opt).",
 }
@@ -54,7 +59,9 @@ def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bo
     """
     # Before the model is opened, which may take a while.
     if out.exists():
-        raise InvalidRequestError(f"{out} is there already; name another file with --out")
+        raise InvalidRequestError(
+            f"{out} is there already, and is not replaced; name another file with --out"
+        )
     found = find_recipe_model(settings, model, Steps(is_quiet=as_json))
     text = recipe_text(found, out)
     try:
@@ -62,7 +69,7 @@ def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bo
             file.write(text)
     except OSError as error:
         raise InvalidRequestError(f"{out} cannot be written: {error.strerror}") from error
-    then = f"{out} is a recipe for {found.title}; after a change: smelt recipe check {out}"
+    then = f"{out} has the recipe of {found.title}; once it is edited: smelt recipe check {out}"
     show({"path": str(out), "model": model}, [f"{then} --model {model}"], as_json=as_json)
 
 

@@ -26,7 +26,12 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
 from services.contracts.registry.registry import Registry
 from services.contracts.text.text_table import Table
+<<<<<<< HEAD
 from services.telemetry.buckets import SIZE_BUCKETS
+=======
+from services.contracts.text.words import counted
+from services.telemetry.catalog import SIZE_BUCKETS
+>>>>>>> main
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.
@@ -110,7 +115,10 @@ def _measured_cost(registry: Registry, model: ModelVersion, dim: str) -> tuple[C
 def _published(settings: CliSettings, model: ModelVersion, document: dict[str, Any]) -> int:
     """The number of the next version, with the buckets proposed; the present one's for the same."""
     if document["recipe"] is None:
-        raise InvalidRequestError(f"{model.name}: there are no buckets to apply")
+        raise InvalidRequestError(
+            f"{model.name}: nothing is applied: only the number of rows is dynamic, so "
+            "there are no lengths to make buckets for; set the rows of a batch in the recipe"
+        )
     if document["caution"]:
         raise InvalidRequestError(f"{model.name}: nothing is applied: {document['caution']}")
     buckets = tuple(Bucket.model_validate(each) for each in document["recipe"]["buckets"])
@@ -143,9 +151,9 @@ def advice_document(
     dims = {dim: each for dim, each in sorted(seen.dims.items()) if each.counts}
     if not dims:
         raise NotFoundError(
-            f"no sizes were seen of {model.name} version {model.version}: its replicas ran no "
-            "request yet, it has no dynamic dimension, or --metrics names a page that is not of "
-            "Ray's agents, where replicas count (smelt status --json names those)"
+            f"no sizes were seen of {model.name} version {model.version}: "
+            "its replicas ran no request since they started, or it has no dynamic dimension; with "
+            "--metrics, name pages of Ray's agents, which smelt status --json shows"
         )
     num_requests = round(max(each.num_requests for each in dims.values()))
     rows = dims.pop(batch_dim or "", None)
@@ -239,23 +247,24 @@ def _endpoints(settings: CliSettings) -> list[str]:
 
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
-    title = f"{document['model']} version {document['version']}: {document['num_requests']}"
+    title = f"{document['model']} version {document['version']}"
     waste_now = document["measured_waste"]
     if waste_now is None:
-        yield f"{title} samples of requests"
+        yield f"{title}: {counted(document['num_requests'], 'sampled request')}"
     else:
-        yield f"{title} requests, {waste_now:.1%} of what the engines computed was padding"
+        num = counted(document["num_requests"], "request")
+        yield f"{title}: {num}, {waste_now:.1%} of what the engines computed was padding"
     if document["caution"]:
         yield f"Caution: {document['caution']}"
     yield from _size_tables(document)
-    if not document["is_padded"] and not document["measured_waste"]:
-        yield (
-            "No input of the recipe is a mask, so each request runs at its own length: the waste "
-            "shown would be that of a model with one (role: mask)"
-        )
     if not document["recipe"]:
         yield "Only the batch is dynamic: there are no other lengths to make buckets for"
         return
+    if not document["is_padded"] and not document["measured_waste"]:
+        yield (
+            "Nothing is padded: no input has role: mask in the recipe, so each request runs at its "
+            "own length; the waste below is what padding would add if one had it"
+        )
     yield _waste_table(document["dimensions"])
     for dim, each in document["dimensions"].items():
         if each["measured_on"]:
@@ -264,10 +273,15 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
                 f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed "
                 f"({each['speedup']:.2f}x), by measurements of {each['measured_on']}"
             )
-    if document["published"]:
-        yield f"Published as version {document['published']}; its engines: smelt events"
+    model, before, number = (document[key] for key in ("model", "version", "published"))
+    if number == before:
+        yield f"Nothing was published: version {before} has these buckets already"
+    elif number:
+        yield f"Published as version {number}, with the buckets proposed; see: smelt why {model}"
+        yield f"Back to version {before}: smelt models remove {model} --version {number}"
+    if number:
         return
-    yield "For the recipe:"
+    yield "For the recipe, or at once with --apply:"
     yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()
 
 

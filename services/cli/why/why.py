@@ -20,6 +20,7 @@ from services.contracts.text.text_table import Table
 from services.contracts.text.words import NO_FLEET
 from services.controller.events.fallback_words import loading_words
 from services.controller.explain.build_queue import standby_document
+from services.controller.explain.running_builds import is_held
 from services.controller.explain.why_case import replicas_of
 from services.controller.explain.why_cases import drift_words, explained_cases, last_trouble
 from services.controller.explain.why_document import SHORT
@@ -134,7 +135,7 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     keys = case["planned"]
     verdict = version.fallback_verdict
     if case["build"]:
-        yield f"{version.name} {case['build']['words']}"
+        yield f"{version.name}: {case['build']['words']}"
     if case["decided_by"]:
         yield f"the rank is by engines {case['decided_by']}"
     yield from (f"{_name(key)}: {why}" for key in keys if (why := key["why"]))
@@ -146,7 +147,8 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     # What a replica reports of its fallback stands in the first line already.
     if verdict and not any(replica["fallback_refuted"] for replica in case["replicas"]):
         yield verdict.words
-    yield from (_nearest_line(key) for key in keys if not key["proof"])
+    unheld = (key for key in keys if not is_held(key["stage"]))
+    yield from (_nearest_line(key) for key in unheld if not key["proof"])
     yield from _passed_over_lines(case, version.name)
 
 

@@ -8,7 +8,7 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.key_difference import key_differences
-from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.registry.engines import only_match
 from services.contracts.registry.registry import Registry
 from services.contracts.text.text_table import Table
 
@@ -29,7 +29,7 @@ def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool)
         InvalidRequestError: several have.
     """
     known = known_keys(open_registry(settings))
-    one, other = (_found(each, known) for each in keys)
+    one, other = (only_match("key", each, known) for each in keys)
     differences = [vars(each) for each in key_differences(known[one], known[other])]
     columns = ("fact", one[:_SHORT], other[:_SHORT], "why it counts")
     rows = [(d["field"], _short(d["one"]), _short(d["other"]), d["reason"]) for d in differences]
@@ -59,17 +59,3 @@ def difference_words(differences: Sequence[dict[str, str]]) -> str:
 def _short(fact: str) -> str:
     """A fact with its digests as people name them."""
     return _DIGEST.sub(lambda found: found[0][:_SHORT], fact)
-
-
-def _found(prefix: str, known: dict[str, BuildKey]) -> str:
-    matches = sorted(digest for digest in known if digest.startswith(prefix))
-    if not matches:
-        raise NotFoundError(
-            f"key '{prefix}' is neither published nor planned; {len(known)} keys are: see "
-            "smelt engines and smelt why MODEL"
-        )
-    if len(matches) > 1:
-        raise InvalidRequestError(
-            f"key '{prefix}' is ambiguous, give more digits: {', '.join(matches)}"
-        )
-    return matches[0]

@@ -1,5 +1,6 @@
 """Connections to external servers, of the controller that checks them and of gateways."""
 
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +45,9 @@ def http_session() -> "aiohttp.ClientSession":
     import aiohttp
 
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=_KEEP_ALIVE_S, ssl=ssl.create_default_context()
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"accept-encoding": "identity", "user-agent": "smelt"},
@@ -58,8 +61,15 @@ def kserve_channel(model: ExternalModel) -> Any:
 
     address = "{}:{}".format(*model.place)
     if model.is_tls:
-        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(_authorities())
+        return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def _authorities() -> bytes | None:
+    """Those of SSL_CERT_FILE or of OpenSSL's own file, as for HTTP; None for gRPC's own list."""
+    file = ssl.get_default_verify_paths().cafile
+    return Path(file).read_bytes() if file else None
 
 
 def kserve_path(rpc: str) -> str:

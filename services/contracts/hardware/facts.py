@@ -12,6 +12,7 @@ from typing import Self
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.document import Document
+from services.contracts.text.nearest import nearest
 
 # Each class needs every flag of its own row and of the rows above it. Flag names are those
 # of /proc/cpuinfo. What the classes are for: v3 runs fp32, VNNI makes int8 worth it,
@@ -66,9 +67,10 @@ class Generation:
                 return cls(platform=Platform.CPU, machine="x86_64", isa=isa)
         elif match := _CPU.fullmatch(text):
             return cls(platform=Platform.CPU, machine=match[1], isa=match[2])
+        known = [f"cpu-x86_64-{isa}" for isa in _X86_ISA_RANK]
         raise InvalidRequestError(
-            f"generation '{text}': expected cuda-sm<major><minor>, for example cuda-sm90, or "
-            f"cpu-x86_64-<class> with one of {', '.join(_X86_ISA_RANK)}"
+            f"generation '{text}'{nearest(text, known)}: expected cuda-sm<major><minor>, "
+            f"for example cuda-sm90, or cpu-x86_64-<class> with one of {', '.join(_X86_ISA_RANK)}"
         )
 
     def __str__(self) -> str:

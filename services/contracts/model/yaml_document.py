@@ -2,12 +2,11 @@
 
 from typing import TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from services.contracts.errors import SmeltError
 from services.contracts.model.recipe_faults import faults_in
-from services.contracts.model.yaml_text import line_of, value_from_yaml
+from services.contracts.model.yaml_text import YamlFault, line_of, value_from_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,8 +37,9 @@ def document_from_yaml(
         if found is None:
             raise error_type(f"{where}: it is empty; {if_empty}give some of {_keys(document)}")
         return document.model_validate(found)
-    except yaml.YAMLError as error:
-        raise error_type(f"{where}: {error}") from error
+    except YamlFault as fault:
+        place = f"{source}:{fault.line}: {fault.words}" if source and fault.line else ""
+        raise error_type(place or f"{where}: {fault}") from fault
     except ValidationError as error:
         faults = faults_in(error, document)
         if not source:

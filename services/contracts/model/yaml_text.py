@@ -32,27 +32,47 @@ _LATE = ("could not find expected ':'", "found unexpected end of stream")
 _OTHER = ("a plain value", "put it into quotes, if it is meant as text")
 
 
+class YamlFault(yaml.YAMLError):
+    """Why a text is no YAML: `words`, and the `line` from 1 that they are of, 0 for none."""
+
+    def __init__(self, words: str, line: int = 0) -> None:
+        """`line` is that of the fault, from 1; 0 where the whole text is at fault."""
+        super().__init__(f"line {line}, {words}" if line else words)
+        self.words = words
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Has a place for a value that cannot be had, which the library lets pass as ValueError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            mark = node.start_mark
+            raise yaml.constructor.ConstructorError(
+                problem=str(error), problem_mark=mark
+            ) from error
+
+
 def value_from_yaml(text: str) -> Any:
     """What a text says; None for one without a word in it.
 
     Raises:
-        yaml.YAMLError: it is no YAML, or a value in it cannot be had: a date that is none, a
+        YamlFault: it is no YAML, or a value in it cannot be had: a date that is none, a
             number of thousands of digits, thousands of brackets. The library lets those pass as
             whatever Python raises on the way.
     """
     try:
-        return yaml.safe_load(text)
+        return _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
-        raise yaml.YAMLError(_fault(text, error)) from error
+        raise _fault(text, error) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise yaml.YAMLError(
-            f"line {line}: found the character {chr(error.character)!r}, wanted text: take it out"
-        ) from error
-    except ValueError as error:
-        raise yaml.YAMLError(str(error)) from error
+        words = f"found the character {chr(error.character)!r}, wanted text: take it out"
+        raise YamlFault(words, line) from error
     except RecursionError as error:
-        raise yaml.YAMLError("lists and mappings lie too deep within each other") from error
+        raise YamlFault("lists and mappings lie too deep within each other") from error
 
 
 def line_of(text: str, path: Iterable[int | str]) -> int:
@@ -67,13 +87,13 @@ def line_of(text: str, path: Iterable[int | str]) -> int:
     return line + 1
 
 
-def _fault(text: str, error: yaml.MarkedYAMLError) -> str:
+def _fault(text: str, error: yaml.MarkedYAMLError) -> YamlFault:
     """Where a text is no YAML, what stands there, what was wanted, and the fix."""
     known = (fix for part, fix in _FIXES.items() if part in (error.problem or ""))
     wanted, fix = next(known, _OTHER)
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return str(error)
+        return YamlFault(str(error))
     begin = error.context_mark or mark
     # Of a key without a colon, and of a quote, the library tells where it gave up.
     place = begin if error.problem in _LATE else mark
@@ -81,9 +101,8 @@ def _fault(text: str, error: yaml.MarkedYAMLError) -> str:
     line = lines[place.line].rstrip()[:_MOST_SHOWN] if place.line < len(lines) else ""
     found = repr(line) if line else "nothing more"
     fix = fix.replace("START", str(begin.line + 1))
-    return (
-        f"line {place.line + 1}, column {place.column + 1}: found {found}, wanted {wanted}: {fix}"
-    )
+    words = f"column {place.column + 1}: found {found}, wanted {wanted}: {fix}"
+    return YamlFault(words, place.line + 1)
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[int, yaml.Node | None]]:

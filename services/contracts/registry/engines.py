@@ -22,6 +22,7 @@ from services.contracts.model.manifest import BlobRef, EngineManifest, Proof, Pu
 from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
 from services.contracts.store.artifact_store import put_files
 from services.contracts.store.listing import keys_below
+from services.contracts.text.nearest import nearest
 
 _logger = logging.getLogger(__name__)
 _ENGINES = "engines/"
@@ -132,7 +133,7 @@ class EngineRegistry(RecordKeeper):
             InvalidRequestError: several begin with it; names them.
         """
         known = {key.split("/")[1] for key in self._records.keys(_BUILDS)}
-        return _only_match("key", key_digest, known)
+        return only_match("key", key_digest, known)
 
     def build_record_keys(self) -> list[str]:
         """Keys of the records of all attempts."""
@@ -146,7 +147,7 @@ class EngineRegistry(RecordKeeper):
 
     def _folder(self, digest: str) -> str:
         folders = _folders(self._records.keys(_ENGINES))
-        return folders[_only_match("engine", digest, folders)]
+        return folders[only_match("engine", digest, folders)]
 
     def _engine(self, folder: str, keys: list[str]) -> PublishedEngine:
         manifest, stored = self._records.read_hashed(f"{folder}manifest.json", EngineManifest)
@@ -166,10 +167,25 @@ def engine_folder(key: BuildKey) -> str:
     return f"{_master_folder(key.master_digest)}{key.digest()}/"
 
 
-def _only_match(what: str, prefix: str, known: Collection[str]) -> str:
+def only_match(what: str, prefix: str, known: Collection[str]) -> str:
+    """The one digest that begins so.
+
+    Args:
+        what: the digests are of, for errors.
+        prefix: of a digest.
+        known: all digests.
+
+    Raises:
+        NotFoundError: none does; names the nearest.
+        InvalidRequestError: several do.
+    """
     matches = sorted(digest for digest in known if digest.startswith(prefix))
     if not matches:
-        raise NotFoundError(f"{what} '{prefix}' not found among {len(known)} {what}s")
+        hint = nearest(prefix, sorted({digest[: len(prefix)] for digest in known}))
+        raise NotFoundError(
+            f"{what} '{prefix}' not found among {len(known)} {what}s{hint}; see: smelt engines, "
+            "smelt why MODEL"
+        )
     if len(matches) > 1:
         raise InvalidRequestError(
             f"{what} '{prefix}' is ambiguous, give more digits: {', '.join(matches)}"

@@ -26,6 +26,7 @@ from services.contracts.registry.numbered_versions import (
 from services.contracts.registry.records import numbered_key, revision_numbers
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.artifact_store import put_files
+from services.contracts.text.nearest import nearest
 
 
 class PublishableMaster(Protocol):
@@ -285,8 +286,11 @@ class ModelRegistry(ExternalRegistry):
                 "engines, builds or samples"
             )
         if not numbers:
-            known = ", ".join(self.model_names()) or "none"
-            raise NotFoundError(f"model '{name}' not found; there are: {known}")
+            names = self.model_names()
+            hint = nearest(name, [*names, *self.external_names()])
+            raise NotFoundError(
+                f"model '{name}' not found{hint}; there are: {', '.join(names) or 'none'}"
+            )
         if version is None:
             return numbers
         if version not in numbers:

@@ -15,7 +15,7 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.document import Document
 from services.contracts.model.manifest import SideTiming, Timing
 from services.contracts.security.provenance import DsseSignature
-from services.contracts.text.words import readable_time
+from services.contracts.text.words import counted, readable_time
 
 
 class JointTiming(Document):
@@ -87,7 +87,7 @@ class JointRun(Document):
     @property
     def words(self) -> str:
         """When it was, and of how many, for people."""
-        num = f"{len(self.digests)} candidate{'' if len(self.digests) == 1 else 's'}"
+        num = counted(len(self.digests), "candidate")
         return f"timed together on {readable_time(self.created_at)}, {num}"
 
     def payload(self) -> bytes:

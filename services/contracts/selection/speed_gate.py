@@ -23,9 +23,8 @@ NOISE = 0.05
 # same, for an engine that is so much faster at the interval's worst end.
 _WILD = 4.0
 _CLEAR = 1.25
-# Of such an interval no ends are said beyond these: they are made of other processes' time slices.
-_ROUGH_LOW = 0.1
-_ROUGH_HIGH = 10.0
+# An order of magnitude: no digit of such an interval says anything, so it is not said at all.
+_UNSAID = 10.0
 BUSY = (
     "not measurable while this machine is busy: calls differed too much to say whether it or the "
     "fallback is faster"
@@ -56,15 +55,10 @@ class SpeedBounds:
 
     @property
     def words(self) -> str:
-        """`0.80 to 1.31`."""
+        """`0.80 to 1.31`; "" of one whose ends are so far apart that it measures nothing."""
+        if self.high >= _UNSAID * self.low:
+            return ""
         return f"{readable_ratio(self.low)} to {readable_ratio(self.high)}"
-
-    @property
-    def rough_words(self) -> str:
-        """`0.62 to 3.11`, `under 0.1 to over 10`: what is beyond is no speed of anything."""
-        low = readable_ratio(self.low) if self.low >= _ROUGH_LOW else f"under {_ROUGH_LOW:g}"
-        high = readable_ratio(self.high) if self.high <= _ROUGH_HIGH else f"over {_ROUGH_HIGH:g}"
-        return f"{low} to {high}"
 
     def words_of(self, speed: float, baseline: str) -> str:
         """`1.25 x the fallback (1.20 to 1.30)`; of a wild one the end that is sure, or ""."""
@@ -188,7 +182,7 @@ def rejection_reason(
             "must_beat_fallback: false"
         )
     if is_wild(timings):
-        rough = f" ({bounds.rough_words} times its speed)" if bounds else ""
+        rough = f" ({bounds.words} times its speed)" if bounds and bounds.words else ""
         return f"{BUSY}{rough}{TIMED_LATER}; at once, when less runs here: smelt build {model}"
     return (
         f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "

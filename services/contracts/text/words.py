@@ -36,6 +36,11 @@ def readable_size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f} GB"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 device`, `2 devices`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def worker_command(store_url: str, *arguments: str) -> str:
     """A command of the compiler worker as a shell takes it: of this interpreter and store."""
     command = [sys.executable, "-m", "compiler_worker", *arguments, "--store-url", store_url]

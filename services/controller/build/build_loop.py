@@ -187,7 +187,9 @@ class BuildLoop:
         async with self._sync_lock:
             snapshot = self._state.snapshot()
             decision, view = await asyncio.to_thread(self._sync_blocking, snapshot)
-        self._state.set_builds(builds_shown(view.running, decision.queued))
+        now = timestamp(utc_now())
+        shown = builds_shown(view.running, decision.queued, snapshot.builds, now)
+        self._state.set_builds(shown)
         marks = view.marks
         if self._engine_marks not in (None, marks):
             self._on_store_changed()

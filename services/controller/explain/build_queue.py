@@ -12,8 +12,8 @@ def queued_builds(
 ) -> dict[str, dict[str, Any]]:
     """By generation, the build of a model version that runs or comes first, as plain data.
 
-    `waits_for` names the running builds of other models that it waits for, `num_before` is the
-    number of builds that wait before it, and `words` is all of that in one line.
+    `waits_for` names the running builds that it waits for, `num_before` is the number of builds
+    that wait before it, `place` is that in words, and `words` is all of it in one line.
 
     Args:
         snapshot: of the fleet; None without a fleet, which has no queue.
@@ -49,6 +49,7 @@ def build_document(build: fleet.FleetBuild) -> dict[str, Any]:
         "generation": build.generation,
         "reason": build.reason,
         "started_at": build.started_at or None,
+        "queued_at": build.queued_at or None,
     }
 
 
@@ -57,11 +58,16 @@ def _placed(build: fleet.FleetBuild, before: Iterable[fleet.FleetBuild]) -> dict
     ahead = [] if build.started_at else [other for other in before if _excludes(other, build)]
     running = [other for other in ahead if other.started_at]
     num_before = len(ahead) - len(running)
+    place = _place(build, num_before)
+    words = f"its build ({build.reason}) {place}"
+    if not build.started_at:
+        words += f"; {_running_words(running)}"
     return {
         **build_document(build),
         "waits_for": [build_document(other) for other in running],
         "num_before": num_before,
-        "words": _words(build, running, num_before),
+        "place": place,
+        "words": words,
     }
 
 
@@ -70,15 +76,18 @@ def _excludes(other: fleet.FleetBuild, build: fleet.FleetBuild) -> bool:
     return other.node_class == build.node_class or (other.is_anywhere and build.is_anywhere)
 
 
-def _words(build: fleet.FleetBuild, running: Iterable[fleet.FleetBuild], num_before: int) -> str:
+def _place(build: fleet.FleetBuild, num_before: int) -> str:
+    """Since when it runs; or its place among those that wait, of which none runs."""
     if build.started_at:
-        return f"is being built since {readable_time(build.started_at)}: {build.reason}"
-    behind = " and ".join(
-        f"the build of {other.model_name} version {other.model_version} on {other.generation} "
+        return f"runs since {readable_time(build.started_at)}"
+    since = f" since {readable_time(build.queued_at)}" if build.queued_at else ""
+    return f"is number {num_before + 1} in the queue{since}"
+
+
+def _running_words(running: Iterable[fleet.FleetBuild]) -> str:
+    words = " and ".join(
+        f"{other.model_name} version {other.model_version} on {other.generation} "
         f"(since {readable_time(other.started_at)})"
         for other in running
     )
-    return (
-        f"waits to be built ({build.reason}): {num_before + 1}. in the queue, behind "
-        f"{behind or 'builds that are about to begin'}"
-    )
+    return f"running now: {words}" if words else "nothing that it waits for runs yet"

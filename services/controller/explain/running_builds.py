@@ -13,8 +13,10 @@ from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
 
 _COLUMNS = ("generation", "kind", "stage", "stage for", "in all", "engine", "by", "last line")
+_QUEUED = "queued"
 _WIDE = ("stage for", "by", "last line")
 _STAGES = {
+    "wait": "waiting",
     "open": "opening",
     "build": "building",
     "prove": "proving",
@@ -46,13 +48,18 @@ def stage_document(
     if lease := _held(registry, digest, utc_now()):
         name = stage_name(lease.stage)
         words = f"{name} since {readable_time(lease.stage_since)}, by {lease.holder_process}"
+        words += f": {lease.line}" if lease.stage == "wait" and lease.line else ""
         return {"name": name, "since": lease.stage_since, "words": words}
     if queued is None:
         return None
-    place = f"{queued['num_before'] + 1}. in the fleet's queue"
-    if since := queued["started_at"]:
-        place = f"its turn comes in the build that runs since {readable_time(since)}"
-    return {"name": "queued", "since": since, "words": f"queued: {place}"}
+    since = queued["started_at"] or queued["queued_at"]
+    words = f"no worker has it yet: the model's build {queued['place']}"
+    return {"name": _QUEUED, "since": since, "words": words}
+
+
+def is_held(stage: dict[str, Any] | None) -> bool:
+    """Whether a worker is at a key, by its `stage_document`."""
+    return stage is not None and stage["name"] != _QUEUED
 
 
 def stage_name(stage: str) -> str:

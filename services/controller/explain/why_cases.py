@@ -8,6 +8,7 @@ from services.contracts.errors import NotFoundError
 from services.contracts.events import EventKind
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
+from services.contracts.text.nearest import nearest
 from services.contracts.text.words import readable_time, worker_command
 from services.controller.explain.build_queue import queued_builds
 from services.controller.explain.why_case import Case, replicas_of
@@ -71,8 +72,9 @@ def explained_cases(
     if wanted and wanted not in known:
         plan = ("plan", version.name, "--generation", wanted)
         raise NotFoundError(
-            f"nothing is planned for {version.name} version {version.version} on {wanted}; there "
-            f"are plans for {', '.join(sorted(known)) or 'no generation'}. "
+            f"nothing is planned for {version.name} version {version.version} on {wanted}"
+            f"{nearest(wanted, sorted(known))}; there are plans for "
+            f"{', '.join(sorted(known)) or 'no generation'}. "
             + (
                 last_trouble(registry, version.name, wanted)
                 or "A controller makes one when such a node appears; by hand: "

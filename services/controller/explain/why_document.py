@@ -6,7 +6,7 @@ from services.contracts.builds.key_difference import KeyDifference, nearest_engi
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.selection.selection import mean_speedup
 from services.contracts.selection.speed_gate import is_wild, speed_bounds, speed_over_fallback
-from services.contracts.text.words import NO_FLEET, readable_time, worker_command
+from services.contracts.text.words import NO_FLEET, counted, readable_time, worker_command
 from services.controller.build.key_status import KeyState, KeyStatus
 from services.controller.events.fallback_words import (
     INTERIM,
@@ -16,10 +16,12 @@ from services.controller.events.fallback_words import (
     replica_state,
 )
 from services.controller.explain.proof_words import proof_words
+from services.controller.explain.running_builds import is_held
 from services.controller.explain.why_case import Case
 from services.pb import fleet_v1_pb2 as fleet
 
 SHORT = 12
+_OTHER_BUILD = "another build works on an engine of it meanwhile"
 
 
 def case_document(case: Case, store_url: str) -> dict[str, Any]:
@@ -43,13 +45,21 @@ def case_document(case: Case, store_url: str) -> dict[str, Any]:
             for replica in case.replicas or ()
         ],
         "fallback_verdict": verdict and verdict.model_dump(mode="json"),
-        "build": case.build,
+        "build": _build(case),
         "planned": [_key_document(status, case, store_url) for status in case.statuses],
         "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
         "passed_over": [
             {"digest": r.digest, "reason": r.reason.value, "detail": r.detail} for r in rejections
         ],
     }
+
+
+def _build(case: Case) -> dict[str, Any] | None:
+    """Its place in the queue, and that another build has a key of it: by hand, of a twin."""
+    build = case.build
+    if build is None or build["started_at"] or not any(map(is_held, case.stages.values())):
+        return build
+    return build | {"words": f"{build['words']}; {_OTHER_BUILD}"}
 
 
 def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, Any]:
@@ -130,8 +140,7 @@ def _serves(case: Case) -> str:
     """What serves there, or would."""
     if case.replicas:
         words = sorted({_replica_words(report) for report in case.replicas})
-        num = len(case.replicas)
-        return f"{'; '.join(words)} ({num} replica{'' if num == 1 else 's'})"
+        return f"{'; '.join(words)} ({counted(len(case.replicas), 'replica')})"
     asked = "no replica is attached" if case.replicas is not None else NO_FLEET
     if case.selection is None:
         if case.plan is not None:

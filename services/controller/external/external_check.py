@@ -150,7 +150,7 @@ async def _look_at_kserve(
         if not pb.ModelReadyResponse.FromString(raw).ready:
             raise _FoundError(ExternalFault.STUCK, f"it says that '{name}' is not ready")
         if is_asking:
-            # Without inputs: whoever refuses it has read it.
+            # Without inputs: a server that refuses it has parsed it.
             question = pb.ModelInferRequest(model_name=name, model_version=version)
             await _called(channel, "ModelInfer", question, headers, QUESTION_TIMEOUT_S)
 

@@ -12,7 +12,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import DimRange
 
 _LARGEST_SIZE = 2**31 - 1
-# Where torch found a range by itself it begins at 2: sizes 0 and 1 are not traced with, yet
+# A range that torch inferred begins at 2: sizes 0 and 1 are not traced with, yet
 # the code holds for 1.
 _SMALLEST_FOUND = 2
 

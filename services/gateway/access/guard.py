@@ -113,7 +113,7 @@ def _guarded_stream(
     statuses: StatusTable,
     on_rejected: OnRejected,
 ) -> "Handler":
-    """ModelStreamInfer: each request of the stream is authorized by itself."""
+    """ModelStreamInfer: each request of the stream is authorized on its own."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
     async def checked(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:

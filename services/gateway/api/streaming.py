@@ -140,7 +140,7 @@ class InferenceStreams:
             refusal = self._statuses.refusal_of(error)
             result = _Failed(refusal, failed(request, refusal.details))
         except asyncio.CancelledError:
-            with suppress(QueueFull):  # then nobody reads it any more
+            with suppress(QueueFull):  # then its reader has ended
                 queue.put_nowait(None)
             raise
         await queue.put(None)

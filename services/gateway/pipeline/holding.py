@@ -32,6 +32,7 @@ class HoldLimits(NamedTuple):
 class HeldRequests:
     """Holds requests of versions that served before and are to serve again.
 
+<<<<<<< HEAD
     All others are refused at once: nobody knows whether a version that never served will. On-demand
     models are loaded for the first request as well.
 
@@ -39,6 +40,9 @@ class HeldRequests:
         asked_for: on-demand models that requests found without a replica, until that is reported.
         is_asked: is set when one is added.
         fault: why such reports do not reach the controller; "" when they do.
+=======
+    All others are refused at once: a version that never served may never do so.
+>>>>>>> main
     """
 
     def __init__(self, endpoints: EndpointSet, recorder: Recorder, limits: HoldLimits) -> None:
@@ -83,10 +87,10 @@ class HeldRequests:
         Args:
             call: with its deadline; the time that it waits is noted there.
             head: whom it is for.
-            find: looks at the table of now; raises NotReadyError where nobody can be asked.
+            find: looks at the table of now; raises NotReadyError where no replica can be asked.
 
         Raises:
-            NotReadyError: nobody can be asked, and it may not wait, or no longer.
+            NotReadyError: no replica can be asked, and it may not wait, or no longer.
             DeadlineExceededError: its deadline passed while it waited.
             SmeltError: what `find` raises else, as once the model is removed.
         """

@@ -117,7 +117,7 @@ class RoutingTable:
             and (has_served or known[number].is_on_demand)
             and self.view.is_served(model, number)
             and known[number].state != "UNAVAILABLE"
-            # What becomes of another's server nobody here knows.
+            # The fleet has no state of an external server.
             and not isinstance(known[number].document, ExternalModel)
         )
         # No pass over all models' keys: everything that waits asks at each change of the table.
@@ -151,7 +151,7 @@ class RoutingTable:
         """The known name nearest to one; "" where a caller with a token may not know of it."""
         if CALLER_NAME.get() or len(model) > _MOST_COMPARED:
             return ""
-        # On the event loop, for whoever asks.
+        # On the event loop: bounded.
         return nearest(model, islice(self.view.models, _MOST_COMPARED))
 
     def _why_not_ready(self, model: str, number: int | None) -> str:

@@ -66,7 +66,7 @@ class ExternalConnection(ABC):
         return _QUIET
 
     def abort(self) -> None:
-        """The same as `close`: nothing is sent by itself."""
+        """The same as `close`: nothing is sent without a request."""
         self.close()
 
     def close(self) -> None:  # noqa: B027 - where nothing is open

@@ -110,7 +110,7 @@ class KserveConnection(ExternalConnection):
 
     def close(self) -> None:
         """Nothing is outstanding: the channel is closed."""
-        asyncio.ensure_future(self._channel.close())  # noqa: RUF006 - it ends by itself
+        asyncio.ensure_future(self._channel.close())  # noqa: RUF006 - it needs no caller
 
     async def _pass_on(self, stream: Any, body: bytes, request: StreamedRequest) -> None:
         now_s = asyncio.get_running_loop().time

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MAX_WHOLE_BYTES: Final = 64 << 20
 _EVENTS: Final = "text/event-stream"
 _REFUSING: Final = (401, 403)
-# What the client is told by; of others that are its fault InvalidRequestError.
+# The error of the client by HTTP status; of others that are its fault InvalidRequestError.
 _ERRORS: Final[dict[int, type[SmeltError]]] = {
     404: NotFoundError,
     408: DeadlineExceededError,

@@ -28,7 +28,7 @@ class EngineThread:
     def __init__(self, name: str = _THREAD_NAME) -> None:
         """The thread starts with the first call; its name is for who looks at the process."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        # Also those that nobody waits for any more: a thread goes on with what it has begun.
+        # Also those whose caller has gone: a thread goes on with what it has begun.
         self._unfinished: set[Future[Any]] = set()
 
     @property

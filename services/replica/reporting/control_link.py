@@ -36,6 +36,7 @@ class ControlLink:
         on_engines_changed: Callable[[pb.EnginesChanged], None],
         on_drain: Callable[[], None],
         dialer: FleetDialer | None = None,
+        outage_s: float = 10.0,
     ) -> None:
         """Take the controller's `host:port` and what to call; `start` connects.
 
@@ -45,9 +46,11 @@ class ControlLink:
             on_engines_changed: given the announcement; must not block.
             on_drain: must not block.
             dialer: how the controller is spoken to; None does so in the clear.
+            outage_s: warn of one that is away for longer than it restarts, or than a fleet stops.
         """
         self._dialer = dialer or FleetDialer()
         self._address = address
+        self._outage_s = outage_s
         self._report = report
         self._on_engines_changed = on_engines_changed
         self._on_drain = on_drain
@@ -86,8 +89,10 @@ class ControlLink:
         loop = asyncio.get_running_loop()
         # Spread out, so that a fleet does not fall upon a restarted controller at once.
         backoff = Backoff(_FIRST_DELAY_S, _MAX_DELAY_S)
+        lost_s = loop.time()
         while not self._closing.is_set():
             began_s = loop.time()
+            fault = "it closed the line"
             try:
                 # A new one each time: certificates and tokens are rotated.
                 async with self._dialer.aio_channel(self._address) as channel:
@@ -97,16 +102,14 @@ class ControlLink:
                         self._run_command(command)
                 if self._closing.is_set():
                     return
-                logger.info("controller %s closed the line; attaching again", self._address)
             except grpc.aio.AioRpcError as error:
-                logger.warning(
-                    "controller %s: %s %s; attaching again",
-                    self._address,
-                    error.code(),
-                    error.details(),
-                )
-            if loop.time() - began_s > _MAX_DELAY_S:
+                fault = f"{error.code()} {error.details()}"
+            now_s = loop.time()
+            if now_s - began_s > _MAX_DELAY_S:
                 backoff.reset()
+                lost_s = now_s
+            level = logging.WARNING if now_s - lost_s > self._outage_s else logging.DEBUG
+            logger.log(level, "controller %s: %s; attaching again", self._address, fault)
             await backoff.pause()
 
     async def _reports(self) -> AsyncIterator[pb.ReplicaReport]:

@@ -26,14 +26,18 @@ def test_down_leaves_no_process_behind(tmp_path: Path) -> None:
         assert len(fleet.child("services.gateway").children()) == 2
         processes = fleet.processes()
         assert replica["process_id"] in {process.pid for process in processes}
+        kept = fleet.home / "run" / RAY_LOGS
+        session = kept.readlink().parent
         # It cannot remove its sockets itself.
         os.kill(replica["process_id"], signal.SIGKILL)
         fleet.down()
         assert still_running(processes) == []
         # What a socket file or a fleet file left behind would mislead the next start.
-        # The link to Ray's logs stays: `smelt logs` reads those of a fleet that has ended too.
+        # Ray's logs stay: `smelt logs` reads those of a fleet that has ended too.
         left = {path.suffix for path in (fleet.home / "run").iterdir() if path.name != RAY_LOGS}
         assert left <= {".log", ".lock"}
+        assert not session.exists()
+        assert "replica:noop:1" in fleet.smelt_process("logs").stdout
         again = fleet.smelt_process("down")
         assert again.returncode == 1
-        assert "smelt up" in again.stderr
+        assert "there is nothing to stop" in again.stderr

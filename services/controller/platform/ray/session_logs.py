@@ -1,7 +1,12 @@
 """Where the Ray of a fleet writes on this host, for `smelt logs`: also once the fleet has ended."""
 
+import logging
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 # In the fleet's folder: /tmp/ray/session_latest may be of another user or of another fleet.
 RAY_LOGS: Final = "ray-logs"
@@ -18,7 +23,32 @@ def session_logs() -> Path:
 def link_logs(run_dir: Path, logs: Path) -> None:
     """Have a fleet's folder lead to the logs of its Ray."""
     run_dir.mkdir(parents=True, exist_ok=True)
+    kept = run_dir / RAY_LOGS
     partial = run_dir / f"{RAY_LOGS}.partial"
     partial.unlink(missing_ok=True)
     partial.symlink_to(logs)
-    partial.replace(run_dir / RAY_LOGS)
+    if not kept.is_symlink():
+        # Those of the fleet before, kept by `end_sessions`.
+        shutil.rmtree(kept, ignore_errors=True)
+    partial.replace(kept)
+
+
+def end_sessions(run_dir: Path, sessions: Iterable[Path]) -> None:
+    """Remove the folders of sessions that have ended, which this fleet has begun.
+
+    The logs that the fleet's folder leads to are moved there. What cannot be removed is a warning.
+    """
+    kept = run_dir / RAY_LOGS
+    for session in sessions:
+        logs = session / "logs"
+        latest = session.with_name("session_latest")
+        try:
+            if kept.is_symlink() and kept.readlink() == logs:
+                kept.unlink()
+                shutil.move(logs, kept)
+            shutil.rmtree(session)
+            if latest.is_symlink() and latest.readlink() == session:
+                latest.unlink()
+        except OSError as error:
+            if session.exists():
+                logger.warning("%s, of this fleet's Ray, is not removed: %s", session, error)

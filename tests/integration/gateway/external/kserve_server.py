@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from services.pb import open_inference_v2_pb2 as pb
+from tests.certificates import CertificateFiles
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -100,13 +101,19 @@ class KserveServer:
 
 
 @contextlib.asynccontextmanager
-async def kserve_server() -> AsyncIterator[KserveServer]:
-    """One that listens."""
+async def kserve_server(
+    certificate: CertificateFiles | None = None,
+) -> AsyncIterator[KserveServer]:
+    """One that listens, in plain text or with TLS."""
     asked = KserveServer()
     server = asked.server
     handler = grpc.method_handlers_generic_handler(SERVICE, asked.handlers())
     server.add_generic_rpc_handlers((handler,))
-    asked.port = server.add_insecure_port("127.0.0.1:0")
+    if certificate:
+        pair = (certificate.key.read_bytes(), certificate.cert.read_bytes())
+        asked.port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    else:
+        asked.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         yield asked

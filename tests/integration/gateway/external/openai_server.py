@@ -9,6 +9,8 @@ from typing import Any
 
 import uvicorn
 
+from tests.certificates import CertificateFiles
+
 WORDS = ("one ", "two ", "three")
 
 
@@ -22,9 +24,11 @@ class OpenAiServer:
         asked: the documents of questions, without those of checks.
         step: is waited for before each part of a stream but the first, where a test sets it.
         gone: set when a client left in the middle of a stream.
+        certificate: that it speaks TLS with.
     """
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, certificate: CertificateFiles | None = None) -> None:
+        self.certificate = certificate
         self.names = names or ("Qwen2.5",)
         self.token = ""
         self.fault = ""
@@ -37,11 +41,16 @@ class OpenAiServer:
 
     @property
     def url(self) -> str:
-        return f"openai+http://127.0.0.1:{self.port}/v1"
+        scheme = "https" if self.certificate else "http"
+        return f"openai+{scheme}://127.0.0.1:{self.port}/v1"
 
     async def start(self) -> None:
         """Listen, on the port of before if there was one."""
-        config = uvicorn.Config(self._app, interface="asgi3", log_config=None, lifespan="off")
+        files = self.certificate
+        config = uvicorn.Config(
+            self._app, interface="asgi3", log_config=None, lifespan="off",
+            ssl_certfile=files and files.cert, ssl_keyfile=files and files.key,
+        )  # fmt: skip
         config.load()
         listening = socket.create_server(("127.0.0.1", self.port))
         self.port = listening.getsockname()[1]
@@ -123,9 +132,11 @@ class OpenAiServer:
 
 
 @contextlib.asynccontextmanager
-async def openai_server(*names: str) -> AsyncIterator[OpenAiServer]:
+async def openai_server(
+    *names: str, certificate: CertificateFiles | None = None
+) -> AsyncIterator[OpenAiServer]:
     """One that listens."""
-    server = OpenAiServer(*names)
+    server = OpenAiServer(*names, certificate=certificate)
     await server.start()
     try:
         yield server

@@ -13,9 +13,13 @@ from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
 from tests.unit.services.controller import build_world as world
 
+QUEUED = "2026-11-21T14:00:00.000+00:00"
 SINCE = "2026-11-21T13:59:23.123+00:00"
-WAITS = "m waits to be built (first build for these nodes)"
-BEHIND = f"behind the build of big version 3 on {world.GENERATION} (since 2026-11-21 13:59:23Z)"
+WAITS = "m: its build (first build for these nodes) is number"
+BEHIND = (
+    "in the queue since 2026-11-21 14:00:00Z; "
+    f"running now: big version 3 on {world.GENERATION} (since 2026-11-21 13:59:23Z)"
+)
 ELSEWHERE = build("other", node_class="f" * 64, generation="cuda-sm90")
 
 
@@ -50,9 +54,9 @@ def said(
 @pytest.mark.parametrize(
     ("before", "num_before", "words"),
     [
-        ((), 0, f"{WAITS}: 1. in the queue, {BEHIND}"),
-        ((build("a"),), 1, f"{WAITS}: 2. in the queue, {BEHIND}"),
-        ((build("a"), ELSEWHERE, build("b")), 2, f"{WAITS}: 3. in the queue, {BEHIND}"),
+        ((), 0, f"{WAITS} 1 {BEHIND}"),
+        ((build("a"),), 1, f"{WAITS} 2 {BEHIND}"),
+        ((build("a"), ELSEWHERE, build("b")), 2, f"{WAITS} 3 {BEHIND}"),
     ],
 )
 def test_what_runs_and_what_comes_before_is_said(
@@ -64,12 +68,14 @@ def test_what_runs_and_what_comes_before_is_said(
     words: str,
 ) -> None:
     running = build("big", 3, SINCE)
-    text, [case] = why(tmp_path, monkeypatch, running, *before, build("m"), build("late"))
+    ours = build("m", queued_at=QUEUED)
+    text, [case] = why(tmp_path, monkeypatch, running, *before, ours, build("late"))
     assert words in text.splitlines()
     assert "Planned: none" not in text
     [blocker] = case["build"]["waits_for"]
     assert (blocker["model"], blocker["version"], blocker["started_at"]) == ("big", 3, SINCE)
     assert (case["build"]["num_before"], case["build"]["started_at"]) == (num_before, None)
+    assert case["build"]["queued_at"] == QUEUED
 
 
 @pytest.mark.parametrize("command", [("status",), ("why", "m")])
@@ -121,7 +127,7 @@ def test_its_own_build_is_no_wait(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, [case] = why(tmp_path, monkeypatch, build("m", 1, SINCE), build("late"))
-    assert "m is being built since 2026-11-21 13:59:23Z: 1 to build" in text
+    assert "m: its build (1 to build) runs since 2026-11-21 13:59:23Z" in text.splitlines()
     assert (case["build"]["waits_for"], case["build"]["num_before"]) == ([], 0)
 
 

@@ -38,11 +38,12 @@ def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "is_over_after_demo", "code"),
+    ("sent", "is_over_after_demo", "code", "said"),
     [
-        (signal.SIGTERM, False, 0),  # `smelt down`
-        (signal.SIGTERM, True, INTERRUPTED),  # nobody saw the demo's answers
-        (signal.SIGINT, False, INTERRUPTED),
+        (signal.SIGTERM, False, 0, "stopped: smelt down (SIGTERM) ended it\n"),
+        # The demo gave no answers.
+        (signal.SIGTERM, True, INTERRUPTED, "stopped: smelt down (SIGTERM) ended it\n"),
+        (signal.SIGINT, False, INTERRUPTED, "stopped\n"),
     ],
 )
 def test_a_fleet_that_was_stopped_on_request_did_not_fail(
@@ -51,6 +52,8 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
     sent: signal.Signals,
     is_over_after_demo: bool,
     code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def begin(*_: object, **__: object) -> bool:
         os.kill(os.getpid(), sent)
@@ -63,12 +66,14 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
     try:
         found = up.run_up(
             CliSettings(home=tmp_path), UpOptions(grpc_port=0, metrics_port=0), is_demo=False,
-            is_over_after_demo=is_over_after_demo, is_detached=False, as_json=True,
+            is_over_after_demo=is_over_after_demo, is_detached=False,
+            as_json=False,
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, before)
         signal.signal(signal.SIGINT, interrupt)
     assert found == code
+    assert capsys.readouterr().out.endswith(said)
 
 
 def snapshot(state: str, *replicas: tuple[int, int]) -> fleet.FleetSnapshot:

@@ -85,12 +85,7 @@ def test_ten_thousand_nodes_are_planned() -> None:
     assert 9_991 <= found["small"] <= 1.005 * 9_991
 
 
-@pytest.mark.parametrize(
-    ("capacity", "words"),
-    [(0.0, "no offered device keeps the p99 of a"), (1.0, "small: 2 nodes")],
-    ids=["too_slow", "too_few"],
-)
-def test_why_it_cannot_be_had(capacity: float, words: str) -> None:
+def test_why_it_cannot_be_had() -> None:
     few = SMALL.model_copy(update={"max_nodes": 2})
-    with pytest.raises(InvalidRequestError, match=words):
-        nodes({"a": (100.0,)}, {("a", "small"): capacity}, small=few)
+    with pytest.raises(InvalidRequestError, match="small: 2 nodes"):
+        nodes({"a": (100.0,)}, {("a", "small"): 1.0}, small=few)

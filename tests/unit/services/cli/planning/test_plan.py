@@ -1,5 +1,6 @@
 """`smelt plan`: from engines of a store and a profile to devices, prices and what engines save."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import pytest
 
 from services.cli.planning.curves import Curve, MeasuredSide
-from services.cli.planning.plan import sizing_document
+from services.cli.planning.plan import plan_text, sizing_document
 from services.cli.planning.plan_profile import PlanProfile
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.text.text_table import Table
 from tests.unit.services.cli.planning.planned_model import planned_model
 
 BUCKET = Bucket(
@@ -73,6 +75,44 @@ def test_the_p99_that_is_planned_is_within_the_wanted_one(
 ) -> None:
     (model,) = document(profile(("p99_ms: 60", "p99_ms: 30")), MeasuredSide.ENGINE)["models"]
     assert 0.01 < model["p99_s"] <= model["p99_wanted_s"]
+
+
+def test_a_p99_that_nothing_keeps_is_answered_with_the_smallest_that_is_kept(
+    profile: Callable[..., PlanProfile],
+) -> None:
+    with pytest.raises(InvalidRequestError, match=r"models\.m\.p99_ms: got 5, and") as refused:
+        document(profile(("p99_ms: 60", "p99_ms: 5"), ("1000", "0.001")))
+    found = re.search(rf"the smallest that can be kept is ([\d.]+), on {GPU}", str(refused.value))
+    assert found, refused.value
+    least_ms = float(found[1])
+
+    def asked(p99_ms: float) -> dict[str, Any]:
+        changes = (("p99_ms: 60", f"p99_ms: {p99_ms:.2f}"), ("1000", "0.001"))
+        return document(profile(*changes))
+
+    plan = asked(least_ms)
+    assert plan["models"][0]["p99_wanted_s"] == pytest.approx(least_ms / 1000)
+    # The fallback's calls take longer than that.
+    assert "the smallest that can be kept" in plan["without_engines"][0]["reason"]
+    with pytest.raises(InvalidRequestError, match="p99_ms: got"):
+        asked(least_ms - 0.02)
+
+
+def test_what_if_is_in_the_title_of_the_table(profile: Callable[..., PlanProfile]) -> None:
+    changes = ["traffic=2", "nodes_lost=0"]
+    asked, _ = profile().changed(changes)
+    table = next(plan_text(document(asked) | {"what_if": changes}))
+    assert isinstance(table, Table)
+    assert table.title.endswith(", if traffic=2 and nodes_lost=0")
+
+
+def test_a_profile_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        PlanProfile.from_file(tmp_path / "gone.yaml")
+    assert str(refused.value) == (
+        f"profile {tmp_path}/gone.yaml: No such file or directory; expected a YAML text file with "
+        "models and devices"
+    )
 
 
 def test_without_an_engine_the_fallback_is_planned(profile: Callable[..., PlanProfile]) -> None:

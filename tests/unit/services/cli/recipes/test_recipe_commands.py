@@ -80,7 +80,10 @@ def _uncommented(block: str) -> str:
 
 def test_a_file_that_is_there_is_kept(model: str, tmp_path: Path) -> None:
     path = recipe_file(tmp_path, "kinds: [openvino]\n")
-    with pytest.raises(InvalidRequestError, match="there already; name another file with --out"):
+    with pytest.raises(
+        InvalidRequestError,
+        match="there already, and is not replaced; name another file with --out",
+    ):
         run("init", model, "--out", path)
     assert Path(path).read_text() == "kinds: [openvino]\n"
 
@@ -139,7 +142,7 @@ def test_what_is_no_yaml_has_its_place_and_the_fix_in_our_words(tmp_path: Path) 
     with pytest.raises(InvalidRecipeError) as refused:
         run("check", path)
     assert str(refused.value) == (
-        f"{path}: line 2, column 13: found 'num_replicas: 2', wanted ',' or ']': close the list "
+        f"{path}:2: column 13: found 'num_replicas: 2', wanted ',' or ']': close the list "
         "that begins on line 1 with ]"
     )
 

@@ -139,13 +139,13 @@ def test_advice_as_json(store: str, endpoint: str) -> None:
 def test_the_snippet_is_a_recipe(store: str, endpoint: str) -> None:
     text = _run("m", "--store", store, "--metrics", endpoint)
     assert "100 requests, 20.0% of what the engines computed was padding" in text
-    recipe = Recipe.from_yaml(text.split("For the recipe:\n")[1])
+    recipe = Recipe.from_yaml(text.split("with --apply:\n")[1])
     assert [b.dims["sequence"].max for b in recipe.buckets] == [8, 32, 120, 512]
-    assert yaml.safe_load(text.split("For the recipe:\n")[1]).keys() == {"buckets"}
+    assert yaml.safe_load(text.split("with --apply:\n")[1]).keys() == {"buckets"}
 
 
 def test_waste_that_cannot_be_is_said_to_be_none(store: str, endpoint: str) -> None:
-    told = "No input of the recipe is a mask, so each request runs at its own length"
+    told = "no input has role: mask in the recipe, so each request runs at its own length"
     registry = Registry(open_store(store), Path(store) / "cache")
     masked = Recipe(buckets=(BUCKET,), inputs={"mask": InputRecipe(role=InputRole.MASK)})
     for number, recipe in enumerate((Recipe(buckets=(BUCKET,)), masked)):
@@ -297,6 +297,8 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     assert published.recipe.model_copy(update={"buckets": (BUCKET,)}) == recipe
     # The same again publishes nothing.
     assert json.loads(_run(*where, "--apply"))["published"] == 2
+    words = _run(*where[:-1], "--apply").splitlines()[-1]
+    assert words == "Nothing was published: version 2 has these buckets already"
 
 
 def test_what_engines_took_decides_where_it_is_not_in_proportion() -> None:

@@ -46,8 +46,11 @@ def smelt(*words: str) -> str:
 
 @pytest.mark.parametrize(
     ("stage", "name"),
-    [("build", "building"), ("prove", "proving"), ("benchmark", "timing"), ("", "beginning")],
-)
+    [
+        ("build", "building"), ("prove", "proving"), ("benchmark", "timing"),
+        ("wait", "waiting"), ("", "beginning"),
+    ],
+)  # fmt: skip
 def test_an_engine_that_a_worker_has_is_not_missing(
     registry: Registry, stage: str, name: str
 ) -> None:
@@ -63,10 +66,10 @@ def test_an_engine_that_a_worker_has_is_not_missing(
 
 
 @pytest.mark.parametrize(
-    ("started_at", "words"),
+    ("times", "words"),
     [
-        ("", "queued: 2. in the fleet's queue"),
-        (SINCE, f"queued: its turn comes in the build that runs since {SHOWN}"),
+        ({"queued_at": SINCE}, f"the model's build is number 2 in the queue since {SHOWN}"),
+        ({"started_at": SINCE}, f"the model's build runs since {SHOWN}"),
     ],
     ids=["queued", "its_build_runs"],
 )
@@ -74,14 +77,28 @@ def test_what_no_worker_has_waits_in_the_queue(
     registry: Registry,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    started_at: str,
+    times: dict[str, str],
     words: str,
 ) -> None:
-    builds = [build("other"), build("m", started_at=started_at)]
+    builds = [build("other"), build("m", **times)]
     snapshot = fleet.FleetSnapshot(builds=builds, store_url=str(tmp_path / "store"))
     with fleet_saying(snapshot) as address:
         monkeypatch.setenv("SMELT_CONTROLLER", address)
-        assert words in smelt("why", "m")
+        assert f"no worker has it yet: {words}" in smelt("why", "m")
+
+
+def test_a_worker_beside_the_queue_does_not_contradict_it(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hold(registry, 1, "benchmark")
+    snapshot = fleet.FleetSnapshot(builds=[build("m")], store_url=str(tmp_path / "store"))
+    with fleet_saying(snapshot) as address:
+        monkeypatch.setenv("SMELT_CONTROLLER", address)
+        lines = smelt("why", "m").splitlines()
+    assert f"{KEY.kind} {KEY.precision}: timing since {SHOWN}, by node-1 (process 7)" in lines
+    (queue,) = [line for line in lines if "in the queue" in line]
+    assert queue.endswith("; another build works on an engine of it meanwhile")
+    assert not any("was ever published" in line for line in lines)
 
 
 def test_without_a_fleet_it_says_how_to_start_one(registry: Registry) -> None:

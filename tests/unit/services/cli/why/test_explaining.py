@@ -192,7 +192,7 @@ class TestWhy:
         assert f"the rank is by engines {decided}" in smelt("why", "m")
         listed = smelt("engines", "m")
         assert f"were {decided}" in listed
-        assert f"engine {ORT.digest()[:12]} is not selected: slower" in listed
+        assert f"engine {ORT.digest()[:12]} is passed over: slower" in listed
         (master,) = smelt_json("engines", "m")["masters"]
         assert master["joint_runs"] == [run.model_dump(mode="json")]
 
@@ -213,7 +213,7 @@ class TestWhy:
         assert (list(model["not_measurable"]), model["slower_than_fallback"]) == (
             [ORT.digest()], {},
         )  # fmt: skip
-        assert f"engine {ORT.digest()[:12]} is not selected: not measurable" in smelt("engines")
+        assert f"engine {ORT.digest()[:12]} is passed over: not measurable" in smelt("engines")
         assert "?" not in smelt("why", "m")
 
     def test_wild_figures_are_not_shown_as_figures(self, registry: Registry) -> None:

@@ -92,7 +92,8 @@ def test_one_key_is_no_other_than_itself(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("words", "error", "told"),
     [
-        (("--keys", "zz", "zz"), NotFoundError, "key 'zz' is neither published nor planned"),
+        (("--keys", "zz", "zz"), NotFoundError, "key 'zz' not found among"),
+        (("--keys", f"0{ORT.digest()[:9]}", "z"), NotFoundError, "did you mean '"),
         (("--keys", "", ""), InvalidRequestError, "ambiguous, give more digits"),
         ((), InvalidRequestError, "name a MODEL, or two keys"),
     ],
@@ -139,6 +140,13 @@ def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> Non
     assert "passed over: slower than the fallback" in smelt("why", "m")
     listed = smelt("engines", "m")
     assert "0.50x" in listed
-    assert f"engine {ORT.digest()[:12]} is not selected: slower than the fallback" in listed
+    assert f"engine {ORT.digest()[:12]} is passed over: slower than the fallback" in listed
     (master,) = smelt_json("engines", "m")["masters"]
     assert list(master["models"][0]["slower_than_fallback"]) == [ORT.digest()]
+
+
+def test_a_generation_that_nothing_is_planned_for_has_the_nearest_that_something_is(
+    registry: Registry,
+) -> None:
+    with pytest.raises(NotFoundError, match=f"did you mean '{world.GENERATION}'"):
+        smelt("why", "m", "--generation", "cpu-x86_64-v2")

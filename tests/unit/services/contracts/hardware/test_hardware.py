@@ -62,6 +62,11 @@ def test_another_text_is_refused_with_what_is_expected(text: str) -> None:
         Generation.parse(text)
 
 
+def test_a_misspelt_text_has_the_nearest_form() -> None:
+    with pytest.raises(InvalidRequestError, match="did you mean 'cpu-x86_64-avx512_bf16'?"):
+        Generation.parse("cpu-x86-64-avx512-bf16")
+
+
 @pytest.mark.parametrize(
     ("built_for", "node", "runs"),
     [

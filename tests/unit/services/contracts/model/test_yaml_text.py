@@ -24,9 +24,12 @@ def test_a_text_is_what_it_says() -> None:
         ("a:\n  - 1\n - 2", "line 3, column 2: .* as far in as its neighbours: .* line 1"),
         ("a: @x", "line 1, column 4: found 'a: @x', wanted a plain value: put it into quotes"),
         ("a: 1\n---\nb: 2", "line 2, column 1: found '---', wanted one document"),
-        ("a: 1\nb: \x01", r"line 2: found the character '\\x01', wanted text: take it out"),
-        ("made_at: 2001-99-99", "month must be in 1..12"),
-        (f"number: {'1' * 5000}", "digits"),
+        ("a: 1\nb: \x01", r"line 2, found the character '\\x01', wanted text: take it out"),
+        (
+            "a: 1\nb: [2001-99-99]",
+            "line 2, column 5: found 'b: .2001-99-99.', wanted a plain value: put it into quotes",
+        ),
+        (f"a:\n- number: {'1' * 5000}", "line 2, column 11: found '- number: 1{50}'"),
         ("[" * 3000, "too deep"),
     ],
 )

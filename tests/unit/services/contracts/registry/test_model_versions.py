@@ -273,6 +273,10 @@ def test_what_is_not_found_says_what_there_is(registry: Registry, master: Master
     add(registry, master, "f2")
     with pytest.raises(NotFoundError, match="'other' not found; there are: mini"):
         registry.model_version("other")
+    with pytest.raises(
+        NotFoundError, match="'miny' not found, did you mean 'mini'.; there are: mini"
+    ):
+        registry.model_version("miny")
     with pytest.raises(NotFoundError, match="'mini' has no version 3; there are: 1, 2"):
         registry.model_version("mini", 3)
 

@@ -197,9 +197,10 @@ def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:
     # The ends of an interval that wide would be read as two speeds.
     assert rejection_reason([paired(0.0069, 1854.0)], model="m") == (
         "not measurable while this machine is busy: calls differed too much to say whether it or "
-        "the fallback is faster (under 0.1 to over 10 times its speed); what serves now stays, and "
-        "the fleet times them again later; at once, when less runs here: smelt build m"
+        "the fallback is faster; what serves now stays, and the fleet times them again later; at "
+        "once, when less runs here: smelt build m"
     )
+    assert "faster (0.30 to 2.40 times its speed); what" in rejection_reason([paired(0.3, 2.4)])
     assert rejection_reason([SLOWER]).startswith(
         "slower than the fallback: 0.75 x its speed (0.70 to"
     )

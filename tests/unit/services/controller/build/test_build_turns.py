@@ -69,5 +69,6 @@ def test_a_fleet_tells_those_that_run_first_and_gateways_hear_of_changes_alone(
     running, waiting = state.snapshot().builds
     assert (running.model_name, running.started_at != "") == ("a", True)
     assert (waiting.model_name, waiting.started_at) == ("b", "")
+    assert (running.queued_at, waiting.queued_at != "") == ("", True)
     assert waiting.reason == "first build for these nodes"
     assert running.node_class == waiting.node_class == world.NODE_CLASS.digest()
