@@ -32,17 +32,13 @@ class HoldLimits(NamedTuple):
 class HeldRequests:
     """Holds requests of versions that served before and are to serve again.
 
-<<<<<<< HEAD
-    All others are refused at once: nobody knows whether a version that never served will. On-demand
-    models are loaded for the first request as well.
+    All others are refused at once: a version that never served may never do so. On-demand models
+    are loaded for the first request as well.
 
     Attributes:
         asked_for: on-demand models that requests found without a replica, until that is reported.
         is_asked: is set when one is added.
         fault: why such reports do not reach the controller; "" when they do.
-=======
-    All others are refused at once: a version that never served may never do so.
->>>>>>> main
     """
 
     def __init__(self, endpoints: EndpointSet, recorder: Recorder, limits: HoldLimits) -> None:
