@@ -28,7 +28,7 @@ _IDLE_S = 2.0
 # long has another one leave that has served for a while, though it is in use.
 _PATIENCE_S = 5.0
 _STAY_S = 10.0
-# Nobody waits for longer; from then on what has no place yet leaves before others do.
+# Longer than requests wait; from then on what has no place yet leaves before others do.
 _ASKED_FOR_S = 30.0
 # Until others that were never asked for are tried where one had no room.
 _FULL_FOR_S = 300.0
