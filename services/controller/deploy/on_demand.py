@@ -28,7 +28,7 @@ _IDLE_S = 2.0
 # long has another one leave that has served for a while, though it is in use.
 _PATIENCE_S = 5.0
 _STAY_S = 10.0
-# Nobody waits for longer; from then on what has no place yet leaves before others do.
+# Longer than requests wait; from then on what has no place yet leaves before others do.
 _ASKED_FOR_S = 30.0
 # Until others that were never asked for are tried where one had no room.
 _FULL_FOR_S = 300.0
@@ -84,8 +84,7 @@ class OnDemand:
 
     def note_use(self, model: str, seconds_ago: float) -> None:
         """Take when the last request for a model was."""
-        at_s = self._clock() - max(seconds_ago, 0.0)
-        self._used_s[model] = max(at_s, self._used(model))
+        self._used_s[model] = max(self._clock() - seconds_ago, self._used(model))
 
     def is_due(self, key: DeploymentKey) -> bool:
         """Whether a deployment that is not there is to be; always where it is not on demand."""

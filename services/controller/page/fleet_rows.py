@@ -131,7 +131,7 @@ class _Shown:
         words = next(filter(None, map(loading_words, reports)), model.reason)
         # A version is READY as soon as another generation has a replica of it.
         state = "loading" if model.state == "READY" else model.state.lower()
-        # Not loaded, as nobody asks for it.
+        # Not loaded, as no request asks for it.
         is_standby = model.state == DeploymentState.STANDBY
         return Attention.READY if is_standby else Attention.ON_THE_WAY, state, words
 

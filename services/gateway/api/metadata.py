@@ -65,8 +65,8 @@ class MetadataServicer:
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """Whether it can be asked now; false, not an error, for unknown models.
 
-        True of an on-demand model that is not loaded, as of ModelMesh's in STANDBY: whoever waits
-        until it is ready would never ask for it.
+        True of an on-demand model that is not loaded, as of ModelMesh's in STANDBY: a client that
+        waits until it is ready would never ask for it.
         """
         table = self._endpoints.table
         return pb.ModelReadyResponse(ready=table.would_answer(request.name, request.version))

@@ -32,8 +32,8 @@ class HoldLimits(NamedTuple):
 class HeldRequests:
     """Holds requests of versions that served before and are to serve again.
 
-    All others are refused at once: a version that never served may never do so. On-demand
-    models are loaded for the first request as well.
+    All others are refused at once: a version that never served may never do so. On-demand models
+    are loaded for the first request as well.
 
     Attributes:
         asked_for: on-demand models that requests found without a replica, until that is reported.
@@ -66,16 +66,16 @@ class HeldRequests:
 
     def ask(self, head: RequestHead) -> int | None:
         """As `awaited`, for a request that found no replica; has an on-demand model loaded."""
-        awaited = self.awaited(head)
+        table = self._endpoints.table
         model = head.model_name
-        if model in self._endpoints.table.view.on_demand:
-            version = "" if awaited is None else str(awaited)
-            self._recorder.count(catalog.ON_DEMAND_MISSES, model=model, version=version)
+        version = table.returning(model, head.model_version)
+        if version is not None and model in table.view.on_demand:
+            self._recorder.count(catalog.ON_DEMAND_MISSES, model=model, version=str(version))
             # One report of all that ask for it.
             if model not in self.asked_for:
                 self.asked_for.add(model)
                 self.is_asked.set()
-        return awaited
+        return self.awaited(head)
 
     async def pool(self, call: InferenceCall, head: RequestHead, find: Callable[[], Pool]) -> Pool:
         """What `find` finds, now or after a change of the routing table.

@@ -40,6 +40,7 @@ from tests.integration.hardware_change.cluster_keeper import ray_cluster
 
 _DEADLINE_S = 20.0
 _SETTLED_WITHIN_S = 180.0
+_SETTLED_LOOKS = 3
 # A request that found its model loaded takes milliseconds, a load seconds.
 _WAITED_S = 0.5
 # Engines of fp16 against the fallback's fp32, which answers until an engine is loaded.
@@ -169,10 +170,14 @@ def publish(name: str, like: str, residency: Residency, share: float) -> None:
 def until_settled() -> Counter[str]:
     """Wait until no model is on its way; how many are in each state."""
     until_s = time.monotonic() + _SETTLED_WITHIN_S
+    num_settled = 0
     while True:
         models = json.loads(smelt("status", "--json"))["models"]
         states = Counter(model["state"] for model in models)
-        if not states.keys() & {"LOADING", "UNLOADING"} or time.monotonic() > until_s:
+        is_settled = not states.keys() & {"LOADING", "UNLOADING"}
+        # One begins a moment after the one before.
+        num_settled = num_settled + 1 if is_settled else 0
+        if num_settled == _SETTLED_LOOKS or time.monotonic() > until_s:
             return states
         time.sleep(1.0)
 

@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
         ray_cluster(labels | {SIMULATED_LABEL: GENERATION}, num_gpus=1) as cluster,
         fleet_home(SMELT_GATEWAY_HOLD_S=str(DEADLINE_S)) as fleet,
     ):
-        fleet.up("--ray-address", cluster.address)
+        fleet.up("--ray-address", cluster.address, "--gateway-workers", "2")
         for name, factor in FACTORS.items():
             recipe = write_recipe(folder / f"{name}.yaml", 1, features=NUM_FEATURES)
             recipe.write_text(recipe.read_text() + RECIPE)

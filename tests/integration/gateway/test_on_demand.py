@@ -135,6 +135,21 @@ async def test_a_wait_that_ends_says_what_it_waited_for(
     asked.cancel()
 
 
+async def test_what_is_beyond_the_bounds_of_what_waits_is_refused_at_once(
+    fleet_of: "Fleet", client: InferenceServerClient, inputs: Inputs
+) -> None:
+    await fleet_of.start_gateway(max_in_flight=4)
+    client = await fleet_of.client()
+    await fleet_of.until(lambda: "echo" in fleet_of.gateway.endpoints.table.view.models)
+    asked = [asyncio.ensure_future(client.infer("echo", inputs())) for _ in range(2)]
+    await fleet_of.until_metric(2, "smelt_requests_held", model="echo", version="1")
+    code, message = await _message_of(client.infer("echo", inputs()))
+    assert (code, "its bounds are 2 and" in message) == ("UNAVAILABLE", True)
+    await fleet_of.add_replica("r1")
+    await fleet_of.until_ready("r1")
+    assert [who(result) for result in await asyncio.gather(*asked)] == ["r1", "r1"]
+
+
 async def test_a_load_that_fails_answers_with_its_reason(
     fleet_of: "Fleet", client: InferenceServerClient, inputs: Inputs
 ) -> None:

@@ -176,9 +176,8 @@ class RayServeFleet:
         """Of what Ray does not place, although there would be room in all."""
         if not request.is_late or any(key.generation == generation for key in request.leaving):
             return []
-        for key in filter(room.held.__contains__, (*request.waiting, *request.modest)):
-            held = room.held[key]
-            if not held.nodes and _is_pending(held.amounts, generation):
+        for key in filter(room.waits, (*request.waiting, *request.modest)):
+            if _is_pending(room.held[key].amounts, generation):
                 is_modest = key in request.modest
                 return [key] if is_modest else room.next_to_leave(key, request.may_leave)
         return []

@@ -87,18 +87,24 @@ class Room:
             held={key: each for key, each in held.items() if key.generation == generation},
         )
 
+    def waits(self, key: DeploymentKey) -> bool:
+        """Whether Serve has it, and not all of its replicas are seen on a node."""
+        held = self.held.get(key)
+        return held is not None and len(held.nodes) < held.num_least
+
     def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
         """Which of those that may leave have to, and which modest ones."""
-        gone = {*request.leaving}
-        staying = self.held.keys() - gone - {*request.waiting, *request.modest}
+        waiting = list(filter(self.waits, request.waiting))
+        modest = list(filter(self.waits, request.modest))
+        staying = self.held.keys() - {*request.leaving, *waiting, *modest}
         chosen: list[DeploymentKey] = []
-        for key in filter(self.held.__contains__, request.waiting):
+        for key in waiting:
             may = [each for each in request.may_leave if each in staying]
             found = self._fewest(self._over(staying | {key}), may)
             if found is not None:  # none leaves in vain
                 chosen += found
                 staying = (staying | {key}) - {*found}
-        for key in filter(self.held.__contains__, request.modest):
+        for key in modest:
             if _is_over(self._over(staying | {key})):
                 chosen.append(key)
             else:

@@ -70,6 +70,8 @@ def names(keys: Sequence[DeploymentKey]) -> str:
         (request("", "ab", modest="w"), "w"),
         (request("w", "ab", modest="v"), "av"),
         (request("x", "ab"), ""),
+        # As a controller that has just started knows them.
+        (request("", "", modest="wabx"), "w"),
     ],
 )
 def test_as_many_as_it_takes_leave_the_first_one_first(asked: RoomRequest, gone: str) -> None:
