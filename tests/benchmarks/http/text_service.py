@@ -24,7 +24,6 @@ from urllib.request import Request, urlopen
 import numpy as np
 from tokenizers import Tokenizer
 
-from services.replica.engine.loaded_engine import FALLBACK_KIND
 from tests.benchmarks.http.http_load import load
 from tests.benchmarks.joint_runs import print_machine
 from tests.benchmarks.newcomers import COMMAND_EACH_S, PORT, PROVEN_WITHIN_S, smelt
@@ -74,17 +73,17 @@ def vector(port: int, text: str) -> np.ndarray:
         return np.array(json.load(answer)["data"][0]["embedding"])
 
 
-def until_proven() -> None:
-    """Wait until an engine serves."""
+def until_ready() -> None:
+    """Wait for the replica: what is in the store for it, it loads before it is ready."""
     until_s = time.monotonic() + PROVEN_WITHIN_S
-    while not (kinds := _kinds()) or FALLBACK_KIND in kinds:
+    while "READY" not in {each["state"] for each in _replicas()}:
         assert time.monotonic() < until_s, smelt("why", "minilm")
         time.sleep(COMMAND_EACH_S)
 
 
-def _kinds() -> set[str]:
-    replicas = json.loads(smelt("status", "--json"))["replicas"]
-    return {each["engine_kind"] for each in replicas}
+def _replicas() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(smelt("status", "--json"))["replicas"]
+    return found
 
 
 async def measure(rounds: int, seconds: float) -> None:
@@ -124,7 +123,7 @@ def main() -> None:
         smelt("up", "--detach", "--grpc-port", str(PORT), "--http-port", str(_HTTP_PORT))
         command = [sys.executable, "-m", "tests.benchmarks.http.plain_service", str(_PLAIN_PORT)]
         try:
-            until_proven()
+            until_ready()
             print(smelt("why", "minilm"), flush=True)
             with subprocess.Popen(command) as plain:
                 try:
