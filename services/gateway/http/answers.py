@@ -39,7 +39,8 @@ _LEAST_COMPRESSED: Final = 1024
 _MOST_AT_ONCE: Final = 65_536
 # Of zlib: HTTP's `deflate` has zlib's header (RFC 9110, section 8.4.1.2).
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_ACCEPTED: Final = re.compile(r"(gzip|deflate)\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$)).*?)?\s*(?:,|$)")
+# A weight of nothing: not acceptable (RFC 9110, section 12.4.2).
+_REFUSED: Final = re.compile(r"q=0(\.0*)?")
 
 
 class HttpAnswer(NamedTuple):
@@ -96,16 +97,24 @@ def openai_error(answer: HttpAnswer) -> HttpAnswer:
 
 async def compressed(answer: HttpAnswer, accept_encoding: str) -> HttpAnswer:
     """The answer in an encoding that its client accepts; large ones on a thread."""
-    match = _ACCEPTED.search(accept_encoding)
-    if match is None or len(answer.body) < _LEAST_COMPRESSED:
+    if len(answer.body) < _LEAST_COMPRESSED or (encoding := _accepted(accept_encoding)) is None:
         return answer
-    encoding = match[1]
     if len(answer.body) <= _MOST_AT_ONCE:
         body = _packed(answer.body, encoding)
     else:
         body = await asyncio.to_thread(_packed, answer.body, encoding)
     headers = (*answer.headers, (b"content-encoding", encoding.encode()))
     return answer._replace(body=body, headers=headers)
+
+
+def _accepted(accept_encoding: str) -> str | None:
+    """The first encoding that is accepted, in time that grows with the field and no faster."""
+    for each in accept_encoding.split(","):
+        name, _, weight = each.partition(";")
+        encoding = name.strip().lower()
+        if encoding in _WINDOW_BITS and not _REFUSED.fullmatch(weight.strip()):
+            return encoding
+    return None
 
 
 def _packed(body: bytes, encoding: str) -> bytes:

@@ -29,7 +29,12 @@ def test_every_status_of_an_error_has_its_own_of_http() -> None:
         ("br, zstd", None),
         ("identity", None),
         ("x-gzip-not", None),
+        ("br , GZIP ; q=1", "gzip"),
+        # What goes back in the field, as expressions do, would take hours for these.
+        ("gzip" + " " * 1_000_000 + "x", None),
+        ("gzip;q=1" + " " * 1_000_000 + "x, deflate;q=0", "gzip"),
     ],
+    ids=range(12),
 )
 async def test_encodings_that_are_accepted(accepted: str, encoding: str | None) -> None:
     answer = await compressed(HttpAnswer(BODY), accepted)
