@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compiler_worker.master.hub.folder import TOKENIZER_FILE
 from services.cli.export.triton_config import (
     LABELS_FILE,
     ONNX,
@@ -112,6 +113,8 @@ def _write(registry: Registry, entry: _Entry, folder: Path) -> None:
         (staging / "config.pbtxt").write_text(config_text(entry.config))
         if labels := entry.version.recipe.labels:
             (staging / LABELS_FILE).write_text("".join(f"{label}\n" for label in labels))
+        if tokenizer := entry.version.tokenizer:
+            shutil.copyfile(registry.materialise_tokenizer(tokenizer), staging / TOKENIZER_FILE)
         for name, path in _files(registry, entry):
             shutil.copyfile(path, target / name)
         staging.rename(folder / entry.version.name)
