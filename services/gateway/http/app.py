@@ -170,7 +170,23 @@ class HttpApp:
             relay = call.relay = Relay(call, document)
             await self._ask(call, "ModelInfer", relay.request(model, raw))
             return await relay.answered()
-        return await _OPENAI[call.path](document, lambda *asked: self._ask(call, *asked))
+        return await self._asked_often(call, document)
+
+    async def _asked_often(self, call: HttpCall, document: Document) -> HttpAnswer:
+        """The answer of a path of several RPCs; what fails before its inference is counted here."""
+        is_inferred = False
+
+        def ask(rpc: str, request: Any) -> Awaitable[Any]:
+            nonlocal is_inferred
+            is_inferred |= rpc == "ModelInfer"
+            return self._ask(call, rpc, request)
+
+        try:
+            return await _OPENAI[call.path](document, ask)
+        except BaseException as error:
+            if not is_inferred:
+                self._note(call, error)
+            raise
 
     async def _body(self, call: HttpCall, rpc_path: str, max_bytes: int) -> Any:
         # A caller without a token is refused before its body is read.

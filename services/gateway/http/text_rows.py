@@ -33,8 +33,12 @@ _MAX_BATCHES: Final = 64
 
 
 async def config_of(model: str, ask: Ask) -> pb.ModelConfig:
-    """What a model takes and gives; raises what the RPC does."""
-    config: pb.ModelConfig = (await ask("ModelConfig", pb.ModelConfigRequest(name=model))).config
+    """What a model takes and gives; raises what the RPC does, and for a name of no UTF-8."""
+    try:
+        request = pb.ModelConfigRequest(name=model)
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"'model' has no form in UTF-8: {error}") from error
+    config: pb.ModelConfig = (await ask("ModelConfig", request)).config
     return config
 
 

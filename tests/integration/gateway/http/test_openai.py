@@ -100,6 +100,7 @@ async def test_what_a_model_cannot_embed_is_refused(client: openai.AsyncOpenAI) 
         (b'{"model":"texts","input":[[]]}', b"expected a text"),
         (b'{"model":"texts"}', b"expected a text"),
         (b'{"model":1,"input":"a"}', b"model: expected a string"),
+        (b'{"model":"\\ud800","input":"a"}', b"no form in UTF-8"),
         (b'{"model":"texts","input":"a","encoding_format":"x"}', b"expected float or base64"),
         (b'{"model":"texts","input":"\\ud800"}', b"UTF-8"),
         (b'{"model":"ids","input":[99999999999999999999]}', b"too large"),
@@ -118,3 +119,14 @@ async def test_malformed_requests_are_refused(embedders: "Fleet", body: bytes, w
     got = await run_curl(embedders, "--data-binary", "@-", "/v1/embeddings", given=body)
     assert got.status == 400
     assert why in got.body
+    await embedders.until_metric(
+        1, "smelt_requests_total", model="", version="", code="INVALID_ARGUMENT"
+    )
+
+
+async def test_a_model_that_is_not_there_is_counted_as_it_is_for_other_requests(
+    embedders: "Fleet",
+) -> None:
+    got = await run_curl(embedders, "-d", '{"model":"none","input":"a"}', "/v1/embeddings")
+    assert got.status == 404
+    await embedders.until_metric(1, "smelt_requests_total", model="", version="", code="NOT_FOUND")
