@@ -76,6 +76,17 @@ def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder
         InvalidModelError: a file in it is broken, something follows or replaces pooling that is
             not known here, or the model writes text.
     """
+    try:
+        return _found(folder, origin, file)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidModelError(
+            f"{origin or folder}: its *.json files are not as transformers and "
+            f"sentence-transformers write them: {error!r}; download them again, or add the ONNX "
+            "file alone"
+        ) from error
+
+
+def _found(folder: Path, origin: str, file: str) -> HubFolder | None:
     names = (file,) if file else MODEL_FILES
     model = next((folder / name for name in names if (folder / name).is_file()), None)
     has_model = bool(model or (not file and any(folder.glob(WEIGHTS))))
@@ -146,6 +157,12 @@ def _words(found: HubFolder) -> list[str]:
     prompts = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
     if any(prompts.values()):
         words.append(f"clients put its prompts before texts themselves: {json.dumps(prompts)}")
+    poolings = map(read_json, folder.glob("*_Pooling/config.json"))
+    if any(each.get("include_prompt") is False for each in poolings):
+        words.append(
+            "its pooling leaves the tokens of a prompt out (include_prompt: false), and here they "
+            "are pooled: of a text behind a prompt sentence-transformers gives another vector"
+        )
     return words
 
 
@@ -201,8 +218,8 @@ def max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
         read_json(folder / "tokenizer_config.json").get("model_max_length"),
         config.get("max_position_embeddings"),
     )
-    numbers = (each for each in found if isinstance(each, int | float))
-    return next((int(each) for each in numbers if 0 < each < _NO_BOUND), None)
+    numbers = (each for each in found if type(each) in (int, float))
+    return next((int(each) for each in numbers if 1 <= each < _NO_BOUND), None)
 
 
 def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
@@ -246,7 +263,7 @@ def read_json(path: Path, default: Any = None) -> Any:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return wanted
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidModelError(f"{path} cannot be read: {error}; download it again") from error
     if type(found) is not type(wanted):
         raise InvalidModelError(
