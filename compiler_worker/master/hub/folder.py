@@ -32,6 +32,8 @@ _POOLINGS = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_lasttoken": Pooling.LAST,
 }
+# Which take `tokenizer.json` as it is.
+_PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # What newer releases of sentence-transformers write in one word.
 _POOLING_WORDS = {"mean": Pooling.MEAN, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}
 
@@ -176,6 +178,7 @@ def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
             "if t.normalizer else []; t.normalizer = n.Sequence([n.Lowercase(), *own]); "
             f"t.save('{TOKENIZER_FILE}')"
         )
+    _check_case(folder)
     pooling, normalize = _pooling(folder)
     is_cross_encoder = "sentence_transformers" in config or len(_labels(config)) == 1
     return TextRecipe(
@@ -197,6 +200,20 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     if not _is_classifier(config) or not all(str(index).isdecimal() for index in by_index):
         return ()
     return tuple(str(by_index[index]) for index in sorted(by_index, key=int))
+
+
+def _check_case(folder: Path) -> None:
+    """Raise InvalidModelError where transformers' classes for BERT change what the file does."""
+    config = read_json(folder / "tokenizer_config.json")
+    own = read_json(folder / TOKENIZER_FILE).get("normalizer") or {}
+    wanted = config.get("do_lower_case", own.get("lowercase"))
+    is_followed = config.get("tokenizer_class") not in _PLAIN_TOKENIZERS
+    if is_followed and own.get("type") == "BertNormalizer" and own["lowercase"] is not wanted:
+        raise InvalidModelError(
+            f"{folder}: do_lower_case is {wanted} in tokenizer_config.json, which transformers "
+            f"follows, and lowercase is {own['lowercase']} in {TOKENIZER_FILE}: have transformers "
+            f"write it: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
 
 
 def _lowers(folder: Path) -> bool:

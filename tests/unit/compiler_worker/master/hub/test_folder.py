@@ -128,6 +128,30 @@ def test_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
         read_hub_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [
+        ({"do_lower_case": False, "tokenizer_class": "BertTokenizer"}, True),
+        ({"do_lower_case": False}, True),
+        ({"do_lower_case": True, "tokenizer_class": "BertTokenizer"}, False),
+        ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        ({}, False),
+    ],
+)
+def test_a_tokenizer_that_transformers_would_change_is_refused(
+    tmp_path: Path, config: dict[str, Any], is_refused: bool
+) -> None:
+    tokenizer = {"normalizer": {"type": "BertNormalizer", "lowercase": True}}
+    folder_of(tmp_path, {"tokenizer.json": tokenizer, "tokenizer_config.json": config})
+    if not is_refused:
+        assert read_hub_folder(tmp_path)
+        return
+    with pytest.raises(
+        InvalidModelError, match="do_lower_case is False in tokenizer_config"
+    ):
+        read_hub_folder(tmp_path)
+
+
 @pytest.mark.parametrize("bound", [True, 0.5, "256"])
 def test_what_is_no_number_of_tokens_is_no_bound(tmp_path: Path, bound: object) -> None:
     files = {"sentence_bert_config.json": {"max_seq_length": bound}}
