@@ -146,9 +146,7 @@ def test_a_tokenizer_that_transformers_would_change_is_refused(
     if not is_refused:
         assert read_hub_folder(tmp_path)
         return
-    with pytest.raises(
-        InvalidModelError, match="do_lower_case is False in tokenizer_config"
-    ):
+    with pytest.raises(InvalidModelError, match="do_lower_case is False in tokenizer_config"):
         read_hub_folder(tmp_path)
 
 
