@@ -235,7 +235,7 @@ def max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
         read_json(folder / "tokenizer_config.json").get("model_max_length"),
         config.get("max_position_embeddings"),
     )
-    numbers = (each for each in found if type(each) in (int, float))
+    numbers = (n for n in found if isinstance(n, int | float) and not isinstance(n, bool))
     return next((int(each) for each in numbers if 1 <= each < _NO_BOUND), None)
 
 
