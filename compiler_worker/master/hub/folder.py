@@ -34,6 +34,11 @@ _POOLINGS = {
 }
 # Which take `tokenizer.json` as it is.
 _PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# By `problem_type`, as transformers' pipelines have them.
+_SCORES = {
+    "multi_label_classification": LabelScores.SIGMOID,
+    "regression": LabelScores.NONE,
+}
 # What newer releases of sentence-transformers write in one word.
 _POOLING_WORDS = {"mean": Pooling.MEAN, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}
 
@@ -100,14 +105,13 @@ def _found(folder: Path, origin: str, file: str) -> HubFolder | None:
         _refuse_other_heads(folder, origin)
     config = read_json(folder / "config.json")
     labels = _labels(config)
-    is_multiple = config.get("problem_type") == "multi_label_classification"
     text = _text(folder, config) if (folder / TOKENIZER_FILE).is_file() else None
     found = HubFolder(
         folder=folder,
         model=model,
         text=text,
         labels=labels if len(labels) > 1 else (),
-        label_scores=LabelScores.SIGMOID if is_multiple else LabelScores.SOFTMAX,
+        label_scores=_SCORES.get(str(config.get("problem_type")), LabelScores.SOFTMAX),
         origin=origin,
     )
     return replace(found, words=tuple(_words(found)))

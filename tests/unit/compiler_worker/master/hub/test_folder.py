@@ -198,12 +198,20 @@ def test_models_that_write_text_are_refused_unless_they_are_pooled(
     assert read_hub_folder(tmp_path)
 
 
-def test_labels_of_a_classifier_of_two_without_names(tmp_path: Path) -> None:
-    config = {
-        "architectures": ["BertForSequenceClassification"],
-        "problem_type": "multi_label_classification",
-    }
+@pytest.mark.parametrize(
+    ("problem", "scores"),
+    [
+        ("multi_label_classification", LabelScores.SIGMOID),
+        ("single_label_classification", LabelScores.SOFTMAX),
+        ("regression", LabelScores.NONE),
+        (None, LabelScores.SOFTMAX),
+    ],
+)
+def test_labels_of_a_classifier_of_two_without_names(
+    tmp_path: Path, problem: str | None, scores: LabelScores
+) -> None:
+    config = CLASSIFIER | {"problem_type": problem}
     found = read_hub_folder(folder_of(tmp_path, {"config.json": config}))
     assert found
-    assert (found.labels, found.label_scores) == (("LABEL_0", "LABEL_1"), LabelScores.SIGMOID)
-    assert "labels LABEL_0, LABEL_1 (scores: sigmoid)" in found.words[0]
+    assert (found.labels, found.label_scores) == (("LABEL_0", "LABEL_1"), scores)
+    assert f"labels LABEL_0, LABEL_1 (scores: {scores})" in found.words[0]
