@@ -28,8 +28,6 @@ _BESIDE: Final = {"attention_mask": 1, "token_type_ids": 0}
 _MAX_ROWS: Final = 2048
 _MAX_IDS: Final = 1 << 20
 _PAIR: Final = 2
-# Batches of one client's request under way at once.
-_MAX_BATCHES: Final = 64
 
 
 async def config_of(model: str, ask: Ask) -> pb.ModelConfig:
@@ -110,13 +108,7 @@ def output_of(config: pb.ModelConfig) -> tuple[str, int]:
 
 async def _all(requests: Sequence[bytes], ask: Ask) -> list[Any]:
     """The answers; where one fails, the others are not waited for and do not go on."""
-    turns = asyncio.Semaphore(_MAX_BATCHES)
-
-    async def answer(request: bytes) -> Any:
-        async with turns:
-            return await ask("ModelInfer", request)
-
-    tasks = [asyncio.ensure_future(answer(each)) for each in requests]
+    tasks = [asyncio.ensure_future(ask("ModelInfer", each)) for each in requests]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:

@@ -52,6 +52,16 @@ async def test_texts_become_vectors_in_their_order(
         assert [each.embedding for each in answer.data] == expected
 
 
+async def test_more_batches_than_the_model_may_have_at_once_wait_for_each_other(
+    fleet_of: "Fleet",
+) -> None:
+    await add_embedder(fleet_of, "texts", TEXT)
+    fleet = await with_http(fleet_of, "texts", model_max_in_flight={"texts": 2})
+    body = b'{"model":"texts","input":[' + b'"a",' * 39 + b'"a"]}'
+    got = await run_curl(fleet, "--data-binary", "@-", "/v1/embeddings", given=body)
+    assert got.status == 200, got.body
+
+
 async def test_one_text_and_lists_of_ids(client: openai.AsyncOpenAI) -> None:
     answer = await client.embeddings.create(model="texts", input="four")
     assert answer.data[0].embedding == [4.0, 1.0, 0.5]
