@@ -129,6 +129,7 @@ def _loops(
         resync_s=settings.resync_s,
         withdraw_after_s=settings.withdraw_after_s,
         externals=ExternalWatch(state, settings.external_token_dir),
+        recorder=metrics.recorder,
     )
     building = BuildLoop(
         registry,

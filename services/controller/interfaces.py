@@ -120,6 +120,10 @@ class BuildLauncher(Protocol):
 class Reconciler(Protocol):
     """What the control plane's RPCs need of the loops."""
 
+    def note_use(self, model: str, seconds_ago: float = 0.0) -> None:
+        """Take when the last request for an on-demand model was; one without replicas gets some."""
+        ...
+
     async def reconcile_now(self) -> None:
         """Compare store and fleet once, and return when what differs was acted on."""
         ...
@@ -144,6 +148,24 @@ class Unplaced(NamedTuple):
 
     words: str = ""
     gives_way: tuple[DeploymentKey, ...] = ()
+
+
+class RoomRequest(NamedTuple):
+    """What is to have room, and what may leave for it.
+
+    Attributes:
+        waiting: deployments that load, first come first; some may have their place already.
+        modest: others that load, which leave themselves where there is no room.
+        may_leave: for one that waits, the first of them first.
+        leaving: are being removed.
+        is_late: whether those that wait have waited for longer than Ray takes to place a replica.
+    """
+
+    waiting: list[DeploymentKey]
+    modest: list[DeploymentKey]
+    may_leave: list[DeploymentKey]
+    leaving: list[DeploymentKey]
+    is_late: bool
 
 
 class ReplicaFleet(Protocol):
@@ -188,6 +210,10 @@ class ReplicaFleet(Protocol):
 
     def free_gpus(self) -> dict[str, float]:
         """The most that a node of each generation has free, of all its GPUs together."""
+        ...
+
+    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+        """Those that have to leave now; none for one that would have no room even so."""
         ...
 
     def remove(self, key: DeploymentKey) -> None:

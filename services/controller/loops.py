@@ -27,6 +27,10 @@ class Loops:
         if self._building:
             self._building.enqueue()
 
+    def note_use(self, model: str, seconds_ago: float = 0.0) -> None:
+        """Take when the last request for an on-demand model was."""
+        self._deploying.note_use(model, seconds_ago)
+
     async def reconcile_now(self) -> None:
         """Compare store and fleet once; what is to be built is looked at soon after."""
         await self._deploying.reconcile_now()

@@ -22,7 +22,6 @@ from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.observability.fleet_observer import FleetObserver
 from services.gateway.observability.request_observers import (
-    INFERENCE_PATHS,
     note_rejection,
     note_unhandled,
     request_observers,
@@ -38,6 +37,8 @@ from services.gateway.routing.controller_watch import ControllerWatch
 from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.routing.fleet_view import fleet_view_from_snapshot
 from services.gateway.routing.outliers import OutlierWatch
+from services.gateway.routing.use_reports import UseReports
+from services.gateway.server_limits import server_limits
 from services.gateway.settings import GatewaySettings
 from services.gateway.shared_memory.interceptor import SharedMemoryInference
 from services.gateway.triton_metrics import TritonMetrics
@@ -45,7 +46,6 @@ from services.gateway.upstream.arena import request_arena
 from services.gateway.upstream.connection import connect
 from services.gateway.workers.keeper_link import KeeperLink
 from services.grpc_server.aio_server import AioServer
-from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
 from services.grpc_server.server_options import OverloadStatus
 from services.pb import fleet_v1_pb2 as fleet
@@ -102,7 +102,7 @@ class GatewayServer:
         )
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
         self._max_upload_bytes = settings.max_upload_bytes or default_upload_bytes()
-        self._forwarded = self._new_forwarded(recorder)
+        self._forwarded, self._uses = self._new_forwarded(recorder, dialer)
         self._observer = FleetObserver(
             self._health, recorder, self._forwarded.num_in_flight, self.arena
         )
@@ -139,7 +139,7 @@ class GatewayServer:
 
     def _new_server(self, statuses: StatusTable, gate: Gate | None) -> GrpcServer | AioServer:
         server = GrpcServer(
-            _limits_of(self._settings),
+            server_limits(self._settings),
             take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=note_unhandled(self._observers),
@@ -165,12 +165,17 @@ class GatewayServer:
         )
         return HttpServer(app, self._options.limits)
 
-    def _new_forwarded(self, recorder: Recorder) -> ForwardedInference:
+    def _new_forwarded(
+        self, recorder: Recorder, dialer: FleetDialer
+    ) -> tuple[ForwardedInference, UseReports]:
         # What waits must leave room for the models that serve.
         max_held = (self._settings.max_in_flight + 1) // 2
         limits = HoldLimits(self._settings.hold_s, max_held, self._max_upload_bytes // 4)
         held = HeldRequests(self.endpoints, recorder, limits)
-        return ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds, held)
+        forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds, held)
+        address = (self._settings.controller, self._settings.gateway_id)
+        uses = UseReports(*address, dialer, self.endpoints, held, forwarded.num_in_flight)
+        return forwarded, uses
 
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
@@ -251,6 +256,7 @@ class GatewayServer:
     def _begin(self) -> None:
         self._tasks = (
             asyncio.create_task(self._watch.run(), name="watch controller"),
+            asyncio.create_task(self._uses.run(), name="report uses"),
             asyncio.create_task(self._observer.follow(self.endpoints), name="publish changes"),
             asyncio.create_task(self._observer.sample(), name="sample load"),
             asyncio.create_task(self._outliers.watch(self.endpoints.peers), name="find outliers"),
@@ -334,18 +340,3 @@ def _tls_of(settings: GatewaySettings, protocol: str) -> Any:
 def _overload_of(statuses: StatusTable) -> OverloadStatus:
     refusal = statuses.refusal_of(OverloadedError("no room"))
     return OverloadStatus(refusal.code, refusal.trailing)
-
-
-def _limits_of(settings: GatewaySettings) -> Limits:
-    """What clients may make this process hold."""
-    return Limits(
-        max_message_bytes=settings.max_message_bytes,
-        max_decompressed_bytes=settings.max_decompressed_bytes,
-        large_paths=INFERENCE_PATHS,
-        max_upload_bytes=settings.max_upload_bytes or default_upload_bytes(),
-        max_streams=settings.max_streams,
-        max_request_age_s=settings.max_request_age_s,
-        max_connections=settings.max_connections,
-        max_connection_idle_s=settings.max_connection_idle_s,
-        max_connection_age_s=settings.max_connection_age_s,
-    )

@@ -65,8 +65,9 @@ class GatewaySettings(FleetSecuritySettings):
         max_in_flight_per_model: requests at once for each model; None bounds only the sum.
         model_max_in_flight: the same for single models: {"NAME": 8}.
         hold_s: seconds that a request waits in all while the last replica of its version is
-            replaced; 0 answers UNAVAILABLE at once. Half of max_in_flight and a quarter of
-            max_upload_bytes may wait. A version that never served here is not waited for.
+            replaced, or an on-demand model is loaded; 0 answers UNAVAILABLE at once. Half of
+            max_in_flight and a quarter of max_upload_bytes may wait. Any other version that never
+            served here is not waited for.
         external_token_dir: folder of bearer tokens for external servers, a file each, by the names
             that `smelt models add --token` gave them.
         external_first_byte_s: seconds that an external server may take to begin an answer, which

@@ -209,3 +209,23 @@ class SetServedReply(_message.Message):
     is_ready: bool
     reason: str
     def __init__(self, is_ready: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class UseReport(_message.Message):
+    __slots__ = ("gateway_id", "models")
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: str
+    models: _containers.RepeatedCompositeFieldContainer[ModelUse]
+    def __init__(self, gateway_id: _Optional[str] = ..., models: _Optional[_Iterable[_Union[ModelUse, _Mapping]]] = ...) -> None: ...
+
+class ModelUse(_message.Message):
+    __slots__ = ("model_name", "seconds_ago")
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_AGO_FIELD_NUMBER: _ClassVar[int]
+    model_name: str
+    seconds_ago: float
+    def __init__(self, model_name: _Optional[str] = ..., seconds_ago: _Optional[float] = ...) -> None: ...
+
+class UseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -59,6 +59,11 @@ class FleetControlStub:
                 request_serializer=services_dot_pb_dot_fleet__v1__pb2.SetServedRequest.SerializeToString,
                 response_deserializer=services_dot_pb_dot_fleet__v1__pb2.SetServedReply.FromString,
                 _registered_method=True)
+        self.ReportUse = channel.unary_unary(
+                '/smelt.fleet.v1.FleetControl/ReportUse',
+                request_serializer=services_dot_pb_dot_fleet__v1__pb2.UseReport.SerializeToString,
+                response_deserializer=services_dot_pb_dot_fleet__v1__pb2.UseReply.FromString,
+                _registered_method=True)
 
 
 class FleetControlServicer:
@@ -100,6 +105,13 @@ class FleetControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportUse(self, request, context):
+        """Which on-demand models requests are for: those without replicas get some.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -127,6 +139,11 @@ def add_FleetControlServicer_to_server(servicer, server):
                     servicer.SetServed,
                     request_deserializer=services_dot_pb_dot_fleet__v1__pb2.SetServedRequest.FromString,
                     response_serializer=services_dot_pb_dot_fleet__v1__pb2.SetServedReply.SerializeToString,
+            ),
+            'ReportUse': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportUse,
+                    request_deserializer=services_dot_pb_dot_fleet__v1__pb2.UseReport.FromString,
+                    response_serializer=services_dot_pb_dot_fleet__v1__pb2.UseReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(

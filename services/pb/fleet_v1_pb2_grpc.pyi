@@ -47,6 +47,8 @@ class FleetControlStub:
     """Look at the store now: a model or an engine was published."""
     SetServed: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]
     """Have a model served, or withdrawn, for good: the store keeps it."""
+    ReportUse: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.UseReport, _fleet_v1_pb2.UseReply]
+    """Which on-demand models requests are for: those without replicas get some."""
 
 @_typing.type_check_only
 class FleetControlAsyncStub(FleetControlStub):
@@ -63,6 +65,8 @@ class FleetControlAsyncStub(FleetControlStub):
     """Look at the store now: a model or an engine was published."""
     SetServed: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]  # type: ignore[assignment]
     """Have a model served, or withdrawn, for good: the store keeps it."""
+    ReportUse: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.UseReport, _fleet_v1_pb2.UseReply]  # type: ignore[assignment]
+    """Which on-demand models requests are for: those without replicas get some."""
 
 class FleetControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -106,5 +110,13 @@ class FleetControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_v1_pb2.SetServedReply, _abc.Awaitable[_fleet_v1_pb2.SetServedReply]]:
         """Have a model served, or withdrawn, for good: the store keeps it."""
+
+    @_abc_1.abstractmethod
+    def ReportUse(
+        self,
+        request: _fleet_v1_pb2.UseReport,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_v1_pb2.UseReply, _abc.Awaitable[_fleet_v1_pb2.UseReply]]:
+        """Which on-demand models requests are for: those without replicas get some."""
 
 def add_FleetControlServicer_to_server(servicer: FleetControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,25 +2,18 @@
 
 Names are `smelt_<noun>_<unit>[_total]`. Ray exports what a replica records as
 `ray_<name>`; `Metric.ray_name` (`metric.py`) owns that spelling. Times are seconds, sizes bytes.
-Inference buckets start at 0.5 ms because an engine under a CUDA graph answers in less
-than one; build buckets reach 30 minutes because TensorRT builds do.
 """
 
 from itertools import chain
 
+from services.telemetry import buckets
 from services.telemetry.metric import counter as _counter
 from services.telemetry.metric import gauge as _gauge
 from services.telemetry.metric import histogram as _histogram
 
-INFERENCE_BUCKETS_S = (*(0.0005 * 2**n for n in range(11)), 1.0, 2.0, 5.0)
-# What a gateway or a replica does beside an engine takes microseconds.
-STAGE_BUCKETS_S = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.5)
-BUILD_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0)
-BATCH_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-# Lengths that engines like to be built for; `smelt buckets` proposes no others.
-_STEPS = (range(8, 128, 8), range(128, 256, 16), range(256, 512, 32), range(512, 1024, 64))
-_SIZES = (1, 2, 4, *chain.from_iterable(_STEPS), 1024, 2048, 4096, 8192)
-SIZE_BUCKETS = tuple(map(float, _SIZES))
+_PLACE = ("model", "version", "generation")
+_KIND = (*_PLACE, "kind")
+_BUILT = ("generation", "kind", "precision")
 
 REQUESTS = _counter(
     "smelt_requests_total",
@@ -31,19 +24,19 @@ REQUEST_DURATION = _histogram(
     "smelt_request_duration_seconds",
     "Time from a request's arrival at the gateway to its answer, by gRPC status code.",
     ("model", "version", "code"),
-    INFERENCE_BUCKETS_S,
+    buckets.INFERENCE_BUCKETS_S,
 )
 GATEWAY_DURATION = _histogram(
     "smelt_gateway_duration_seconds",
     "Time of a request in the gateway itself: all but the waiting for replicas.",
     ("model", "version", "code"),
-    STAGE_BUCKETS_S,
+    buckets.STAGE_BUCKETS_S,
 )
 REPLICA_DURATION = _histogram(
     "smelt_replica_duration_seconds",
     "Time from sending a request to a replica to its answer, as the gateway sees it.",
-    ("model", "version", "generation", "kind"),
-    INFERENCE_BUCKETS_S,
+    _KIND,
+    buckets.INFERENCE_BUCKETS_S,
 )
 REQUESTS_IN_FLIGHT = _gauge(
     "smelt_requests_in_flight",
@@ -82,7 +75,12 @@ HELD_DURATION = _histogram(
     "How long requests waited for a replica, by what became of them: sent, refused, expired or "
     "cancelled.",
     ("model", "version", "outcome"),
-    BUILD_BUCKETS_S,
+    buckets.BUILD_BUCKETS_S,
+)
+ON_DEMAND_MISSES = _counter(
+    "smelt_on_demand_misses_total",
+    "Requests that found no replica of their on-demand model, and had it loaded.",
+    ("model", "version"),
 )
 REQUESTS_REJECTED = _counter(
     "smelt_requests_rejected_total",
@@ -110,9 +108,7 @@ CACHE_MISSES = _counter(
     ("model", "version"),
 )
 REPLICAS_READY = _gauge(
-    "smelt_replicas_ready",
-    "Replicas that the gateway may send requests to.",
-    ("model", "version", "generation"),
+    "smelt_replicas_ready", "Replicas that the gateway may send requests to.", _PLACE
 )
 REPLICA_EJECTIONS = _counter(
     "smelt_replica_ejections_total",
@@ -138,7 +134,7 @@ BATCH_SIZE = _histogram(
     "smelt_batch_size",
     "Rows in each batch that an engine ran.",
     ("model", "version"),
-    BATCH_BUCKETS,
+    buckets.BATCH_BUCKETS,
     unit="",
 )
 ROWS = _counter(
@@ -148,7 +144,7 @@ REQUEST_SIZE = _histogram(
     "smelt_request_size",
     "Size of each dynamic dimension of the requests that engines ran.",
     ("model", "version", "dimension"),
-    SIZE_BUCKETS,
+    buckets.SIZE_BUCKETS,
     unit="",
 )
 REAL_ELEMENTS = _counter(
@@ -174,48 +170,41 @@ SAMPLES = _counter(
 QUEUE_DURATION = _histogram(
     "smelt_queue_duration_seconds",
     "Time a request waited in its replica before its batch ran.",
-    ("model", "version", "generation", "kind"),
-    INFERENCE_BUCKETS_S,
+    _KIND,
+    buckets.INFERENCE_BUCKETS_S,
 )
 FORMING_DURATION = _histogram(
     "smelt_batch_forming_duration_seconds",
     "Time from when the engine is free and a request waits to the start of the batch.",
-    ("model", "version", "generation", "kind"),
-    STAGE_BUCKETS_S,
+    _KIND,
+    buckets.STAGE_BUCKETS_S,
 )
 PAD_DURATION = _histogram(
     "smelt_pad_duration_seconds",
     "Time to join the inputs of a batch, padding included.",
-    ("model", "version", "generation", "kind"),
-    STAGE_BUCKETS_S,
+    _KIND,
+    buckets.STAGE_BUCKETS_S,
 )
 REPLY_DURATION = _histogram(
     "smelt_reply_duration_seconds",
     "Time to split the outputs of a batch and to write its answers.",
-    ("model", "version", "generation", "kind"),
-    STAGE_BUCKETS_S,
+    _KIND,
+    buckets.STAGE_BUCKETS_S,
 )
-QUEUE_REQUESTS = _gauge(
-    "smelt_queue_requests",
-    "Requests that wait in a replica now.",
-    ("model", "version", "generation"),
-)
+QUEUE_REQUESTS = _gauge("smelt_queue_requests", "Requests that wait in a replica now.", _PLACE)
 QUEUE_USED = _gauge(
     "smelt_queue_used_ratio",
     "Share of the fullest bound of a replica's queue that is taken; at 1 it refuses requests.",
-    ("model", "version", "generation"),
+    _PLACE,
 )
 COMPUTE_DURATION = _histogram(
     "smelt_compute_duration_seconds",
     "Time an engine took for one batch.",
-    ("model", "version", "generation", "kind"),
-    INFERENCE_BUCKETS_S,
+    _KIND,
+    buckets.INFERENCE_BUCKETS_S,
 )
 ENGINE_BUSY = _counter(
-    "smelt_engine_busy_seconds_total",
-    "Time for which an engine ran.",
-    ("model", "version", "generation", "kind"),
-    unit="seconds",
+    "smelt_engine_busy_seconds_total", "Time for which an engine ran.", _KIND, unit="seconds"
 )
 ENGINE_IN_USE = _gauge(
     "smelt_engine_in_use",
@@ -235,13 +224,13 @@ FALLBACKS_REFUTED = _counter(
 ENGINE_RETURNS = _counter(
     "smelt_engine_returns_total",
     "Times an engine failed in service and the one before it served again.",
-    ("model", "version", "generation", "kind"),
+    _KIND,
 )
 ENGINE_LOAD_DURATION = _histogram(
     "smelt_engine_load_duration_seconds",
     "Time to verify, load and warm an engine in a replica.",
     ("model", "version", "kind"),
-    BUILD_BUCKETS_S,
+    buckets.BUILD_BUCKETS_S,
 )
 BUILDS = _counter(
     "smelt_builds_total",
@@ -249,10 +238,7 @@ BUILDS = _counter(
     ("generation", "kind", "precision", "outcome"),
 )
 BUILD_DURATION = _histogram(
-    "smelt_build_duration_seconds",
-    "Time of the builder alone.",
-    ("generation", "kind", "precision"),
-    BUILD_BUCKETS_S,
+    "smelt_build_duration_seconds", "Time of the builder alone.", _BUILT, buckets.BUILD_BUCKETS_S
 )
 PROOFS = _counter(
     "smelt_proofs_total",
@@ -262,8 +248,8 @@ PROOFS = _counter(
 PROOF_DURATION = _histogram(
     "smelt_proof_duration_seconds",
     "Time to compare and measure one engine.",
-    ("generation", "kind", "precision"),
-    BUILD_BUCKETS_S,
+    _BUILT,
+    buckets.BUILD_BUCKETS_S,
 )
 BUILD_STATE = _gauge(
     "smelt_build_state",
@@ -290,6 +276,17 @@ REPLICAS_ATTACHED = _gauge(
 MODELS_UNPLACED = _gauge(
     "smelt_models_unplaced",
     "1 while replicas of a model version are on no node, as none has room for them.",
+    ("model", "version"),
+)
+ON_DEMAND_LOAD_DURATION = _histogram(
+    "smelt_on_demand_load_duration_seconds",
+    "Time to deploy an on-demand model, by what became of it: ready, failed or withdrawn.",
+    ("model", "version", "outcome"),
+    buckets.BUILD_BUCKETS_S,
+)
+ON_DEMAND_EVICTIONS = _counter(
+    "smelt_on_demand_evictions_total",
+    "On-demand models whose replicas were stopped as others had no room.",
     ("model", "version"),
 )
 CONTROLLER_BUILDS = _gauge(
@@ -324,7 +321,7 @@ STORE_REQUESTS = _counter(
 
 _ANSWERS = (REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT)
 _FAILURES = (REQUEST_RETRIES, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED)
-_HELD = (REQUESTS_HELD, HELD_DURATION)
+_HELD = (REQUESTS_HELD, HELD_DURATION, ON_DEMAND_MISSES)
 _ENDPOINTS = (REPLICAS_READY, REPLICA_EJECTIONS, CONTROLLER_CONNECTED)
 _CACHE = (CACHE_HITS, CACHE_MISSES)
 _SERVER = (ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT, CONNECTIONS, CONNECTIONS_ENDED)
@@ -344,7 +341,8 @@ _BUILD_TASKS = (CONTROLLER_BUILDS, BUILDS_RUNNING, BUILDS_WAITING)
 BUILD_LOOP_METRICS = (*_BUILD_TASKS, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
 _OUTCOMES = (*COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES)
 _PLACEMENT = (REPLICAS_WANTED, REPLICAS_ATTACHED, MODELS_UNPLACED)
-CONTROLLER_METRICS = (*_OUTCOMES, *_PLACEMENT, STORE_REQUESTS)
+_ON_DEMAND = (ON_DEMAND_LOAD_DURATION, ON_DEMAND_EVICTIONS)
+CONTROLLER_METRICS = (*_OUTCOMES, *_PLACEMENT, *_ON_DEMAND, STORE_REQUESTS)
 # Processes share some; the compiler's are all among the controller's.
 _OF_PROCESSES = (GATEWAY_METRICS, GATEWAY_WORKERS_METRICS, REPLICA_METRICS, CONTROLLER_METRICS)
 ALL_METRICS = tuple(dict.fromkeys(chain.from_iterable(_OF_PROCESSES)))

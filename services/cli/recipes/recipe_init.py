@@ -121,6 +121,7 @@ def _examples(model: RecipeModel) -> dict[str, Any]:
         "label_scores": "sigmoid",
         "num_replicas": 2,
         "gpu_share": 0.25,
+        "residency": "on-demand",
         "sampling": {"rate_per_s": 0.2},
     }
 

@@ -27,7 +27,7 @@ from services.contracts.model.recipe import Bucket, InputRole
 from services.contracts.registry.registry import Registry
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import counted
-from services.telemetry.catalog import SIZE_BUCKETS
+from services.telemetry.buckets import SIZE_BUCKETS
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.

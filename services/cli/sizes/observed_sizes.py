@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from services.cli.sizes.bucket_advice import SizeCounts
 from services.contracts.errors import NotReadyError
 from services.telemetry import catalog
+from services.telemetry.buckets import SIZE_BUCKETS
 from services.telemetry.metric import Metric
 from services.telemetry.metrics_page import metrics_page
 
-_LARGEST = round(catalog.SIZE_BUCKETS[-1])
+_LARGEST = round(SIZE_BUCKETS[-1])
 
 
 @dataclass

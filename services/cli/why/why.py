@@ -65,7 +65,7 @@ def run_why(
         registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
     )
     cases = [with_precisions(case, explained) for case in found]
-    unplaced = _unplaced(snapshot, explained)
+    unplaced, not_loaded = _placement(snapshot, explained)
     standby = standby_document(snapshot)
     text = [part for case in cases for part in case_text(case, explained)]
     if not cases:
@@ -75,10 +75,11 @@ def run_why(
         ]
         text.append(last_trouble(registry, name, ""))
     text.append(drift_words(registry, explained))
-    text.append(unplaced and f"{name}: {unplaced}")
+    text += [f"{name}: {words}" for words in (unplaced, not_loaded) if words]
     text.append(standby["reason"] if standby else "")
     text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")
-    where = {"model": name, "version": explained.version, "unplaced": unplaced}
+    where = {"model": name, "version": explained.version}
+    where |= {"unplaced": unplaced, "not_loaded": not_loaded}
     document = where | {"standby": standby, "generations": cases}
     show(document, text, as_json=as_json, is_wide=is_wide)
 
@@ -89,12 +90,12 @@ def with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, An
     return where | precision_document(version, case["generation"]) | case
 
 
-def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> str:
-    """Why replicas of a model version are on no node; "" when all are."""
+def _placement(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> tuple[str, str]:
+    """Why replicas of a version are on no node, and why an on-demand one has none; "" else."""
     for model in snapshot.models if snapshot else ():
         if (model.name, model.version) == (version.name, version.version):
-            return model.unplaced
-    return ""
+            return model.unplaced, model.reason if model.state == "STANDBY" else ""
+    return "", ""
 
 
 def case_text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:

@@ -79,6 +79,13 @@ class InputRole(StrEnum):
     MASK = "mask"
 
 
+class Residency(StrEnum):
+    """Whether replicas stay while others need their room."""
+
+    PINNED = "pinned"
+    ON_DEMAND = "on-demand"
+
+
 class InputRecipe(Document):
     """How to draw, pad and check one input.
 
@@ -232,6 +239,8 @@ class Recipe(Document):
             that share requests, on two generations, have four. `auto`: 1, more on idle GPUs.
         gpu_share: of a GPU that each replica gets on GPUs, up to 1; null takes what the proofs
             measured that it needs, and an estimate before there are any.
+        residency: `on-demand` lets replicas leave while they have no requests and others have no
+            room; the next request brings them back, and waits meanwhile. `pinned` ones stay.
         must_beat_fallback: an engine that was timed as slower than the fallback is published
             but not selected; false selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.
@@ -262,8 +271,11 @@ class Recipe(Document):
     tensorrt: TensorrtOptions = TensorrtOptions()
     inductor: InductorOptions = InductorOptions()
     num_replicas: ReplicaNumber = Field(default=AUTO, exclude_if=lambda number: number == AUTO)
-    # Both left out by default, so that an older release can read the record.
+    # These are left out by default, so that an older release can read the record.
     gpu_share: float | None = Field(default=None, ge=1e-4, le=1, exclude_if=lambda v: v is None)
+    residency: Residency = Field(
+        default=Residency.PINNED, exclude_if=lambda word: word is Residency.PINNED
+    )
     must_beat_fallback: bool = True
     response_cache: bool = False
     # Left out by default, as above.
@@ -286,6 +298,11 @@ class Recipe(Document):
                 "or, of a classifier, `tasks: [{metric: top_k, output: NAME, k: 5}]`"
             )
         return word
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether replicas may leave, and come back with the next request."""
+        return self.residency is Residency.ON_DEMAND
 
     def builder_options(self, kind: EngineKind) -> dict[str, str]:
         """Options of a kind that differ from its defaults, for the build key."""

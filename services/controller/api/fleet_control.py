@@ -121,6 +121,16 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         await self._reconciler.reconcile_now()
         return fleet.ReconcileReply(revision=self._state.revision)
 
+    async def ReportUse(  # noqa: N802
+        self,
+        request: fleet.UseReport,
+        context: grpc.aio.ServicerContext[fleet.UseReport, fleet.UseReply],
+    ) -> fleet.UseReply:
+        """Take when models were used."""
+        for use in request.models:
+            self._reconciler.note_use(use.model_name, use.seconds_ago)
+        return fleet.UseReply()
+
     async def SetServed(  # noqa: N802
         self,
         request: fleet.SetServedRequest,

@@ -7,10 +7,11 @@ a slow watcher gets the newest state, never a backlog.
 import asyncio
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.contracts.hardware.facts import generation_named
+from services.controller.api.takeover import answering_versions, as_answering
 from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import STARTING
 from services.controller.interfaces import DeploymentKey
@@ -56,6 +57,7 @@ class FleetState:
         self._engines: dict[tuple[str, int], fleet.EnginesChanged] = {}
         self._metrics_addresses: list[str] = []
         self._builds: list[fleet.FleetBuild] = []
+        self._planned: Collection[tuple[str, int]] | None = None
         self._standby: fleet.Standby | None = None
         self._changed = asyncio.Event()
         self._looked = asyncio.Event()
@@ -128,11 +130,32 @@ class FleetState:
             self._metrics_addresses = addresses
             self._mark_changed()
 
-    def set_builds(self, builds: list[fleet.FleetBuild]) -> None:
-        """Set what is built and what waits for its turn; the same again is no change."""
-        if self._builds != builds:
+    def set_builds(
+        self, builds: list[fleet.FleetBuild], planned: Collection[tuple[str, int]] | None = None
+    ) -> None:
+        """Set what is built and what waits for its turn; the same again is no change.
+
+        Args:
+            builds: of all versions.
+            planned: versions, by name and number, of which there is no other build; None where
+                what is built is not known here.
+        """
+        if (self._builds, self._planned) != (builds, planned):
             self._builds = builds
+            self._planned = planned
             self._mark_changed()
+
+    def answering(self) -> dict[str, int]:
+        """The older version that answers for a model still; see `answering_versions`."""
+        reports = (replica.report for replica in self._replicas.values())
+        return answering_versions(self._models.values(), reports, self._is_coming)
+
+    def _is_coming(self, name: str, version: int, generation: str) -> bool:
+        if self._planned is None or self._standby:
+            return False
+        wanted = name, version, generation
+        found = ((b.model_name, b.model_version, b.generation) for b in self._builds)
+        return (name, version) not in self._planned or wanted in found
 
     def set_standby(self, standby: fleet.Standby | None) -> None:
         """Set which other controller builds; None while this one does."""
@@ -273,11 +296,14 @@ class FleetState:
             counts[_subject(replica.report)]["lost"] += 1
         for replica in self._replicas.values():
             counts[_subject(replica.report)][_WORDS.get(replica.report.state, "")] += 1
+        answering = self.answering()
         for model in self._models.values():
             found = counts[model.name, model.version]
             is_running = model.state == DeploymentState.READY and not model.is_unloaded
             is_running &= not model.external_json  # it has no replicas
-            yield _loading(model, found) if is_running and not found["ready"] else model
+            shown = _loading(model, found) if is_running and not found["ready"] else model
+            number = answering.get(model.name)
+            yield shown if number is None else as_answering(shown, number)
 
     def _mark_changed(self) -> None:
         self._revision += 1

@@ -69,6 +69,8 @@ class Serving:
         await self._loop.reconcile_now()
         if not is_served:
             return fleet.SetServedReply()
+        # As a request does: an on-demand model that has left comes back.
+        self._loop.note_use(name)
         return await self._settled(name, newest)
 
     async def _settled(self, name: str, version: int) -> fleet.SetServedReply:
@@ -95,12 +97,14 @@ class Serving:
                     return fleet.SetServedReply(reason=reason)
                 was_unloading |= model.state == DeploymentState.UNLOADING
                 is_ready = model.state == DeploymentState.READY
-                if was_unloading and model.state == DeploymentState.UNAVAILABLE:
+                is_gone = model.state in (DeploymentState.UNAVAILABLE, DeploymentState.STANDBY)
+                if was_unloading and is_gone:
                     break
                 if model.state not in _ON_THE_WAY:
                     return fleet.SetServedReply(is_ready=is_ready, reason=model.reason)
         # What was there is gone only now, so that it can be deployed anew.
         await self._loop.reconcile_now()
+        self._loop.note_use(name)
         return await self._end_of_way(name, version)
 
 

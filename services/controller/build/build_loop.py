@@ -114,6 +114,8 @@ class BuildLoop:
         self._registry = registry
         self._launcher = launcher
         self._state = state
+        # Of no version it is known yet that none is to come.
+        state.set_builds([], frozenset())
         self._nodes = nodes
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
@@ -189,7 +191,8 @@ class BuildLoop:
             decision, view = await asyncio.to_thread(self._sync_blocking, snapshot)
         now = timestamp(utc_now())
         shown = builds_shown(view.running, decision.queued, snapshot.builds, now)
-        self._state.set_builds(shown)
+        planned = frozenset((each.name, each.version) for each in view.versions)
+        self._state.set_builds(shown, planned)
         marks = view.marks
         if self._engine_marks not in (None, marks):
             self._on_store_changed()

@@ -14,6 +14,8 @@ class DeploymentState(StrEnum):
     READY = "READY"
     LOADING = "LOADING"
     UNLOADING = "UNLOADING"
+    # Of KServe's ModelMesh: not loaded, and a request loads it.
+    STANDBY = "STANDBY"
     UNAVAILABLE = "UNAVAILABLE"
 
 
@@ -24,6 +26,7 @@ class Deployment:
     Attributes:
         reason: of its state, for people.
         began_s: monotonic seconds, as all of these.
+        ready_s: when it became ready.
         unplaced: why replicas are on no node, since `unplaced_since_s`.
         gpu_share: what Serve gave each replica of a GPU, 0.0 of one that is simulated; None until
             it is asked for.
@@ -35,6 +38,7 @@ class Deployment:
     state: DeploymentState
     reason: str = ""
     began_s: float = 0.0
+    ready_s: float = 0.0
     unplaced: Unplaced = field(default_factory=Unplaced)
     unplaced_since_s: float = 0.0
     gpu_share: float | None = None

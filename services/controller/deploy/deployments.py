@@ -75,6 +75,14 @@ class Deployments:
         """Every deployment that is there and not yet withdrawn."""
         return list(self._known)
 
+    def known(self) -> dict[DeploymentKey, Deployment]:
+        """Those that are not being withdrawn."""
+        return {key: d for key, d in self._known.items() if key not in self._withdrawals}
+
+    def leaving(self) -> list[DeploymentKey]:
+        """Those that are being withdrawn."""
+        return list(self._withdrawals)
+
     def compare(self, present: Collection[DeploymentKey]) -> None:
         """Adopt what is there and not known, and forget what was ready and is there no more.
 
@@ -122,35 +130,10 @@ class Deployments:
             return False
         return self._clock() >= deployment.retry_at_s
 
-    def is_outgrown(self, key: DeploymentKey, needed: float) -> bool:
-        """Whether it serves, and its replicas hold less of a GPU than they need by now."""
-        deployment = self._known.get(key)
-        if deployment is None or deployment.state is not DeploymentState.READY:
-            return False
-        # Simulations hold none, and need none.
-        return 0 < (deployment.gpu_share or 0) < needed and key not in self._withdrawals
-
     def is_loading_on(self, generation: str) -> bool:
         """Whether replicas start there that may not have their place yet."""
         states = (found.state for key, found in self._known.items() if key[2] == generation)
         return DeploymentState.LOADING in states
-
-    async def learn_shares(self) -> None:
-        """Ask what replicas hold of a GPU, once: also of those of an earlier controller."""
-        unknown = {
-            key: found
-            for key, found in self._known.items()
-            if found.state is DeploymentState.READY and found.gpu_share is None
-        }
-        if not unknown:
-            return
-        try:
-            held = await self._threads.ask(self._replicas.gpu_shares)
-        except Exception as error:
-            logger.warning("what replicas hold of GPUs is unknown: %r", error)
-            return
-        for key, deployment in unknown.items():
-            deployment.gpu_share = held.get(key, 0.0)
 
     def makes_room(self, key: DeploymentKey, waiting: DeploymentKey) -> bool:
         """Whether another deployment has had no room for a while, and has it in place of this."""
@@ -253,6 +236,7 @@ class Deployments:
             self._note_failure(deployment, str(error))
         else:
             deployment.state = DeploymentState.READY
+            deployment.ready_s = self._clock()
             deployment.reason = ""
             deployment.unplaced = Unplaced()
             deployment.num_failures = 0

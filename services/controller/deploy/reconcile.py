@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
@@ -18,15 +18,22 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.replica_number import least_replicas
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
+from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.deploy.generations import Generations
 from services.controller.deploy.gpu_share import GpuShare, GpuShares
 from services.controller.deploy.observed import Observed, StoreView
+from services.controller.deploy.on_demand import OnDemand
+from services.controller.deploy.outgrown import OutgrownShares
 from services.controller.external.external_watch import ExternalWatch
-from services.controller.interfaces import DeploymentKey, NodePool, NodeSource, ReplicaFleet
+from services.controller.interfaces import DeploymentKey, NodeSource, ReplicaFleet
 from services.pb import fleet_v1_pb2 as fleet
+from services.telemetry.recorder import NullRecorder, Recorder
 
 logger = logging.getLogger(__name__)
+
+_OUTGROWN = "%s version %d on %s: by its proofs it needs more of a GPU; it gets %g of one"
 
 
 class ReconcileLoop:
@@ -34,6 +41,7 @@ class ReconcileLoop:
 
     Attributes:
         deployments: those that it has begun, or found, and not yet withdrawn.
+        on_demand: decides which on-demand models are there.
         externals: checks external models.
         last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock.
     """
@@ -52,6 +60,7 @@ class ReconcileLoop:
         ask_timeout_s: float = ASK_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
         externals: ExternalWatch | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -68,6 +77,7 @@ class ReconcileLoop:
             ask_timeout_s: how long Ray may take to answer a question.
             clock: monotonic seconds.
             externals: checks external models; None has one without tokens.
+            recorder: of CONTROLLER_METRICS; None records nothing.
         """
         self._store = StoreView(source)
         self.externals = externals or ExternalWatch(state)
@@ -76,10 +86,7 @@ class ReconcileLoop:
         self._state = state
         self._replicas = replicas
         self._replica_args = replica_args
-        # On GPUs without room for the share that they need by now.
-        self._cramped: set[DeploymentKey] = set()
         self._resync_s = resync_s
-        self._withdraw_after_s = withdraw_after_s
         self._clock = clock
         self._enqueued = asyncio.Event()
         self._sync_lock = asyncio.Lock()
@@ -88,13 +95,26 @@ class ReconcileLoop:
         self.deployments = Deployments(
             replicas,
             self._threads,
-            on_change=self._show_model,
+            on_change=self._note_change,
             on_success=self.enqueue,
             clock=clock,
         )
-        self._last_seen_s: dict[str, float] = {}
-        self._known_generations: set[str] = set()
+        self._outgrown = OutgrownShares(self.deployments, replicas, self._threads)
+        self.on_demand = self._new_on_demand(recorder or NullRecorder())
+        # As the last sync found them.
+        self._placed: list[ModelVersion] = []
+        self._wanted_shares: Mapping[DeploymentKey, GpuShare] = {}
+        self._generations = Generations(withdraw_after_s, clock)
         self.last_sync_s = clock()
+
+    def _new_on_demand(self, recorder: Recorder) -> OnDemand:
+        return OnDemand(
+            self.deployments,
+            lambda request: self._threads.ask(self._replicas.must_leave, request),
+            lambda key: self._state.num_attached(*key) > 0,
+            recorder=recorder,
+            clock=self._clock,
+        )
 
     def enqueue(self) -> None:
         """Enqueue a sync; call it in the event loop."""
@@ -102,9 +122,8 @@ class ReconcileLoop:
 
     async def run(self) -> None:
         """Reconcile when enqueued and at each resync, until cancelled."""
-        watching = None
-        if not self._replicas.is_placing:
-            watching = asyncio.create_task(self._watch_attached())
+        beside = self.on_demand.run() if self._replicas.is_placing else self._watch_attached()
+        task = asyncio.create_task(beside)
         try:
             while True:
                 # Before the sync: what is enqueued while it runs has another one follow.
@@ -115,11 +134,18 @@ class ReconcileLoop:
                     async with asyncio.timeout(self._resync_s):
                         await self._enqueued.wait()
         finally:
-            if watching:
-                watching.cancel()
+            task.cancel()
             self.deployments.cancel()
             self._threads.close()
             await self.externals.close()
+
+    def note_use(self, model: str, seconds_ago: float = 0.0) -> None:
+        """Take when a model was used; on demand, it is deployed by what the last sync saw."""
+        self.on_demand.note_use(model, seconds_ago)
+        for version in self._placed:
+            if version.name == model and version.recipe.is_on_demand:
+                self._deploy_missing(version, frozenset())
+                self._show_model(model)
 
     async def _watch_attached(self) -> None:
         """Look when replicas that a RayService places come or go."""
@@ -188,83 +214,38 @@ class ReconcileLoop:
         except NotReadyError as error:
             logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
             return
-        generations = self._generations(pools)
-        shares = await asyncio.to_thread(self._shares.of, observed.wanted(), pools)
-        if shares:
-            await self.deployments.learn_shares()
-        outgrown = await self._outgrown(shares)
-        for version in observed.wanted():
-            for generation in generations:
-                key = DeploymentKey(version.name, version.version, generation)
-                # One at a time: what starts may take the room of the next.
-                has_room = key in outgrown and not self.deployments.is_loading_on(generation)
-                self._deploy_if_missing(key, version, shares.get(key), is_outgrown=has_room)
+        self._generations.look(pools, self.deployments.all())
+        self._wanted_shares = await asyncio.to_thread(self._shares.of, observed.wanted(), pools)
+        outgrown = await self._outgrown.find(self._wanted_shares)
+        self.on_demand.follow(observed.selecting())
+        self._placed = observed.wanted()
+        for version in self._placed:
+            self._deploy_missing(version, outgrown)
+        answering = self._state.answering()
         for key in self.deployments.all():
-            if self._may_go(key, observed, generations):
+            if self._may_go(key, observed, answering.get(key.name)):
                 self.deployments.withdraw(key)
 
-    async def _outgrown(self, shares: Mapping[DeploymentKey, GpuShare]) -> set[DeploymentKey]:
-        """Those that need more of a GPU than they hold, and have room for it beside themselves.
+    def _deploy_missing(self, version: ModelVersion, outgrown: Collection[DeploymentKey]) -> None:
+        """Begin to deploy a version wherever it is missing, or has outgrown its share."""
+        for generation in self._generations.present():
+            key = DeploymentKey(version.name, version.version, generation)
+            share = self._wanted_shares.get(key)
+            # One at a time: what starts may take the room of the next.
+            is_outgrown = key in outgrown and not self.deployments.is_loading_on(generation)
+            if is_outgrown and share:
+                logger.warning(_OUTGROWN, *key, share.asked)
+            if is_outgrown or self._is_missing(key):
+                # None on CPUs.
+                asked = {"gpu_share": share.asked} if share else {}
+                self.deployments.start(key, version, self._replica_args | asked)
+                self.on_demand.note_start(key)
 
-        Without room the new replicas would wait, and none would come for one that ends meanwhile.
-        """
-        wanted = {
-            key: share.asked
-            for key, share in shares.items()
-            if self.deployments.is_outgrown(key, share.needed)
-        }
-        if not wanted:
-            self._cramped.clear()
-            return set()
-        try:
-            free = await self._threads.ask(self._replicas.free_gpus)
-        except Exception as error:
-            logger.warning("what GPUs have free is unknown: %r", error)
-            return set()
-        found = {key for key, asked in wanted.items() if free.get(key.generation, 0.0) >= asked}
-        cramped = wanted.keys() - found
-        for key in cramped - self._cramped:
-            message = "%s version %d on %s: by its proofs it needs more of a GPU; no %g of one free"
-            logger.warning(message, *key, wanted[key])
-        self._cramped = cramped
-        return found
-
-    def _deploy_if_missing(
-        self,
-        key: DeploymentKey,
-        version: ModelVersion,
-        share: GpuShare | None,
-        *,
-        is_outgrown: bool,
-    ) -> None:
+    def _is_missing(self, key: DeploymentKey) -> bool:
+        if key not in self.deployments:
+            return self.on_demand.is_due(key)
         num_attached = self._state.num_attached(*key)
-        if share and is_outgrown:
-            message = "%s version %d on %s: by its proofs it needs more of a GPU; it gets %g of one"
-            logger.warning(message, *key, share.asked)
-        if (
-            key not in self.deployments
-            or self.deployments.is_due_again(key)
-            or self.deployments.is_orphaned(key, num_attached)
-            or is_outgrown
-        ):
-            # None on CPUs.
-            asked = {"gpu_share": share.asked} if share else {}
-            self.deployments.start(key, version, self._replica_args | asked)
-
-    def _generations(self, pools: list[NodePool]) -> list[str]:
-        """Generations with nodes, and those that had some a moment ago."""
-        now_s = self._clock()
-        present = {pool.node_class.generation for pool in pools if pool.num_nodes}
-        for key in self.deployments.all():
-            # What an earlier controller deployed had nodes when that one looked.
-            if key.generation not in self._known_generations:
-                self._last_seen_s[key.generation] = now_s
-        self._known_generations |= present | {key.generation for key in self.deployments.all()}
-        self._last_seen_s |= dict.fromkeys(present, now_s)
-        for generation, seen_s in list(self._last_seen_s.items()):
-            if now_s - seen_s > self._withdraw_after_s:
-                del self._last_seen_s[generation]
-        return sorted(self._last_seen_s)
+        return self.deployments.is_due_again(key) or self.deployments.is_orphaned(key, num_attached)
 
     def _announce_changes(self, observed: Observed) -> None:
         for version in observed.selecting():
@@ -282,14 +263,22 @@ class ReconcileLoop:
                     num_replicas,
                 )
 
-    def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
-        """Whether a deployment is not wanted, and requests have another one."""
+    def _may_go(self, key: DeploymentKey, observed: Observed, answering: int | None) -> bool:
+        """Whether a deployment is not wanted, and requests have another one.
+
+        Args:
+            key: of the deployment.
+            observed: what is wanted.
+            answering: the older version of its model that answers still.
+        """
         if key.name not in observed.names or key.name in observed.unloaded:
             return True
-        if key.generation not in generations:
+        if key.generation not in self._generations.present():
             return True
         newest = observed.versions.get(key.name)
-        if newest is None or key.version == newest.version or key[:2] in observed.weights:
+        if newest is None or key.version in (newest.version, answering):
+            return False
+        if key[:2] in observed.weights:
             return False
         # The newest must serve where this one does, which is older, or newer and was removed.
         if self._state.num_ready(key.name, newest.version, key.generation) > 0:
@@ -303,6 +292,10 @@ class ReconcileLoop:
         there = (model.name for model in self._state.models() if not model.external_json)
         for name in {*self._observed.names, *there}:
             self._show_model(name)
+
+    def _note_change(self, name: str) -> None:
+        self.on_demand.note_change(name)
+        self._show_model(name)
 
     def _show_model(self, name: str) -> None:
         """Publish one model's versions; with hundreds of models each change is of one of them."""
@@ -328,8 +321,13 @@ class ReconcileLoop:
     def _served(self, version: ModelVersion, *, is_unloaded: bool) -> fleet.ServedModel:
         state, reason = self.deployments.state(version.name, version.version)
         wanted = self._replicas.num_wanted(version.name, version.version)
+        standby = self.on_demand.standby_words(version.name, version.version)
         if is_unloaded:
             reason = "unloaded"
+            wanted = 0
+        elif standby and self._generations.present():
+            state = DeploymentState.STANDBY
+            reason = standby
             wanted = 0
         elif wanted is None:
             key = version.name, version.version

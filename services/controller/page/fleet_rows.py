@@ -14,6 +14,7 @@ from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.speed_gate import deciding, is_wild, speed_over_fallback
 from services.controller.build.build_view import FleetView, distinct_pools
 from services.controller.build.key_status import KeyState, RetryPolicy
+from services.controller.deploy.deployment import DeploymentState
 from services.controller.events.fallback_words import fallback_name, loading_words
 from services.controller.events.serving_events import serving_of
 from services.controller.explain.build_queue import build_document, standby_document
@@ -130,7 +131,9 @@ class _Shown:
         words = next(filter(None, map(loading_words, reports)), model.reason)
         # A version is READY as soon as another generation has a replica of it.
         state = "loading" if model.state == "READY" else model.state.lower()
-        return Attention.ON_THE_WAY, state, words
+        # Not loaded, as no request asks for it.
+        is_standby = model.state == DeploymentState.STANDBY
+        return Attention.READY if is_standby else Attention.ON_THE_WAY, state, words
 
     def _troubles(self, key: tuple[str, int], generation: str) -> Iterator[str]:
         """Builds and proofs that failed, less those that refuse what `auto` merely tries."""

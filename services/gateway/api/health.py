@@ -74,8 +74,13 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
             return _Answer.SERVICE_UNKNOWN
         if self._is_leaving:
             return _Answer.NOT_SERVING
-        # One broken model must not take the whole gateway out of a load balancer.
-        is_ready = bool(self._table.pools) if name in OVERALL else self._table.is_ready(name, "")
+        table = self._table
+        if name not in OVERALL:
+            is_ready = table.would_answer(name, "")
+        else:
+            # One broken model must not take the whole gateway out of a load balancer.
+            on_demand = (table.would_answer(model, "") for model in table.view.on_demand)
+            is_ready = bool(table.pools) or any(on_demand)
         return _Answer.SERVING if is_ready else _Answer.NOT_SERVING
 
     def _wake(self) -> None:

@@ -63,9 +63,13 @@ class MetadataServicer:
         return pb.ServerMetadataResponse(name=name, version=version, extensions=self._extensions)
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        """Whether it can be asked now; false, not an error, for unknown models."""
+        """Whether it can be asked now; false, not an error, for unknown models.
+
+        True of an on-demand model that is not loaded, as of ModelMesh's in STANDBY: a client that
+        waits until it is ready would never ask for it.
+        """
         table = self._endpoints.table
-        return pb.ModelReadyResponse(ready=table.is_ready(request.name, request.version))
+        return pb.ModelReadyResponse(ready=table.would_answer(request.name, request.version))
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """Inputs and outputs of a version, and all its model's versions.

@@ -20,7 +20,7 @@ def check_repository(name: str) -> None:
 
 
 def index_from_table(table: RoutingTable) -> list[pb.RepositoryIndexResponse.ModelIndex]:
-    """Every version, by name and number; READY is what this gateway has replicas of now."""
+    """Every version, by name and number; READY is what this gateway would have answered now."""
     return [
         _entry(table, name, number)
         for name, versions in sorted(table.view.models.items())
@@ -32,6 +32,11 @@ def _entry(table: RoutingTable, name: str, number: int) -> pb.RepositoryIndexRes
     served = table.view.models[name][number]
     if table.is_ready(name, str(number)):
         return pb.RepositoryIndexResponse.ModelIndex(name=name, version=str(number), state=READY)
+    # With the reason: not loaded, or being loaded.
+    if table.would_answer(name, str(number)):
+        return pb.RepositoryIndexResponse.ModelIndex(
+            name=name, version=str(number), state=READY, reason=served.reason
+        )
     state = served.state if served.state in _STATES - {READY} else "LOADING"
     return pb.RepositoryIndexResponse.ModelIndex(
         name=name, version=str(number), state=state, reason=served.reason

@@ -128,7 +128,7 @@ class ForwardedInference:
         if pool is not None:
             return pool.drawn(call.session)
         call.model, call.version = table.labels(head.model_name, head.model_version)
-        awaited = self._held.awaited(head)
+        awaited = self._held.ask(head)
         if awaited is None:
             return self._ready_pool(head)  # raises why there is none
         call.version = str(awaited)
@@ -176,6 +176,7 @@ class ForwardedInference:
                 "replica"
             )
         begin_s = time.monotonic()
+        endpoint.used_s = begin_s
         call.replica_id = replica.replica_id
         try:
             return await endpoint.infer(call.body, remaining_s, trace=trace)

@@ -32,7 +32,13 @@ class HoldLimits(NamedTuple):
 class HeldRequests:
     """Holds requests of versions that served before and are to serve again.
 
-    All others are refused at once: a version that never served may never do so.
+    All others are refused at once: a version that never served may never do so. On-demand models
+    are loaded for the first request as well.
+
+    Attributes:
+        asked_for: on-demand models that requests found without a replica, until that is reported.
+        is_asked: is set when one is added.
+        fault: why such reports do not reach the controller; "" when they do.
     """
 
     def __init__(self, endpoints: EndpointSet, recorder: Recorder, limits: HoldLimits) -> None:
@@ -46,6 +52,9 @@ class HeldRequests:
         self._endpoints = endpoints
         self._recorder = recorder
         self._limits = limits
+        self.asked_for: set[str] = set()
+        self.is_asked = asyncio.Event()
+        self.fault = ""
         self._num_bytes = 0
         self._num_held: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -54,6 +63,19 @@ class HeldRequests:
         if not self._limits.max_s:
             return None
         return self._endpoints.table.returning(head.model_name, head.model_version)
+
+    def ask(self, head: RequestHead) -> int | None:
+        """As `awaited`, for a request that found no replica; has an on-demand model loaded."""
+        table = self._endpoints.table
+        model = head.model_name
+        version = table.returning(model, head.model_version)
+        if version is not None and model in table.view.on_demand:
+            self._recorder.count(catalog.ON_DEMAND_MISSES, model=model, version=str(version))
+            # One report of all that ask for it.
+            if model not in self.asked_for:
+                self.asked_for.add(model)
+                self.is_asked.set()
+        return self.awaited(head)
 
     async def pool(self, call: InferenceCall, head: RequestHead, find: Callable[[], Pool]) -> Pool:
         """What `find` finds, now or after a change of the routing table.
@@ -109,10 +131,13 @@ class HeldRequests:
                     await self._endpoints.changed.wait()
                     try:
                         return find()
-                    except NotReadyError:
+                    except NotReadyError as refusal:
+                        why = str(refusal)
                         if self.awaited(head) is None:
                             raise
         except TimeoutError:
+            if self.fault and head.model_name in self._endpoints.table.view.on_demand:
+                why = f"{why}; {self.fault}"
             if is_own:
                 fix = "retry later or raise SMELT_GATEWAY_HOLD_S"
                 waited = f"the request waited {self._limits.max_s:g} s for one"

@@ -2,9 +2,9 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pydantic import ValidationError
 
@@ -23,7 +23,7 @@ class ServedModel:
 
     Attributes:
         document: of a model with a master, or of an external one.
-        state: READY or UNAVAILABLE, in the controller's eyes; the gateway's own
+        state: READY, STANDBY or UNAVAILABLE, in the controller's eyes; the gateway's own
             connections decide what can be asked.
         reason: why it is not ready; "" when it is.
         weight: its share of requests that name no version, relative to other versions'; where
@@ -36,6 +36,13 @@ class ServedModel:
     reason: str
     weight: float = 0.0
     is_unloaded: bool = False
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether a request has it loaded, where it has no replica."""
+        document = self.document
+        is_own = isinstance(document, ModelVersion) and document.recipe.is_on_demand
+        return is_own and not self.is_unloaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +100,12 @@ class DiscoveredFleet:
     epoch: int = 0
     models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
     replicas: Mapping[str, ReplicaInfo] = field(default_factory=dict)
+
+    @cached_property
+    def on_demand(self) -> Collection[str]:
+        """Models of which a version is on demand."""
+        models = self.models.items()
+        return {name for name, each in models if any(v.is_on_demand for v in each.values())}
 
     def is_served(self, model: str, version: int) -> bool:
         """Whether the version is there and not unloaded."""

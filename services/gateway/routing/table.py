@@ -93,20 +93,28 @@ class RoutingTable:
         """Whether a request for it would be sent now; false for unknown models."""
         return (model, version) in self.pools
 
+    def would_answer(self, model: str, version: str) -> bool:
+        """Whether it is ready, or on demand: then a request has it loaded, and waits for it."""
+        if self.is_ready(model, version):
+            return True
+        return model in self.view.on_demand and self.returning(model, version) is not None
+
     def returning(self, model: str, version: str) -> int | None:
         """The version asked for if it served before and the controller has it served again.
 
         Of several, as version "" is any, the newest that served, else one that is about to, in
-        the place of another; None for one that never served, or whose replicas the controller
-        cannot start.
+        the place of another; None for one that never served and is not on demand, or whose
+        replicas the controller cannot start.
         """
-        if (model, version) not in self.were_ready:
+        has_served = (model, version) in self.were_ready
+        if not has_served and model not in self.view.on_demand:
             return None
         known = self.view.models.get(model, {})
         found = (
             number
             for number in known
             if version in ("", str(number))
+            and (has_served or known[number].is_on_demand)
             and self.view.is_served(model, number)
             and known[number].state != "UNAVAILABLE"
             # The fleet has no state of an external server.
@@ -122,10 +130,10 @@ class RoutingTable:
         return any(isinstance(d, ExternalModel) and d.protocol is protocol for d in documents)
 
     def is_every_model_ready(self) -> bool:
-        """Whether there is a model, and each one that is not unloaded can be asked."""
+        """Whether there is a model, and each one that is not unloaded would answer."""
         models = self.view.models
         wanted = [m for m in models if not all(v.is_unloaded for v in models[m].values())]
-        return bool(wanted) and all((model, "") in self.pools for model in wanted)
+        return bool(wanted) and all(self.would_answer(model, "") for model in wanted)
 
     def labels(self, model: str, version: str) -> tuple[str, str]:
         """Model and version as metric labels: "" for what the fleet does not know."""

@@ -22,6 +22,7 @@ class Endpoint:
         num_failures: answers in a row that were a fault of the replica.
         num_answers, answers_took_s: requests that ended since the last look whether it
             is slow, and how long they took.
+        used_s: time.monotonic() when the last request was sent.
         num_slow_looks: looks in a row that found it slow.
         ejected_until_s: time.monotonic() before which it is not chosen; 0 for one that may be.
         num_ejections: recent ones, each of which makes the next one longer.
@@ -37,6 +38,7 @@ class Endpoint:
     num_failures: int = 0
     num_answers: int = 0
     answers_took_s: float = 0.0
+    used_s: float = 0.0
     num_slow_looks: int = 0
     ejected_until_s: float = 0.0
     num_ejections: int = 0

@@ -39,6 +39,7 @@ OLD_GENERATION = "cuda-sm75"
 ONE_KIND = "kinds: [onnxruntime]\n"
 ALSO_OLD = "kinds: [onnxruntime, tensorrt]\nprecisions: [fp32, fp16]\n"
 SAMPLED = "sampling: {window_s: 2}\n"
+ON_DEMAND = "residency: on-demand\n"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _publish_watched(fleet: LocalFleet, folder: Path) -> dict[str, int]:
     strict = write_recipe(folder / "bare.yaml", 1, features=NUM_FEATURES)
     _add(fleet, "bare", bare, strict, ONE_KIND + IMPOSSIBLE)
     busy = write_linear(folder / "busy.onnx", seed=2)
-    _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), ALSO_OLD + SAMPLED)
+    _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), ALSO_OLD + SAMPLED + ON_DEMAND)
     old = ("--kind", "tensorrt", "--generation", OLD_GENERATION)
     assert _build(fleet, "counted") == ["proven"]
     assert _build(fleet, "bare") == ["proof_failed"]

@@ -21,6 +21,7 @@ class Controller(fleet_grpc.FleetControlServicer):
         self.asked_to_serve: list[tuple[str, bool]] = []
         self.who_asked: list[str] = []
         self.why_not_ready = ""
+        self.uses: asyncio.Queue[dict[str, float]] = asyncio.Queue()
         self.is_silent = False
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
@@ -61,6 +62,13 @@ class Controller(fleet_grpc.FleetControlServicer):
         self.publish()
         is_ready = request.is_served and not self.why_not_ready
         return fleet.SetServedReply(is_ready=is_ready, reason=self.why_not_ready)
+
+    async def ReportUse(  # noqa: N802
+        self, request: fleet.UseReport, context: Any
+    ) -> fleet.UseReply:
+        """Note which models were used, and how long ago."""
+        self.uses.put_nowait({use.model_name: use.seconds_ago for use in request.models})
+        return fleet.UseReply()
 
     async def WatchEndpoints(  # noqa: N802 - the generated base names it
         self, request: fleet.WatchEndpointsRequest, context: Any

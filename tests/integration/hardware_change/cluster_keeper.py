@@ -51,11 +51,11 @@ class Cluster:
 
 
 @contextmanager
-def ray_cluster(labels: dict[str, str]) -> Iterator[Cluster]:
-    """A cluster whose first node has these labels; it ends with the block."""
+def ray_cluster(labels: dict[str, str], num_gpus: int = 0) -> Iterator[Cluster]:
+    """A cluster whose first node has these labels, and GPUs in name; it ends with the block."""
     command = [sys.executable, "-m", "tests.integration.hardware_change.cluster_keeper"]
     with subprocess.Popen(
-        [*command, json.dumps(labels)],
+        [*command, json.dumps(labels), str(num_gpus)],
         cwd=_ROOT,
         env=dict(os.environ) | {"RAY_raylet_start_wait_time_s": _START_S},
         stdin=subprocess.PIPE,
@@ -80,6 +80,7 @@ def main() -> None:
         initialize_head=True,
         head_node_args={
             "num_cpus": 1,
+            "num_gpus": int(sys.argv[2]),
             "include_dashboard": False,
             # Any port: of one that is taken Ray forgets to close the socket it tried.
             "dashboard_port": 0,

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.errors import UnsupportedFeatureError
 from services.controller.api.fleet_state import FleetState
-from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.interfaces import DeploymentKey, RoomRequest, Unplaced
 
 
 class PlacedByRayService:
@@ -45,6 +45,10 @@ class PlacedByRayService:
     def free_gpus(self) -> dict[str, float]:
         """None: what has room is the RayService's business."""
         return {}
+
+    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:  # noqa: ARG002
+        """None: nothing is placed here."""
+        return []
 
     def remove(self, key: DeploymentKey) -> None:
         """Nothing: the RayService's next serveConfigV2 leaves it out."""

@@ -7,15 +7,17 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.interfaces import DeploymentKey, RoomRequest, Unplaced
 from services.controller.platform.ray.gpu_room import Holder, most_free_gpus
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
+from services.controller.platform.ray.room import Held, Room
 from services.controller.settings import ADDRESS_ON_INPUT
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,9 @@ _CONNECT_S = 10.0
 # The message of Ray's cloudpickle.
 _PICKLER_CLASH = "is not registered for pickle by value"
 _MAX_PICKLER_CLASHES = 20
+# Serve looks ten times a second at what is to be there.
+_END_PERIOD_S = 0.2
+_NUM_ENDS = 5
 
 
 class RayServeFleet:
@@ -133,7 +138,7 @@ class RayServeFleet:
         deployments = _deployments()
         messages = [deployments[key]["message"]] if key in deployments else []
         waiting = next(filter(None, map(waiting_replicas, messages)), None)
-        if waiting is None or not _is_pending(waiting[1], key.generation):
+        if waiting is None or not _is_pending(json.loads(waiting[1]), key.generation):
             return Unplaced()
         holders = [
             Holder(key=other, share=_gpu_share(found), nodes=_nodes(found))
@@ -153,6 +158,30 @@ class RayServeFleet:
 
         return most_free_gpus(ray.nodes(), available_resources_per_node())
 
+    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+        """By what Serve's applications ask for, beside what Ray's nodes have."""
+        import ray
+        from ray._private.state import available_resources_per_node
+
+        found: list[DeploymentKey] = []
+        deployments = {key: Held.of(each) for key, each in _deployments().items()}
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        free = available_resources_per_node()
+        for generation in sorted({key.generation for key in (*request.waiting, *request.modest)}):
+            room = Room.of(generation, nodes, free, deployments)
+            found += room.must_leave(request) or self._fragments(room, request, generation)
+        return found
+
+    def _fragments(self, room: Room, request: RoomRequest, generation: str) -> list[DeploymentKey]:
+        """Of what Ray does not place, although there would be room in all."""
+        if not request.is_late or any(key.generation == generation for key in request.leaving):
+            return []
+        for key in filter(room.waits, (*request.waiting, *request.modest)):
+            if _is_pending(room.held[key].amounts, generation):
+                is_modest = key in request.modest
+                return [key] if is_modest else room.next_to_leave(key, request.may_leave)
+        return []
+
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""
         return None
@@ -161,8 +190,12 @@ class RayServeFleet:
         """Have the application deleted; it is listed until its replicas have ended."""
         from ray import serve
 
+        replicas = _deployments().get(key, {}).get("replicas", ())
+        placed = {each.get("actor_name") for each in replicas if each.get("node_id")}
         # Not waited for: that would hold a thread for as long as the replicas drain.
         serve.delete(application_name(key), _blocking=False)
+        if not placed or len(placed) < len(replicas):
+            _end_unplaced(application_name(key), placed)
 
     def metrics_addresses(self) -> list[str]:
         """Where Ray's agents export what actors of their nodes record."""
@@ -193,7 +226,7 @@ def _deployments() -> dict[DeploymentKey, dict[str, Any]]:
     }
 
 
-def _is_pending(wanted: str, generation: str) -> bool:
+def _is_pending(wanted: Mapping[str, float], generation: str) -> bool:
     """Whether Ray seeks a node for such a request.
 
     Serve calls those waiting too that have theirs, and whose process is slow to start.
@@ -201,7 +234,7 @@ def _is_pending(wanted: str, generation: str) -> bool:
     from ray._private.worker import global_worker
     from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
-    amounts = json.loads(wanted)
+    amounts = {name: amount for name, amount in wanted.items() if amount}
     state = get_cluster_resource_state(global_worker.gcs_client)
     return any(
         pending.request.resources_bundle.keys() == amounts.keys()
@@ -214,6 +247,25 @@ def _is_pending(wanted: str, generation: str) -> bool:
         )
         for pending in state.pending_resource_requests
     )
+
+
+def _end_unplaced(application: str, placed: Collection[str | None]) -> None:
+    """End what has no place and cannot drain: Serve would wait for it as for others.
+
+    Args:
+        application: that is being deleted.
+        placed: names of its replicas that run.
+    """
+    import ray
+
+    for _ in range(_NUM_ENDS):
+        # Until it knows of the deletion, Serve starts another one in its place.
+        time.sleep(_END_PERIOD_S)
+        for actor in ray.util.list_named_actors(all_namespaces=True):
+            name = actor["name"]
+            if name.startswith(f"SERVE_REPLICA::{application}#") and name not in placed:
+                with suppress(ValueError):  # it has gone
+                    ray.kill(ray.get_actor(**actor))
 
 
 def _gpu_share(deployment: Mapping[str, Any]) -> float:

@@ -86,6 +86,12 @@ def test_engine_in_use(watched: "Watched") -> None:
     }
 
 
+def test_a_load_of_an_on_demand_model(watched: "Watched") -> None:
+    name = f"{catalog.ON_DEMAND_LOAD_DURATION.name}_count"
+    found = watched.prometheus.wait_for(f"sum by (model, outcome) ({name})")
+    assert found == [({"model": "busy", "outcome": "ready"}, 1.0)]
+
+
 def test_fallbacks_by_reason(watched: "Watched") -> None:
     name = catalog.FALLBACKS.ray_name
     found = watched.prometheus.wait_for(f"sum by (model, reason) ({name}{{{QUIET}}})")

@@ -214,7 +214,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways that wait a second for what is due."""
     short = replace(Limits(), handshake_timeout_s=1.0, stall_timeout_s=1.0)
     monkeypatch.setattr(
-        "services.gateway.server.Limits",
+        "services.gateway.server_limits.Limits",
         lambda **given: replace(
             Limits(**given),
             handshake_timeout_s=short.handshake_timeout_s,

@@ -24,6 +24,10 @@ LIMIT_S = 60.0
 class _CountingReconciler:
     def __init__(self) -> None:
         self.num_calls = 0
+        self.uses: dict[str, float] = {}
+
+    def note_use(self, model: str, seconds_ago: float = 0.0) -> None:
+        self.uses[model] = seconds_ago
 
     async def reconcile_now(self) -> None:
         self.num_calls += 1
@@ -69,6 +73,12 @@ async def _next_where(watch: AsyncIterator[fleet.FleetSnapshot], num_replicas: i
         async for snapshot in watch:
             if len(snapshot.replicas) == num_replicas:
                 return
+
+
+async def test_uses_of_models_are_taken(control: _Control) -> None:
+    uses = [fleet.ModelUse(model_name="a", seconds_ago=0.5), fleet.ModelUse(model_name="b")]
+    await control.stub.ReportUse(fleet.UseReport(gateway_id="g", models=uses))
+    assert control.reconciler.uses == {"a": 0.5, "b": 0.0}
 
 
 async def test_a_replica_is_listed_while_its_stream_is_open(known: _Control) -> None:

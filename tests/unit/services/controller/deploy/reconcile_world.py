@@ -12,7 +12,7 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
-from services.controller.interfaces import DeploymentKey, NodePool, Unplaced
+from services.controller.interfaces import DeploymentKey, NodePool, RoomRequest, Unplaced
 from services.pb import fleet_v1_pb2 as fleet
 
 OLD, NEW = "cuda-sm80", "cuda-sm90"
@@ -78,6 +78,10 @@ class FakeFleet:
     def free_gpus(self) -> dict[str, float]:
         return {OLD: self.free, NEW: self.free}
 
+    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+        """Nobody: there is room for all."""
+        return []
+
     def remove(self, key: DeploymentKey) -> None:
         if self.removal_fault:
             raise RuntimeError(self.removal_fault)
@@ -114,14 +118,16 @@ class Nodes:
         ]
 
 
-def add(registry: Registry, fingerprint: str, name: str = "m") -> ModelVersion:
+def add(
+    registry: Registry, fingerprint: str, name: str = "m", recipe: Recipe | None = None
+) -> ModelVersion:
     master = MasterRecord(
         digest=f"digest-{fingerprint}",
         files={"model.onnx": BlobRef(sha256="0" * 64, num_bytes=1)},
         inputs=(), outputs=(), opset=23, num_parameters=0,
     )  # fmt: skip
     return registry.add_model_version(
-        name=name, master=master, recipe=Recipe(), source="s",
+        name=name, master=master, recipe=recipe or Recipe(), source="s",
         source_fingerprint=fingerprint, samples=None,
     )  # fmt: skip
 

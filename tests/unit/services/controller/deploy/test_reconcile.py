@@ -10,6 +10,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.interfaces import DeploymentKey
 from services.controller.platform.ray.replica_fleet import load_function
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller.deploy.reconcile_world import (
@@ -221,3 +222,34 @@ def test_the_replica_app_is_found_by_import_path_or_refused() -> None:
     assert load_function("json:dumps")({"a": 1}) == '{"a": 1}'
     with pytest.raises(InvalidRequestError, match="expected package.module:function"):
         load_function("no_such_package.module:application")
+
+
+async def test_an_engine_serves_on_while_one_of_the_next_version_is_on_its_way(
+    registry: Registry,
+) -> None:
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = loop_over(registry, state, fake)
+    add(registry, "a")
+    await loop.reconcile_now()
+    await until(state, {1: "READY"})
+    former = ready(1, OLD, "r1")
+    former.engine_digest = "of version 1"
+    state.attach(former)
+    add(registry, "b")
+    state.set_builds(
+        [fleet.FleetBuild(model_name="m", model_version=2, generation=OLD)], {("m", 2)}
+    )
+    # Without room beside the old one it waits for its engine too.
+    fake.gives_way = (DeploymentKey("m", 1, OLD),)
+    await loop.reconcile_now()
+    await until(state, {1: "READY", 2: "READY"})
+    newer = state.attach(ready(2, OLD, "r2"))
+    await loop.reconcile_now()
+    await loop.deployments.withdrawn()
+    assert fake.removed == []
+    with_engine = ready(2, OLD, "r2")
+    with_engine.engine_digest = "of version 2"
+    state.update(newer, with_engine)
+    await loop.reconcile_now()
+    await loop.deployments.withdrawn()
+    assert fake.removed == [("m", 1, OLD)]

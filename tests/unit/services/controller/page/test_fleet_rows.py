@@ -103,6 +103,10 @@ LOADING = fleet.REPLICA_STATE_LOADING
             [], {"state": "UNAVAILABLE", "reason": "it ended"}, Attention.DOWN, "unavailable",
             "it ended",
         ),
+        (
+            [], {"state": "STANDBY", "reason": "its next request loads it"}, Attention.READY,
+            "standby", "its next request loads it",
+        ),
         ([], {"unseen": [report()]}, Attention.DOWN, "lost", "broke"),
         ([report()], {"is_unloaded": True}, Attention.UNLOADED, "unloaded", ""),
     ],

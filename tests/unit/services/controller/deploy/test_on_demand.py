@@ -1,0 +1,395 @@
+"""On-demand models on one GPU: who leaves when another one waits, and who comes back."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.contracts.events import EventKind
+from services.contracts.model.recipe import Recipe, Residency
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.controller.api.fleet_state import FleetState
+from services.controller.api.model_loading import Serving
+from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.events.event_recorder import EventRecorder
+from services.controller.interfaces import DeploymentKey, RoomRequest
+from services.controller.platform.ray.room import Held, Room
+from services.telemetry.catalog import CONTROLLER_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.unit.services.controller.deploy.reconcile_world import (
+    LIMIT_S,
+    OLD,
+    FakeFleet,
+    Nodes,
+    add,
+)
+
+NODE = "node"
+
+
+class OneGpu(FakeFleet):
+    """Replicas run while their shares fit on one GPU, first come first.
+
+    Attributes:
+        extras: replicas of a deployment beyond its first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extras: dict[DeploymentKey, int] = {}
+
+    def placed(self) -> list[DeploymentKey]:
+        """Those that have their share."""
+        found: list[DeploymentKey] = []
+        free = 1.0 + 1e-6 - sum(num * self.shares[key] for key, num in self.extras.items())
+        for key in self.present:
+            if self.shares[key] <= free:
+                free -= self.shares[key]
+                found.append(key)
+        return found
+
+    def is_running(self, key: DeploymentKey) -> bool:
+        return super().is_running(key) and key in self.placed()
+
+    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+        placed = self.placed()
+        held = {
+            key: Held(
+                amounts={"GPU": self.shares[key]},
+                nodes=(NODE,) * (1 + self.extras.get(key, 0)) if key in placed else (),
+            )
+            for key in self.present
+        }
+        room = Room(total={NODE: {"GPU": 1.0}}, free={NODE: {}}, held=held)
+        return room.must_leave(request)
+
+
+class World:
+    """A loop over one GPU, and its time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 1000.0
+        self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
+        self.fake = OneGpu()
+        self.collectors = CollectorRegistry()
+        self.recorder = PrometheusRecorder(CONTROLLER_METRICS, self.collectors)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another controller, over what is deployed."""
+        self.state = FleetState("u", 1)
+        self.loop = ReconcileLoop(
+            self.registry, Nodes(OLD), self.state, self.fake, {}, resync_s=60,
+            withdraw_after_s=0, clock=lambda: self.now_s, recorder=self.recorder,
+        )  # fmt: skip
+
+    async def add(self, name: str, share: float = 0.5, residency: str = "on-demand") -> None:
+        """Publish the next version of a model, and look."""
+        numbers = self.registry.versions(name) if name in self.registry.model_names() else []
+        recipe = Recipe(gpu_share=share, residency=Residency(residency))
+        add(self.registry, f"{name}-{len(numbers) + 1}", name, recipe)
+        await self.sync()
+
+    async def sync(self) -> None:
+        """A look, and all that follows from it at this moment."""
+        await self.loop.reconcile()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let room be made, and who leaves be gone."""
+        await self.until(lambda: set(self.loop.deployments.all()) <= set(self.fake.present))
+        await self.loop.on_demand.make_room()
+        await self.loop.deployments.withdrawn()
+        await self.until(
+            lambda: (
+                not any(
+                    key in self.fake.placed() and found.state == "LOADING"
+                    for key, found in self.loop.deployments.known().items()
+                    if not self.fake.fault and key[:2] not in self.fake.starting
+                )
+            )
+        )
+
+    async def ask(self, name: str, seconds_ago: float = 0.0) -> None:
+        """A request for a model is reported."""
+        self.loop.note_use(name, seconds_ago)
+        await self.settle()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for what threads do."""
+        async with asyncio.timeout(LIMIT_S):
+            while not is_so():  # noqa: ASYNC110 - what threads do sets no event
+                await asyncio.sleep(0.001)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """By model; with the version where it is not the first."""
+        return {
+            f"{m.name}{m.version if m.version > 1 else ''}": m.state for m in self.state.models()
+        }
+
+    def loaded(self) -> str:
+        """Names of those that serve, in one word."""
+        return "".join(sorted(name for name, state in self.states.items() if state == "READY"))
+
+    def figure(self, name: str, **labels: str) -> float:
+        return self.collectors.get_sample_value(name, {"version": "1"} | labels) or 0.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_one_that_is_added_is_deployed_where_there_is_room_and_evicts_nobody(
+    world: World,
+) -> None:
+    for name in "abc":
+        await world.add(name)
+        world.now_s += 60
+    assert world.states == {"a": "READY", "b": "READY", "c": "STANDBY"}
+    (model,) = (model for model in world.state.models() if model.name == "c")
+    assert model.reason.startswith("on demand: not loaded; its next request loads it (it left ")
+    assert model.reason.endswith(f" UTC, as c version 1 on {OLD} had no room)")
+    assert (model.num_replicas_wanted, model.unplaced) == (0, "")
+    for _ in range(3):
+        await world.sync()
+    assert [key.name for key, _ in world.fake.asked] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("used", "asked", "loaded"),
+    [
+        ("ab", "c", "bc"),
+        ("ba", "c", "ac"),
+        ("aba", "c", "ac"),
+        ("ab", "cd", "cd"),
+        ("ab", "cbd", "bd"),
+        ("ab", "cac", "ac"),
+        ("", "c", "bc"),
+    ],
+)
+async def test_the_least_recently_used_one_leaves(
+    world: World, used: str, asked: str, loaded: str
+) -> None:
+    for name in "abcd":
+        await world.add(name)
+    for name in used + asked:
+        world.now_s += 3
+        await world.ask(name)
+    assert world.loaded() == loaded
+
+
+async def test_one_that_is_in_use_stays_until_the_other_has_waited_for_its_turn(
+    world: World,
+) -> None:
+    for name in "abc":
+        await world.add(name)
+    world.now_s += 8
+    for name in "abc":
+        await world.ask(name)
+    assert world.states == {"a": "READY", "b": "READY", "c": "LOADING"}
+    for _ in range(4):
+        world.now_s += 1
+        await world.ask("a")
+        await world.ask("b")
+    assert world.loaded() == "ab"
+    world.now_s += 1
+    world.loop.note_use("b", 0.5)
+    await world.ask("a", seconds_ago=0.4)
+    assert world.loaded() == "ac"
+    # c was used before a, but has just come: it has its turn.
+    world.now_s += 1
+    await world.ask("b")
+    world.now_s += 5
+    world.loop.note_use("c")
+    world.now_s += 0.5
+    await world.ask("a")
+    assert world.loaded() == "bc"
+
+
+async def test_a_pinned_model_has_others_leave_and_leaves_for_nobody(world: World) -> None:
+    await world.add("a")
+    await world.add("b")
+    world.now_s += 10
+    await world.ask("b")
+    await world.add("p", residency="pinned")
+    assert world.states == {"a": "STANDBY", "b": "READY", "p": "READY"}
+    await world.add("q", residency="pinned")
+    assert world.loaded() == "bp"
+    world.now_s += 2
+    await world.settle()
+    assert world.loaded() == "pq"
+    world.now_s += 100
+    await world.ask("a")
+    assert world.states["a"] == "LOADING"
+    assert world.loaded() == "pq"
+
+
+async def test_nobody_leaves_in_vain_nor_one_that_is_too_small_to_matter(world: World) -> None:
+    await world.add("s", 0.1)
+    await world.add("p", 0.3, "pinned")
+    await world.add("l", 0.5)
+    world.now_s += 10
+    await world.add("whole", 0.8, "pinned")
+    assert world.loaded() == "lps"
+    world.registry.remove_model("whole")
+    await world.sync()
+    await world.add("half", 0.5, "pinned")
+    assert world.loaded() == "halfps"
+
+
+async def test_extra_replicas_are_given_up_before_a_model_leaves(world: World) -> None:
+    await world.add("a", 0.25)
+    await world.add("b", 0.25)
+    await world.add("p", 0.5, "pinned")
+    await world.add("c", 0.5)
+    world.registry.remove_model("p")
+    await world.sync()
+    world.fake.extras[DeploymentKey("a", 1, OLD)] = 1
+    world.now_s += 10
+    await world.ask("c")
+    assert (world.loaded(), world.states["c"]) == ("ab", "LOADING")
+    world.fake.extras.clear()
+    await world.settle()
+    assert world.loaded() == "abc"
+
+
+async def test_what_nobody_waits_for_any_more_leaves_its_place_in_the_queue(world: World) -> None:
+    await world.add("p", 1.0, "pinned")
+    await world.add("a")
+    world.now_s += 5
+    await world.ask("a")
+    assert world.states["a"] == "LOADING"
+    world.now_s += 29
+    await world.settle()
+    assert world.states["a"] == "LOADING"
+    world.now_s += 1
+    await world.settle()
+    assert world.states == {"p": "READY", "a": "STANDBY"}
+    assert world.figure(
+        "smelt_on_demand_load_duration_seconds_count", model="a", outcome="withdrawn"
+    )
+
+
+async def test_another_controller_goes_on_with_what_is_loaded(world: World) -> None:
+    for name in "abc":
+        await world.add(name)
+    world.now_s += 10
+    await world.ask("c")
+    assert world.loaded() == "bc"
+    world.restart()
+    await world.sync()
+    await world.sync()
+    assert world.states == {"a": "STANDBY", "b": "READY", "c": "READY"}
+    world.now_s += 1
+    await world.ask("a")
+    # Its start counts as a use of all.
+    assert world.states["a"] == "LOADING"
+    world.now_s += 1
+    await world.ask("c")
+    assert world.loaded() == "ac"
+
+
+async def test_a_new_version_is_what_is_loaded_next(world: World) -> None:
+    for name in "abc":
+        await world.add(name)
+    await world.add("c")
+    assert world.states == {"a": "READY", "b": "READY", "c2": "STANDBY"}
+    world.now_s += 5
+    await world.ask("c")
+    assert world.states == {"a": "STANDBY", "b": "READY", "c2": "READY"}
+
+
+async def test_a_new_version_without_room_waits_for_the_next_request(world: World) -> None:
+    for name in "ab":
+        await world.add(name)
+    world.now_s += 5
+    await world.add("b")
+    assert world.states == {"a": "READY", "b": "READY", "b2": "STANDBY"}
+    world.now_s += 1
+    await world.ask("b")
+    assert world.states == {"a": "STANDBY", "b": "READY", "b2": "READY"}
+
+
+async def test_versions_that_share_requests_come_together(world: World) -> None:
+    for name in "abc":
+        await world.add(name, 0.3)
+    await world.add("c", 0.3)
+    world.registry.set_version_weights("c", {1: 90, 2: 10})
+    await world.sync()
+    world.now_s += 5
+    await world.ask("c")
+    assert world.loaded() == "bcc2"
+
+
+async def test_it_is_unloaded_removed_and_loaded_as_any_other(world: World) -> None:
+    for name in "abc":
+        await world.add(name)
+    world.now_s += 5
+    serving = Serving(world.registry, world.state, world.loop, is_placing=True)
+    running = asyncio.create_task(world.loop.run())
+    async with asyncio.timeout(LIMIT_S):
+        assert (await serving.set_served("c", is_served=True)).is_ready
+    assert world.loaded() == "bc"
+    await serving.set_served("c", is_served=False)
+    await world.loop.deployments.withdrawn()
+    await world.ask("c")
+    assert world.states == {"a": "STANDBY", "b": "READY", "c": "UNAVAILABLE"}
+    world.registry.remove_model("a")
+    await world.loop.reconcile_now()
+    await world.ask("a")
+    assert set(world.states) == {"b", "c"}
+    running.cancel()
+
+
+async def test_one_that_fails_says_why_and_is_the_first_to_leave(world: World) -> None:
+    for name in "abc":
+        await world.add(name)
+    world.now_s += 5
+    world.fake.fault = "no such weights"
+    await world.ask("c")
+    await world.until(lambda: world.states["c"] == "UNAVAILABLE")
+    (model,) = (model for model in world.state.models() if model.name == "c")
+    assert model.reason == "no such weights"
+    world.fake.fault = ""
+    await world.ask("b")
+    await world.add("s", 0.1, "pinned")
+    assert world.states == {"a": "STANDBY", "b": "READY", "c": "STANDBY", "s": "READY"}
+
+
+async def test_loads_and_evictions_are_counted_and_have_an_event_a_day(world: World) -> None:
+    for name in "abc":
+        await world.add(name)
+    world.now_s += 5
+    await world.ask("c")
+    trail = EventRecorder(world.registry)
+    for name in "bac":
+        world.now_s += 5
+        await world.ask(name)
+        trail.observe_replicas(world.state.snapshot())
+    events = [event for _, event in world.registry.last_events(9)]
+    assert {event.kind for event in events} == {EventKind.MODEL_STANDBY}
+    assert sorted(event.model for event in events) == ["a", "b", "c"]
+    assert all(" UTC, as " in event.why for event in events)
+    labels: dict[str, Any] = {"model": "c", "outcome": "ready"}
+    assert world.figure("smelt_on_demand_load_duration_seconds_count", **labels) == 2
+    assert world.figure("smelt_on_demand_evictions_total", model="c") == 1
+    labels["outcome"] = "withdrawn"
+    assert world.figure("smelt_on_demand_load_duration_seconds_count", **labels) == 1
+
+
+async def test_a_fleet_without_on_demand_models_is_asked_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: RoomRequest) -> list[DeploymentKey]:
+        raise AssertionError
+
+    monkeypatch.setattr(world.fake, "must_leave", refuse)
+    await world.add("p", residency="pinned")
+    await world.add("q", 0.6, "pinned")
+    assert world.states == {"p": "READY", "q": "LOADING"}
