@@ -101,7 +101,9 @@ def _labels(config: pb.ModelConfig, folder: Path) -> tuple[str, ...]:
     if not names:
         return ()
     try:
-        return tuple((folder / names[0]).read_text(encoding="utf-8").splitlines())
+        # Triton's lines end with that character alone, and labels may have others.
+        text = (folder / names[0]).read_text(encoding="utf-8")
+        return tuple(text.removesuffix("\n").split("\n")) if text else ()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModelError(f"{folder}: label_filename cannot be read: {error}") from error
 

@@ -128,6 +128,15 @@ def test_what_is_set_of_tensors_and_left_out_is_told(
     assert [each for each in remarks if each.startswith(f"config.pbtxt: {line}")], remarks
 
 
+def test_labels_end_with_a_line_feed_alone(tmp_path: Path) -> None:
+    folder = model(tmp_path)
+    labels = ["a\u2028b", "c\x0cd", *(f"l{i}" for i in range(14))]
+    (folder / "labels.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
+    recipe = opened(folder, tmp_path).recipe
+    assert recipe
+    assert list(recipe.labels) == labels
+
+
 def test_fields_that_no_schema_of_ours_has_are_named_once(tmp_path: Path) -> None:
     folder = model(tmp_path)
     assert read_config(folder).unknown == ("instance_group.rate_limiter", "optimization")

@@ -179,6 +179,19 @@ def test_the_newest_version_leaves_under_its_number(
     assert "older versions and weights: left out" in " ".join(text.split())
 
 
+def test_labels_of_several_lines_keep_their_places(
+    version: ModelVersion, registry: Registry, run: Run, tmp_path: Path
+) -> None:
+    labels = ("one\nline", *RECIPE.labels[1:])
+    recipe = RECIPE.model_copy(update={"labels": labels})
+    registry.add_model_version(
+        name="tiny", master=version.master, recipe=recipe, source="b", source_fingerprint="b"
+    )
+    run("export", "triton", str(tmp_path / "out"))
+    lines = (tmp_path / "out" / "tiny" / "labels.txt").read_text().split("\n")
+    assert lines == ["one line", *RECIPE.labels[1:], ""]
+
+
 def test_a_tensor_of_one_number_for_each_row_gets_a_dimension(
     registry: Registry, run: Run, tmp_path: Path
 ) -> None:
