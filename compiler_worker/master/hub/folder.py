@@ -35,10 +35,7 @@ _POOLINGS = {
 # Which take `tokenizer.json` as it is.
 _PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # By `problem_type`, as transformers' pipelines have them.
-_SCORES = {
-    "multi_label_classification": LabelScores.SIGMOID,
-    "regression": LabelScores.NONE,
-}
+_SCORES = {"multi_label_classification": LabelScores.SIGMOID, "regression": LabelScores.NONE}
 # What newer releases of sentence-transformers write in one word.
 _POOLING_WORDS = {"mean": Pooling.MEAN, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}
 
