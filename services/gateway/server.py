@@ -161,6 +161,7 @@ class GatewayServer:
             self._options,
             lambda: self._health.is_leaving,
             is_external=self.endpoints.is_openai,
+            bound_of=lambda name: self._bounds.limit(name) or self._settings.max_in_flight,
         )
         return HttpServer(app, self._options.limits)
 

@@ -32,6 +32,10 @@ _POOLINGS = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_lasttoken": Pooling.LAST,
 }
+# Which take `tokenizer.json` as it is.
+_PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# By `problem_type`, as transformers' pipelines have them.
+_SCORES = {"multi_label_classification": LabelScores.SIGMOID, "regression": LabelScores.NONE}
 # What newer releases of sentence-transformers write in one word.
 _POOLING_WORDS = {"mean": Pooling.MEAN, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}
 
@@ -76,6 +80,17 @@ def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder
         InvalidModelError: a file in it is broken, something follows or replaces pooling that is
             not known here, or the model writes text.
     """
+    try:
+        return _found(folder, origin, file)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidModelError(
+            f"{origin or folder}: its *.json files are not as transformers and "
+            f"sentence-transformers write them: {error!r}; download them again, or add the ONNX "
+            "file alone"
+        ) from error
+
+
+def _found(folder: Path, origin: str, file: str) -> HubFolder | None:
     names = (file,) if file else MODEL_FILES
     model = next((folder / name for name in names if (folder / name).is_file()), None)
     has_model = bool(model or (not file and any(folder.glob(WEIGHTS))))
@@ -87,14 +102,13 @@ def read_hub_folder(folder: Path, origin: str = "", file: str = "") -> HubFolder
         _refuse_other_heads(folder, origin)
     config = read_json(folder / "config.json")
     labels = _labels(config)
-    is_multiple = config.get("problem_type") == "multi_label_classification"
     text = _text(folder, config) if (folder / TOKENIZER_FILE).is_file() else None
     found = HubFolder(
         folder=folder,
         model=model,
         text=text,
         labels=labels if len(labels) > 1 else (),
-        label_scores=LabelScores.SIGMOID if is_multiple else LabelScores.SOFTMAX,
+        label_scores=_SCORES.get(str(config.get("problem_type")), LabelScores.SOFTMAX),
         origin=origin,
     )
     return replace(found, words=tuple(_words(found)))
@@ -146,6 +160,12 @@ def _words(found: HubFolder) -> list[str]:
     prompts = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
     if any(prompts.values()):
         words.append(f"clients put its prompts before texts themselves: {json.dumps(prompts)}")
+    poolings = map(read_json, folder.glob("*_Pooling/config.json"))
+    if any(each.get("include_prompt") is False for each in poolings):
+        words.append(
+            "its pooling leaves the tokens of a prompt out (include_prompt: false), and here they "
+            "are pooled: of a text behind a prompt sentence-transformers gives another vector"
+        )
     return words
 
 
@@ -159,6 +179,7 @@ def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
             "if t.normalizer else []; t.normalizer = n.Sequence([n.Lowercase(), *own]); "
             f"t.save('{TOKENIZER_FILE}')"
         )
+    _check_case(folder)
     pooling, normalize = _pooling(folder)
     is_cross_encoder = "sentence_transformers" in config or len(_labels(config)) == 1
     return TextRecipe(
@@ -182,6 +203,20 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(by_index[index]) for index in sorted(by_index, key=int))
 
 
+def _check_case(folder: Path) -> None:
+    """Raise InvalidModelError where transformers' classes for BERT change what the file does."""
+    config = read_json(folder / "tokenizer_config.json")
+    own = read_json(folder / TOKENIZER_FILE).get("normalizer") or {}
+    wanted = config.get("do_lower_case", own.get("lowercase"))
+    is_followed = config.get("tokenizer_class") not in _PLAIN_TOKENIZERS
+    if is_followed and own.get("type") == "BertNormalizer" and own["lowercase"] is not wanted:
+        raise InvalidModelError(
+            f"{folder}: do_lower_case is {wanted} in tokenizer_config.json, which transformers "
+            f"follows, and lowercase is {own['lowercase']} in {TOKENIZER_FILE}: have transformers "
+            f"write it: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+
+
 def _lowers(folder: Path) -> bool:
     """Whether the tokenizer lowers texts."""
 
@@ -201,8 +236,8 @@ def max_tokens(folder: Path, config: Mapping[str, Any]) -> int | None:
         read_json(folder / "tokenizer_config.json").get("model_max_length"),
         config.get("max_position_embeddings"),
     )
-    numbers = (each for each in found if isinstance(each, int | float))
-    return next((int(each) for each in numbers if 0 < each < _NO_BOUND), None)
+    numbers = (n for n in found if isinstance(n, int | float) and not isinstance(n, bool))
+    return next((int(each) for each in numbers if 1 <= each < _NO_BOUND), None)
 
 
 def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
@@ -246,7 +281,7 @@ def read_json(path: Path, default: Any = None) -> Any:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return wanted
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidModelError(f"{path} cannot be read: {error}; download it again") from error
     if type(found) is not type(wanted):
         raise InvalidModelError(

@@ -25,6 +25,7 @@ _LEFT_OUT: Final = {
     "model_operations": "custom libraries are not loaded",
     "model_repository_agents": "engines are signed and verified by Smelt's own keys",
     "model_transaction_policy": "each request has one answer",
+    "runtime": "Smelt has its own",
     "batch_input": "inputs are what requests hold",
     "batch_output": "outputs are as the model computes them",
 }
@@ -59,7 +60,7 @@ def recipe_words(text: ConfigText, recipe: Recipe) -> Iterator[str]:
             {name: part}, default_flow_style=True, sort_keys=False, width=math.inf
         )
         yield f"taken as {flow.strip()[1:-1]}"
-    if config.max_batch_size and not config.HasField("dynamic_batching"):
+    if config.ListFields() and not config.HasField("dynamic_batching"):
         yield (
             "no dynamic_batching: waiting requests are joined all the same, and none waits for it; "
             "a recipe with batching: {batch_dim: null} computes each alone"
@@ -72,6 +73,10 @@ def recipe_words(text: ConfigText, recipe: Recipe) -> Iterator[str]:
     for tensor in tensors:
         if tensor.HasField("reshape"):
             yield f"{tensor.name}: reshape left out: clients send and get the ONNX file's shape"
+    labelled = [output.name for output in config.output if output.label_filename]
+    yield from (
+        f"{name}: label_filename left out: {labelled[0]} has labels" for name in labelled[1:]
+    )
     set_fields = (field.name for field, _ in config.ListFields() if field.name in _LEFT_OUT)
     for name in dict.fromkeys((*set_fields, *text.unknown)):
         yield f"{name}: left out: {_LEFT_OUT.get(name, 'Smelt has no such setting')}"
@@ -96,7 +101,9 @@ def _labels(config: pb.ModelConfig, folder: Path) -> tuple[str, ...]:
     if not names:
         return ()
     try:
-        return tuple((folder / names[0]).read_text(encoding="utf-8").splitlines())
+        # Triton's lines end with that character alone, and labels may have others.
+        text = (folder / names[0]).read_text(encoding="utf-8")
+        return tuple(text.removesuffix("\n").split("\n")) if text else ()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModelError(f"{folder}: label_filename cannot be read: {error}") from error
 

@@ -8,7 +8,7 @@ from compiler_worker.master.stored import store_onnx
 from compiler_worker.master.triton.config_recipe import recipe_of, recipe_words
 from compiler_worker.master.triton.config_text import read_config
 from compiler_worker.master.triton.repository import onnx_file
-from compiler_worker.master.triton.shapes import config_buckets, config_limits
+from compiler_worker.master.triton.shapes import config_buckets, config_limits, tensor_words
 
 
 def open_triton(
@@ -25,6 +25,7 @@ def open_triton(
     recipe = recipe_of(text, source.folder)
     words = list(recipe_words(text, recipe))
     stored = store_onnx(onnx_file(source), target_dir, check_dims)
+    words += tensor_words(text.config, stored.inputs, stored.outputs)
     limits = config_limits(text.config, stored.inputs)
     buckets = config_buckets(text.config, stored.inputs, limits)
     words += (f"{name}: {limit.min} to {limit.max}" for name, limit in limits.items())

@@ -1,6 +1,7 @@
-"""The sizes that a Triton configuration states, by the names of the master's dimensions."""
+"""The tensors and sizes that a Triton configuration states, by the names of the master's."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from services.contracts.errors import InvalidModelError
 from services.contracts.kserve.tensor_spec import TensorSpec
@@ -8,6 +9,52 @@ from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.recipe import Bucket, DimRange
 from services.pb import open_inference_v2_pb2 as pb
+
+_FLAGS: Final = ("allow_ragged_batch", "is_shape_tensor", "optional")
+
+
+def tensor_words(
+    config: pb.ModelConfig, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]
+) -> Iterator[str]:
+    """A line for each thing that is set for a tensor and left out.
+
+    Args:
+        config: of a model.
+        inputs: of the master.
+        outputs: of the master.
+
+    Raises:
+        InvalidModelError: a tensor has another name or datatype in the ONNX file, as Triton says.
+    """
+    of_file = {spec.name: spec for spec in outputs}
+    for tensor in config.output:
+        _check_tensor("output", tensor, of_file)
+    named = {tensor.name for tensor in config.output} or of_file.keys()
+    for name in of_file:
+        if name not in named:
+            yield f"output {name}: not in the configuration, so Triton does not give it: served too"
+    of_file = {spec.name: spec for spec in inputs}
+    for given in config.input:
+        _check_tensor("input", given, of_file)
+        yield from (
+            f"{given.name}: {flag} left out: requests have the ONNX file's inputs, each whole"
+            for flag in _FLAGS
+            if getattr(given, flag)
+        )
+
+
+def _check_tensor(
+    kind: str, tensor: pb.ModelInput | pb.ModelOutput, of_file: Mapping[str, TensorSpec]
+) -> None:
+    spec = of_file.get(tensor.name)
+    type_name = pb.DataType.Name(tensor.data_type)
+    known = f"TYPE_{spec.datatype}".replace("TYPE_BYTES", "TYPE_STRING") if spec else ""
+    if spec is None or type_name not in ("TYPE_INVALID", known):
+        have = ", ".join(f"{each.name} {each.datatype}" for each in of_file.values())
+        raise InvalidModelError(
+            f"config.pbtxt: {kind} '{tensor.name}' of {type_name} found, and {have} in the ONNX "
+            "file: correct either"
+        )
 
 
 def config_limits(config: pb.ModelConfig, inputs: Iterable[TensorSpec]) -> dict[str, DimLimits]:

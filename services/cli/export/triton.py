@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compiler_worker.master.hub.folder import TOKENIZER_FILE
 from services.cli.export.triton_config import (
     LABELS_FILE,
     ONNX,
@@ -111,7 +112,11 @@ def _write(registry: Registry, entry: _Entry, folder: Path) -> None:
         target.mkdir(parents=True)
         (staging / "config.pbtxt").write_text(config_text(entry.config))
         if labels := entry.version.recipe.labels:
-            (staging / LABELS_FILE).write_text("".join(f"{label}\n" for label in labels))
+            # A line each, so that none takes the place of the next.
+            lines = (f"{' '.join(label.splitlines())}\n" for label in labels)
+            (staging / LABELS_FILE).write_text("".join(lines))
+        if tokenizer := entry.version.tokenizer:
+            shutil.copyfile(registry.materialise_tokenizer(tokenizer), staging / TOKENIZER_FILE)
         for name, path in _files(registry, entry):
             shutil.copyfile(path, target / name)
         staging.rename(folder / entry.version.name)

@@ -5,6 +5,7 @@ from typing import Final
 
 from google.protobuf import text_format
 
+from compiler_worker.master.hub.folder import TOKENIZER_FILE
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.model.replica_number import least_replicas
 from services.gateway.api.descriptions import config_from_model
@@ -29,6 +30,8 @@ def triton_config(version: ModelVersion, plans: Mapping[str, PublishedEngine]) -
     """
     config = config_from_model(version, ())
     config.ClearField("backend")
+    # Triton refuses inputs that the file has not.
+    del config.input[len(version.master.inputs) :]
     config.platform = PLAN if plans else ONNX
     for tensor in _tensors(config):
         if not tensor.dims:
@@ -63,7 +66,7 @@ def lost_words(version: ModelVersion, config: pb.ModelConfig) -> Iterator[str]:
     if any(policy.max_timeout_ms for policy in policies):
         yield "max_timeout_ms: left out: a request's own timeout has no bound in Triton"
     if version.recipe.text:
-        yield "text: left out: clients send token ids, as Triton has no tokenizer"
+        yield f"text: left out: clients send token ids, which {TOKENIZER_FILE} beside it makes"
     if batching.max_queue_bytes:
         yield "max_queue_bytes: left out: Triton bounds the number of requests, not their bytes"
     for tensor in _tensors(config):

@@ -39,7 +39,8 @@ _LEAST_COMPRESSED: Final = 1024
 _MOST_AT_ONCE: Final = 65_536
 # Of zlib: HTTP's `deflate` has zlib's header (RFC 9110, section 8.4.1.2).
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_ACCEPTED: Final = re.compile(r"(gzip|deflate)\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$)).*?)?\s*(?:,|$)")
+# A weight of nothing: not acceptable (RFC 9110, section 12.4.2).
+_REFUSED: Final = re.compile(r"q=0(\.0*)?")
 
 
 class HttpAnswer(NamedTuple):
@@ -58,6 +59,28 @@ class HttpAnswer(NamedTuple):
 def json_bytes(document: Any) -> bytes:
     """JSON without spaces; raises ValueError for numbers that JSON has not."""
     return _ENCODER.encode(document).encode()
+
+
+async def json_with_rows(document: Mapping[str, Any], name: str, rows: Iterable[Any]) -> bytes:
+    """A JSON object with a list behind its fields; other requests have their turns meanwhile.
+
+    Args:
+        document: its fields; at least one.
+        name: of the list.
+        rows: its entries.
+
+    Raises:
+        ValueError: a number is none of JSON.
+    """
+    parts = []
+    size = 0
+    for row in rows:
+        parts.append(json_bytes(row))
+        size += len(parts[-1])
+        if size > _MOST_AT_ONCE:
+            size = 0
+            await asyncio.sleep(0)
+    return b'%b,"%b":[%b]}' % (json_bytes(document)[:-1], name.encode(), b",".join(parts))
 
 
 def error_body(why: str) -> bytes:
@@ -96,16 +119,24 @@ def openai_error(answer: HttpAnswer) -> HttpAnswer:
 
 async def compressed(answer: HttpAnswer, accept_encoding: str) -> HttpAnswer:
     """The answer in an encoding that its client accepts; large ones on a thread."""
-    match = _ACCEPTED.search(accept_encoding)
-    if match is None or len(answer.body) < _LEAST_COMPRESSED:
+    if len(answer.body) < _LEAST_COMPRESSED or (encoding := _accepted(accept_encoding)) is None:
         return answer
-    encoding = match[1]
     if len(answer.body) <= _MOST_AT_ONCE:
         body = _packed(answer.body, encoding)
     else:
         body = await asyncio.to_thread(_packed, answer.body, encoding)
     headers = (*answer.headers, (b"content-encoding", encoding.encode()))
     return answer._replace(body=body, headers=headers)
+
+
+def _accepted(accept_encoding: str) -> str | None:
+    """The first encoding that is accepted, in time that grows with the field and no faster."""
+    for each in accept_encoding.split(","):
+        name, _, weight = each.partition(";")
+        encoding = name.strip().lower()
+        if encoding in _WINDOW_BITS and not _REFUSED.fullmatch(weight.strip()):
+            return encoding
+    return None
 
 
 def _packed(body: bytes, encoding: str) -> bytes:

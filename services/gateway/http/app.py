@@ -38,6 +38,8 @@ _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
 # As of such requests over gRPC.
 _MAX_QUESTION_BYTES: Final = 1 << 20
 _LONGEST_NUMBER: Final = 18
+# Batches of one client's request under way at once.
+_MAX_BATCHES: Final = 64
 # OpenAI's paths and their like that are inference: from a document, through `ask`, to an answer.
 _OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[HttpAnswer]]]] = {
     "/v1/classify": classify,
@@ -56,6 +58,7 @@ class HttpApp:
         options: ServerOptions,
         is_leaving: Callable[[], bool],
         is_external: Callable[[str], bool] = lambda _: False,
+        bound_of: Callable[[str], int] = lambda _: _MAX_BATCHES,
     ) -> None:
         """Serve what the handlers do.
 
@@ -65,6 +68,7 @@ class HttpApp:
             options: of gRPC's port; both are in one account of memory.
             is_leaving: whether the gateway drains.
             is_external: whether a model is one of an OpenAI server.
+            bound_of: requests that a model may have under way.
         """
         self._handlers = handlers
         self._statuses = statuses
@@ -72,6 +76,7 @@ class HttpApp:
         self._bodies = Bodies(options)
         self._is_leaving = is_leaving
         self._is_external = is_external
+        self._bound_of = bound_of
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -170,7 +175,27 @@ class HttpApp:
             relay = call.relay = Relay(call, document)
             await self._ask(call, "ModelInfer", relay.request(model, raw))
             return await relay.answered()
-        return await _OPENAI[call.path](document, lambda *asked: self._ask(call, *asked))
+        return await self._answer_batches(call, document)
+
+    async def _answer_batches(self, call: HttpCall, document: Document) -> HttpAnswer:
+        """The answer of a path of several RPCs; what fails before its inference is counted here."""
+        is_inferred = False
+        # With more at once than its model may have, it would be refused however often it is sent.
+        bound = self._bound_of(str(document.get("model")))
+        turns = asyncio.Semaphore(min(bound, _MAX_BATCHES))
+
+        async def ask(rpc: str, request: Any) -> Any:
+            nonlocal is_inferred
+            is_inferred |= rpc == "ModelInfer"
+            async with turns:
+                return await self._ask(call, rpc, request)
+
+        try:
+            return await _OPENAI[call.path](document, ask)
+        except BaseException as error:
+            if not is_inferred:
+                self._note(call, error)
+            raise
 
     async def _body(self, call: HttpCall, rpc_path: str, max_bytes: int) -> Any:
         # A caller without a token is refused before its body is read.

@@ -9,7 +9,7 @@ import numpy as np
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.label_scores import LabelScores
-from services.gateway.http.answers import HttpAnswer, json_bytes
+from services.gateway.http.answers import HttpAnswer, json_with_rows
 from services.gateway.http.fields import Document, field
 from services.gateway.http.json_values import MAX_VALUES_BYTES
 from services.gateway.http.text_rows import (
@@ -47,7 +47,7 @@ async def classify(document: Document, ask: Ask) -> HttpAnswer:
     if not np.isfinite(numbers_BL).all():
         raise InvalidRequestError(f"model '{model}' gives NaN or infinity for one of the inputs")
     scores_BL = _scores(numbers_BL, LabelScores(config.parameters["label_scores"].string_value))
-    data = [
+    data = (
         {
             "index": index,
             "label": labels[best],
@@ -57,9 +57,9 @@ async def classify(document: Document, ask: Ask) -> HttpAnswer:
         }
         for index, (best, scores) in enumerate(
             # Of the numbers, as scores near 1 may round to one.
-            zip(numbers_BL.argmax(axis=1).tolist(), scores_BL.tolist(), strict=True)
+            zip(numbers_BL.argmax(axis=1), map(np.ndarray.tolist, scores_BL), strict=True)
         )
-    ]
+    )
     num_tokens = sum(num for _, num in answers)
     listed = {
         "id": f"classify-{uuid.uuid4().hex}",
@@ -67,10 +67,9 @@ async def classify(document: Document, ask: Ask) -> HttpAnswer:
         "created": int(time.time()),
         "model": model,
         "labels": labels,
-        "data": data,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
-    return HttpAnswer(json_bytes(listed))
+    return HttpAnswer(await json_with_rows(listed, "data", data))
 
 
 def _labels(config: pb.ModelConfig) -> tuple[str, list[str]]:

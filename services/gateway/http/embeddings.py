@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array
-from services.gateway.http.answers import HttpAnswer, json_bytes
+from services.gateway.http.answers import HttpAnswer, json_with_rows
 from services.gateway.http.fields import Document, field, optional
 from services.gateway.http.json_values import MAX_VALUES_BYTES
 from services.gateway.http.text_rows import (
@@ -44,15 +44,15 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
             f"the embeddings have more than {MAX_VALUES_BYTES} bytes: ask for fewer at once, or "
             "for encoding_format base64"
         )
-    data = [
+    data = (
         {"object": "embedding", "index": index, "embedding": _encoded(row, encoding)}
         for index, row in enumerate(row for embeddings, _ in answers for row in embeddings)
-    ]
+    )
     num_tokens = sum(num for _, num in answers) or sum(len(r) for r in rows if type(r) is list)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    listed = {"object": "list", "data": data, "model": model, "usage": usage}
+    listed = {"object": "list", "model": model, "usage": usage}
     try:
-        return HttpAnswer(json_bytes(listed))
+        return HttpAnswer(await json_with_rows(listed, "data", data))
     except ValueError as error:
         raise InvalidRequestError(
             "an embedding has NaN or infinity, which JSON has not; ask for encoding_format base64"

@@ -1,7 +1,7 @@
 """The values of a tensor between JSON and its bytes."""
 
 from itertools import chain
-from math import prod
+from math import isinf, prod
 from typing import Any, Final
 
 import numpy as np
@@ -53,7 +53,11 @@ def bytes_from_values(values: list[Any], datatype: str, shape: list[int]) -> byt
         raise InvalidRequestError(f"data for {datatype} has values of type {names}")
     try:
         with np.errstate(over="ignore"):
-            return bytes_from_array(np.array(values, dtype=dtype))
+            array = np.array(values, dtype=dtype)
+        num_infinite = np.count_nonzero(np.isinf(array)) if dtype.kind not in "biuO" else 0
+        if num_infinite and num_infinite > sum(map(isinf, values)):
+            raise InvalidRequestError(f"data for {datatype} has numbers beyond its range")
+        return bytes_from_array(array)
     except OverflowError as error:
         raise InvalidRequestError(f"data for {datatype}: {error}") from error
 

@@ -28,13 +28,15 @@ _BESIDE: Final = {"attention_mask": 1, "token_type_ids": 0}
 _MAX_ROWS: Final = 2048
 _MAX_IDS: Final = 1 << 20
 _PAIR: Final = 2
-# Batches of one client's request under way at once.
-_MAX_BATCHES: Final = 64
 
 
 async def config_of(model: str, ask: Ask) -> pb.ModelConfig:
-    """What a model takes and gives; raises what the RPC does."""
-    config: pb.ModelConfig = (await ask("ModelConfig", pb.ModelConfigRequest(name=model))).config
+    """What a model takes and gives; raises what the RPC does, and for a name of no UTF-8."""
+    try:
+        request = pb.ModelConfigRequest(name=model)
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"'model' has no form in UTF-8: {error}") from error
+    config: pb.ModelConfig = (await ask("ModelConfig", request)).config
     return config
 
 
@@ -106,13 +108,7 @@ def output_of(config: pb.ModelConfig) -> tuple[str, int]:
 
 async def _all(requests: Sequence[bytes], ask: Ask) -> list[Any]:
     """The answers; where one fails, the others are not waited for and do not go on."""
-    turns = asyncio.Semaphore(_MAX_BATCHES)
-
-    async def answer(request: bytes) -> Any:
-        async with turns:
-            return await ask("ModelInfer", request)
-
-    tasks = [asyncio.ensure_future(answer(each)) for each in requests]
+    tasks = [asyncio.ensure_future(ask("ModelInfer", each)) for each in requests]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:

@@ -143,6 +143,10 @@ class ModelBounds:
             bound = self._bounds[model] = self._new(model)
             return bound
 
+    def limit(self, model: str) -> int | None:
+        """Requests that a model may have under way, of any name; None where it has no bound."""
+        return self._by_model.get(model, self._default)
+
     def log_unknown(self, served: Collection[str]) -> None:
         """Log a model that is named but not served, once: it may be misspelt, or come later."""
         for name in self._by_model.keys() - self._logged - set(served):
@@ -155,7 +159,7 @@ class ModelBounds:
             )
 
     def _new(self, model: str) -> Bound | None:
-        limit = self._by_model.get(model, self._default)
+        limit = self.limit(model)
         if limit is None:
             return None
         return Bound(limit, f"model '{model}' on this gateway", _SETTING)

@@ -52,6 +52,16 @@ async def test_texts_become_vectors_in_their_order(
         assert [each.embedding for each in answer.data] == expected
 
 
+async def test_more_batches_than_the_model_may_have_at_once_wait_for_each_other(
+    fleet_of: "Fleet",
+) -> None:
+    await add_embedder(fleet_of, "texts", TEXT)
+    fleet = await with_http(fleet_of, "texts", model_max_in_flight={"texts": 2})
+    body = b'{"model":"texts","input":[' + b'"a",' * 39 + b'"a"]}'
+    got = await run_curl(fleet, "--data-binary", "@-", "/v1/embeddings", given=body)
+    assert got.status == 200, got.body
+
+
 async def test_one_text_and_lists_of_ids(client: openai.AsyncOpenAI) -> None:
     answer = await client.embeddings.create(model="texts", input="four")
     assert answer.data[0].embedding == [4.0, 1.0, 0.5]
@@ -100,6 +110,7 @@ async def test_what_a_model_cannot_embed_is_refused(client: openai.AsyncOpenAI) 
         (b'{"model":"texts","input":[[]]}', b"expected a text"),
         (b'{"model":"texts"}', b"expected a text"),
         (b'{"model":1,"input":"a"}', b"model: expected a string"),
+        (b'{"model":"\\ud800","input":"a"}', b"no form in UTF-8"),
         (b'{"model":"texts","input":"a","encoding_format":"x"}', b"expected float or base64"),
         (b'{"model":"texts","input":"\\ud800"}', b"UTF-8"),
         (b'{"model":"ids","input":[99999999999999999999]}', b"too large"),
@@ -118,3 +129,14 @@ async def test_malformed_requests_are_refused(embedders: "Fleet", body: bytes, w
     got = await run_curl(embedders, "--data-binary", "@-", "/v1/embeddings", given=body)
     assert got.status == 400
     assert why in got.body
+    await embedders.until_metric(
+        1, "smelt_requests_total", model="", version="", code="INVALID_ARGUMENT"
+    )
+
+
+async def test_a_model_that_is_not_there_is_counted_as_it_is_for_other_requests(
+    embedders: "Fleet",
+) -> None:
+    got = await run_curl(embedders, "-d", '{"model":"none","input":"a"}', "/v1/embeddings")
+    assert got.status == 404
+    await embedders.until_metric(1, "smelt_requests_total", model="", version="", code="NOT_FOUND")

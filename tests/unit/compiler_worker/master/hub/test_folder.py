@@ -14,6 +14,7 @@ from services.contracts.model.pooling_choice import Pooling
 from services.contracts.model.text_recipe import TextRecipe
 
 ENCODER = {"architectures": ["BertModel"], "max_position_embeddings": 512}
+CLASSIFIER = {"architectures": ["BertForSequenceClassification"]}
 OF = "sentence_transformers.models."
 
 
@@ -110,11 +111,62 @@ def test_rerankers_and_classifiers(
         ),
         ({"modules.json": {}}, "modules.json cannot be read: expected list, got dict"),
         ({"config.json": []}, "config.json cannot be read: expected dict, got list"),
+        ({"config.json": {"architectures": 5}}, "json files are not as transformers"),
+        ({"config.json": CLASSIFIER | {"id2label": 5}}, "json files are not as transformers"),
+        ({"modules.json": [5]}, "json files are not as transformers"),
+        ({"config_sentence_transformers.json": {"prompts": ["a"]}}, "not as transformers"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(tmp_path: Path, files: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidModelError, match=words):
         read_hub_folder(folder_of(tmp_path, files))
+
+
+def test_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (folder_of(tmp_path, {}) / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidModelError, match=r"tokenizer_config\.json cannot be read"):
+        read_hub_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [
+        ({"do_lower_case": False, "tokenizer_class": "BertTokenizer"}, True),
+        ({"do_lower_case": False}, True),
+        ({"do_lower_case": True, "tokenizer_class": "BertTokenizer"}, False),
+        ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        ({}, False),
+    ],
+)
+def test_a_tokenizer_that_transformers_would_change_is_refused(
+    tmp_path: Path, config: dict[str, Any], is_refused: bool
+) -> None:
+    tokenizer = {"normalizer": {"type": "BertNormalizer", "lowercase": True}}
+    folder_of(tmp_path, {"tokenizer.json": tokenizer, "tokenizer_config.json": config})
+    if not is_refused:
+        assert read_hub_folder(tmp_path)
+        return
+    with pytest.raises(InvalidModelError, match="do_lower_case is False in tokenizer_config"):
+        read_hub_folder(tmp_path)
+
+
+@pytest.mark.parametrize("bound", [True, 0.5, "256"])
+def test_what_is_no_number_of_tokens_is_no_bound(tmp_path: Path, bound: object) -> None:
+    files = {"sentence_bert_config.json": {"max_seq_length": bound}}
+    found = read_hub_folder(folder_of(tmp_path, files))
+    assert found
+    assert found.text
+    assert found.text.max_tokens == 512
+
+
+def test_a_pooling_that_leaves_prompts_out_is_told(tmp_path: Path) -> None:
+    files = {
+        "modules.json": modules("Transformer", "Pooling"),
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "include_prompt": False},
+    }
+    found = read_hub_folder(folder_of(tmp_path, files))
+    assert found
+    assert "leaves the tokens of a prompt out (include_prompt: false)" in found.words[-1]
 
 
 @pytest.mark.parametrize("missing", ["config.json", "onnx/model.onnx"])
@@ -146,12 +198,20 @@ def test_models_that_write_text_are_refused_unless_they_are_pooled(
     assert read_hub_folder(tmp_path)
 
 
-def test_labels_of_a_classifier_of_two_without_names(tmp_path: Path) -> None:
-    config = {
-        "architectures": ["BertForSequenceClassification"],
-        "problem_type": "multi_label_classification",
-    }
+@pytest.mark.parametrize(
+    ("problem", "scores"),
+    [
+        ("multi_label_classification", LabelScores.SIGMOID),
+        ("single_label_classification", LabelScores.SOFTMAX),
+        ("regression", LabelScores.NONE),
+        (None, LabelScores.SOFTMAX),
+    ],
+)
+def test_labels_of_a_classifier_of_two_without_names(
+    tmp_path: Path, problem: str | None, scores: LabelScores
+) -> None:
+    config = CLASSIFIER | {"problem_type": problem}
     found = read_hub_folder(folder_of(tmp_path, {"config.json": config}))
     assert found
-    assert (found.labels, found.label_scores) == (("LABEL_0", "LABEL_1"), LabelScores.SIGMOID)
-    assert "labels LABEL_0, LABEL_1 (scores: sigmoid)" in found.words[0]
+    assert (found.labels, found.label_scores) == (("LABEL_0", "LABEL_1"), scores)
+    assert f"labels LABEL_0, LABEL_1 (scores: {scores})" in found.words[0]

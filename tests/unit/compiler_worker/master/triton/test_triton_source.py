@@ -102,6 +102,41 @@ def test_each_part_is_told(tmp_path: Path, line: str) -> None:
     assert [each for each in remarks if each.startswith(f"config.pbtxt: {line}")], remarks
 
 
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ("output { name: 'pooled' }", "output hidden: not in the configuration, so Triton"),
+        (
+            "max_batch_size: 4 input { name: 'ids' dims: -1 allow_ragged_batch: true }",
+            "ids: allow_ragged_batch left out: requests have",
+        ),
+        (
+            (
+                "output { name: 'pooled' label_filename: 'labels.txt' } "
+                "output { name: 'hidden' label_filename: 'labels.txt' }"
+            ),
+            "hidden: label_filename left out: pooled has labels",
+        ),
+        ("runtime: 'x.so'", "runtime: left out: Smelt has its own"),
+        ("name: 'tiny'", "no dynamic_batching: waiting requests are joined all the same"),
+    ],
+)
+def test_what_is_set_of_tensors_and_left_out_is_told(
+    tmp_path: Path, config: str, line: str
+) -> None:
+    remarks = opened(model(tmp_path, config), tmp_path).remarks
+    assert [each for each in remarks if each.startswith(f"config.pbtxt: {line}")], remarks
+
+
+def test_labels_end_with_a_line_feed_alone(tmp_path: Path) -> None:
+    folder = model(tmp_path)
+    labels = ["a\u2028b", "c\x0cd", *(f"l{i}" for i in range(14))]
+    (folder / "labels.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
+    recipe = opened(folder, tmp_path).recipe
+    assert recipe
+    assert list(recipe.labels) == labels
+
+
 def test_fields_that_no_schema_of_ours_has_are_named_once(tmp_path: Path) -> None:
     folder = model(tmp_path)
     assert read_config(folder).unknown == ("instance_group.rate_limiter", "optimization")
@@ -202,6 +237,12 @@ def test_another_configuration_is_another_source(tmp_path: Path) -> None:
         ("output { name: 'pooled' label_filename: 'none.txt' }", "label_filename cannot be read"),
         ('default_model_filename: "b.onnx"', r"b\.onnx: no such file; there is model\.onnx"),
         ("input { name: 'ids' dims: 4 }", "correct either"),
+        (
+            "input { name: 'idz' data_type: TYPE_INT64 dims: [-1, -1] }",
+            "input 'idz' of TYPE_INT64 found, and ids INT64, mask INT64 in the ONNX file",
+        ),
+        ("input { name: 'ids' data_type: TYPE_FP32 dims: [-1, -1] }", "'ids' of TYPE_FP32 found"),
+        ("output { name: 'pooled' data_type: TYPE_FP16 dims: 16 }", "hidden FP32, pooled FP32"),
         ("dynamic_batching { priority_levels: 99 default_priority_level: 1 }", "no recipe like it"),
     ],
 )

@@ -11,12 +11,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as theirs
 
 from services.cli.models.add import AddOptions, add_model
+from services.cli.models.asked_text import AskedText
 from services.cli.output.progress import Steps
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
 from tests.faults.judged import normal, written
 from tests.unit.services.cli.export.exporting import RECIPE, Run
+from tests.unit.services.replica.text_models import write_tokenizer
 
 Publish = Callable[..., str]
 
@@ -177,6 +179,19 @@ def test_the_newest_version_leaves_under_its_number(
     assert "older versions and weights: left out" in " ".join(text.split())
 
 
+def test_labels_of_several_lines_keep_their_places(
+    version: ModelVersion, registry: Registry, run: Run, tmp_path: Path
+) -> None:
+    labels = ("one\nline", *RECIPE.labels[1:])
+    recipe = RECIPE.model_copy(update={"labels": labels})
+    registry.add_model_version(
+        name="tiny", master=version.master, recipe=recipe, source="b", source_fingerprint="b"
+    )
+    run("export", "triton", str(tmp_path / "out"))
+    lines = (tmp_path / "out" / "tiny" / "labels.txt").read_text().split("\n")
+    assert lines == ["one line", *RECIPE.labels[1:], ""]
+
+
 def test_a_tensor_of_one_number_for_each_row_gets_a_dimension(
     registry: Registry, run: Run, tmp_path: Path
 ) -> None:
@@ -191,3 +206,22 @@ def test_a_tensor_of_one_number_for_each_row_gets_a_dimension(
     (output,) = config_of(tmp_path / "out" / "score").output
     assert (list(output.dims), list(output.reshape.shape)) == ([1], [])
     assert output.HasField("reshape")
+
+
+def test_a_model_of_text_leaves_with_its_tokenizer_and_the_inputs_of_its_file(
+    registry: Registry, run: Run, tmp_path: Path
+) -> None:
+    graph = (
+        "g (int64[batch, sequence] input_ids) => (float[batch, sequence, 4] y) "
+        "{ y = Gather (w, input_ids) }"
+    )
+    path = written(tmp_path, graph, w=normal(8, 4))
+    tokenizer = write_tokenizer(tmp_path)
+    options = AddOptions(text=AskedText(tokenizer=tokenizer))
+    add_model(registry, "words", str(path), options, Steps(is_quiet=True))
+    text = run("export", "triton", str(tmp_path / "out"), "words")
+    folder = tmp_path / "out" / "words"
+    # Triton refuses an input that the ONNX file has not, optional ones too.
+    assert [each.name for each in config_of(folder).input] == ["input_ids"]
+    assert (folder / "tokenizer.json").read_bytes() == tokenizer.read_bytes()
+    assert "which tokenizer.json beside it makes" in " ".join(text.split())

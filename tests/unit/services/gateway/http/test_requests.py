@@ -1,6 +1,7 @@
 """KServe's JSON and binary tensors, to the message that gRPC's clients send."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,15 @@ def test_values_of_all_datatypes_are_exact(datatype: str, values: list[Any]) -> 
     tensor = {"name": "x", "datatype": datatype, "shape": [2], "data": values}
     (raw,) = message_of({"inputs": [tensor]}).raw_input_contents
     assert array_from_bytes(raw, datatype, [2]).tolist() == values
+
+
+@pytest.mark.parametrize(("datatype", "most"), [("FP16", 65504), ("BF16", 3e38), ("FP32", 3e38)])
+def test_numbers_beyond_a_datatype_do_not_become_infinity(datatype: str, most: float) -> None:
+    tensor = {"name": "x", "datatype": datatype, "shape": [2]}
+    (raw,) = message_of({"inputs": [tensor | {"data": [most, -math.inf]}]}).raw_input_contents
+    assert array_from_bytes(raw, datatype, [2]).tolist()[1] == -math.inf
+    with pytest.raises(InvalidRequestError, match=f"data for {datatype} has numbers beyond"):
+        message_of({"inputs": [tensor | {"data": [2 * most, math.inf]}]})
 
 
 def test_outputs_are_wanted_as_each_of_them_says() -> None:
