@@ -27,7 +27,7 @@ from services.gateway.http.http_connection import CONNECTION
 from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
 from services.gateway.http.relay import RELAYED, Relay
 from services.gateway.http.requests import JSON_LENGTH, request_from_body
-from services.gateway.http.reranking import rerank
+from services.gateway.http.reranking import rerank, rerank_texts
 from services.gateway.http.responses import answer_from_response
 from services.gateway.http.text_rows import Ask
 from services.grpc_server.calls.context import AbortError
@@ -41,7 +41,8 @@ _LONGEST_NUMBER: Final = 18
 # Batches of one client's request under way at once.
 _MAX_BATCHES: Final = 64
 # OpenAI's paths and their like that are inference: from a document, through `ask`, to an answer.
-_OPENAI: Final[Mapping[str, Callable[[Document, Ask], Awaitable[HttpAnswer]]]] = {
+_Answering = Callable[[Document, Ask], Awaitable[HttpAnswer]]
+_OPENAI: Final[Mapping[str, _Answering]] = {
     "/v1/classify": classify,
     "/v1/embeddings": embed,
     "/v1/rerank": rerank,
@@ -128,6 +129,9 @@ class HttpApp:
             if call.method != "POST":
                 return _wrong_method("POST")
             return await self._infer(call, (name, version or ""))
+        # Clients of text-embeddings-inference name no model, but have a base URL.
+        if asked == "rerank" and version is None:
+            return _wrong_method("POST") if call.method != "POST" else await self._rank(call, name)
         if asked not in OF_MODELS:
             raise NotFoundError(f"no such path: '{path[:256]}'")
         return await self._answer(call, OF_MODELS[asked], name, version or "")
@@ -160,7 +164,7 @@ class HttpApp:
 
     async def _openai(self, call: HttpCall) -> HttpAnswer | None:
         try:
-            raw = b"".join(await self._body(call, _INFER_PATH, MAX_JSON_BYTES))
+            raw = await self._json(call)
             document = document_from_json(raw)
             model = field(document, "model", str) if call.path in RELAYED else ""
             is_external = self._is_external(model)
@@ -175,9 +179,19 @@ class HttpApp:
             relay = call.relay = Relay(call, document)
             await self._ask(call, "ModelInfer", relay.request(model, raw))
             return await relay.answered()
-        return await self._answer_batches(call, document)
+        return await self._answer_batches(call, document, _OPENAI[call.path])
 
-    async def _answer_batches(self, call: HttpCall, document: Document) -> HttpAnswer:
+    async def _rank(self, call: HttpCall, model: str) -> HttpAnswer:
+        try:
+            document = document_from_json(await self._json(call)) | {"model": model}
+        except BaseException as error:
+            self._note(call, error)
+            raise
+        return await self._answer_batches(call, document, rerank_texts)
+
+    async def _answer_batches(
+        self, call: HttpCall, document: Document, answering: _Answering
+    ) -> HttpAnswer:
         """The answer of a path of several RPCs; what fails before its inference is counted here."""
         is_inferred = False
         # With more at once than its model may have, it would be refused however often it is sent.
@@ -191,11 +205,14 @@ class HttpApp:
                 return await self._ask(call, rpc, request)
 
         try:
-            return await _OPENAI[call.path](document, ask)
+            return await answering(document, ask)
         except BaseException as error:
             if not is_inferred:
                 self._note(call, error)
             raise
+
+    async def _json(self, call: HttpCall) -> bytes:
+        return b"".join(await self._body(call, _INFER_PATH, MAX_JSON_BYTES))
 
     async def _body(self, call: HttpCall, rpc_path: str, max_bytes: int) -> Any:
         # A caller without a token is refused before its body is read.

@@ -23,6 +23,8 @@ _REGION: Final = "shared_memory_region"
 _INT64: Final = range(-(2**63), 2**63)
 # Of numpy; the product of as many as fit in JSON would take minutes of the event loop.
 _MOST_DIMS: Final = 32
+# Each is an object of protobuf: as many as fit in JSON would hold the event loop for seconds.
+_MOST_TENSORS: Final = 4096
 
 
 class OutputForms(NamedTuple):
@@ -132,6 +134,7 @@ _remembered = lru_cache(NUM_REMEMBERED)(_planned)
 
 def _add_inputs(request: pb.ModelInferRequest, inputs: list[Any]) -> tuple[bytes | int, ...]:
     contents: list[bytes | int] = []
+    _check_number("inputs", inputs)
     for number, each in enumerate(inputs):
         try:
             tensor: Document = checked(each, dict, "all of it")
@@ -149,6 +152,11 @@ def _add_inputs(request: pb.ModelInferRequest, inputs: list[Any]) -> tuple[bytes
         except InvalidRequestError as error:
             raise InvalidRequestError(f"input {number}, {error}") from error
     return tuple(contents)
+
+
+def _check_number(what: str, tensors: list[Any]) -> None:
+    if len(tensors) > _MOST_TENSORS:
+        raise InvalidRequestError(f"'{what}': expected at most {_MOST_TENSORS}, got {len(tensors)}")
 
 
 def _shape(tensor: Document) -> list[int]:
@@ -174,6 +182,7 @@ def _add_outputs(
 ) -> frozenset[str]:
     """The names of those that are to be sent in the other way."""
     others = set()
+    _check_number("outputs", outputs)
     for number, each in enumerate(outputs):
         try:
             asked: Document = checked(each, dict, "all of it")

@@ -87,6 +87,22 @@ async def test_an_embedding_class_of_langchain(embedders: "Fleet") -> None:
         assert await embeddings.aembed_query("four") == [4.0, 1.0, 0.5]
 
 
+async def test_the_base_url_names_the_model_of_a_reranker(embedders: "Fleet") -> None:
+    async def ask(path: str, body: str) -> tuple[int, bytes]:
+        got = await run_curl(embedders, "-d", body, path)
+        return got.status, got.body
+
+    asked = '{"query": "q", "texts": ["a"]}'
+    assert await ask("/v2/models/texts/rerank", asked) == (
+        400,
+        b'{"error":"model \'texts\' gives 3 numbers for a pair, expected the one of a reranker"}',
+    )
+    assert (await ask("/v2/models/none/rerank", asked))[0] == 404
+    assert (await ask("/v2/models/texts/rerank", '{"query": "q"}'))[0] == 400
+    assert (await ask("/v2/models/texts/versions/1/rerank", asked))[0] == 404
+    assert (await run_curl(embedders, "/v2/models/texts/rerank")).status == 405
+
+
 async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
     assert {model.id async for model in client.models.list()} == {"texts", "ids", "images"}
 

@@ -119,3 +119,10 @@ def test_a_large_message_lies_in_the_memory_that_is_given() -> None:
 def test_a_name_without_a_form_in_utf8_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="no form in UTF-8"):
         message_of({"inputs": [X | BINARY | {"name": "\udc00"}]}, RAW)
+
+
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
+def test_more_tensors_than_any_model_has_are_refused(field: str) -> None:
+    document = {"inputs": [X | BINARY]} | {field: [{"name": "x"}] * 4097}
+    with pytest.raises(InvalidRequestError, match=f"'{field}': expected at most 4096, got 4097"):
+        message_of(document, RAW)

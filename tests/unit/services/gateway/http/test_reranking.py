@@ -1,4 +1,4 @@
-"""`/v1/rerank`: pairs to a model, documents by its logits."""
+"""Reranking: pairs to a model, documents by its logits."""
 
 import json
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.byte_strings import strings_from_bytes
-from services.gateway.http.reranking import rerank
+from services.gateway.http.reranking import rerank, rerank_texts
 from services.pb import open_inference_v2_pb2 as pb
 
 
@@ -81,3 +81,23 @@ async def test_what_cannot_be_ranked_is_said(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         await rerank(REQUEST | changed, model)
+
+
+TEXTS = {"model": "m", "query": "ab", "texts": ["ab", "abcd", "a", "dcba"]}
+
+
+async def test_the_form_of_text_embeddings_inference() -> None:
+    found = json.loads((await rerank_texts(TEXTS, Reranker())).body)
+    assert [each["index"] for each in found] == [1, 3, 0, 2]
+    scores = [each["score"] for each in found]
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp([-2.0, -2.0, 0.0, 1.0])))
+    asked = TEXTS | {"raw_scores": True, "return_text": True, "truncate": True}
+    first, *_, last = json.loads((await rerank_texts(asked, Reranker())).body)
+    assert first == {"index": 1, "score": 2.0, "text": "abcd"}
+    assert last == {"index": 2, "score": -1.0, "text": "a"}
+
+
+@pytest.mark.parametrize("texts", [[], ["a", 1], "a", None, ["x"] * 2049])
+async def test_what_are_no_texts_is_said(texts: object) -> None:
+    with pytest.raises(InvalidRequestError, match="texts'?: "):
+        await rerank_texts(TEXTS | {"texts": texts}, Reranker())
