@@ -61,14 +61,23 @@ def config_limits(config: pb.ModelConfig, inputs: Iterable[TensorSpec]) -> dict[
     """Rows up to max_batch_size, and sizes that the configuration fixes.
 
     Raises:
-        InvalidModelError: an input has another rank than the configuration says.
+        InvalidModelError: an input has another rank than the configuration says, or two inputs
+            fix one dimension at different sizes.
     """
     specs = {spec.name: spec for spec in inputs}
     limits: dict[str, DimLimits] = {}
     for tensor in config.input:
         if spec := specs.get(tensor.name):
             shape = zip(spec.shape, _shape(config, tensor, spec), strict=True)
-            limits |= {d: DimLimits(min=n, max=n) for d, n in shape if isinstance(d, str) and n > 0}
+            for dim, size in shape:
+                if isinstance(dim, str) and size > 0:
+                    fixed = DimLimits(min=size, max=size)
+                    if limits.setdefault(dim, fixed) != fixed:
+                        raise InvalidModelError(
+                            f"config.pbtxt: input '{tensor.name}': dims fix '{dim}', which the "
+                            f"ONNX file has in several inputs, at {size}, those of another input "
+                            f"at {limits[dim].max}: give both the same, or -1"
+                        )
     if config.max_batch_size:
         rows = {spec.shape[0] for spec in specs.values() if spec.shape}
         full = DimLimits(min=1, max=config.max_batch_size)

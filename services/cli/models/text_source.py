@@ -1,6 +1,7 @@
 """What makes a model of tokens take text: of options, recipe or folder, and put into the master."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from services.contracts.model.text_input import IDS, MASK, TEXT, TYPES
 from services.contracts.model.text_recipe import TextRecipe
 
 _SENTENCE = "sentence_embedding"
+# `[PAD]`, `<pad>`, `<|pad|>`; not a word that has it within.
+_PAD = re.compile(r"[\W_]*pad[\W_]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,4 +182,4 @@ def _pad_id(content: dict[str, Any]) -> int:
     if padding := content.get("padding"):
         return int(padding["pad_id"])
     added = content.get("added_tokens") or []
-    return next((int(a["id"]) for a in added if "pad" in str(a["content"]).lower()), 0)
+    return next((int(a["id"]) for a in added if _PAD.fullmatch(str(a["content"]))), 0)

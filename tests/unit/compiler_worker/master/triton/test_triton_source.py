@@ -238,6 +238,10 @@ def test_another_configuration_is_another_source(tmp_path: Path) -> None:
         ('default_model_filename: "b.onnx"', r"b\.onnx: no such file; there is model\.onnx"),
         ("input { name: 'ids' dims: 4 }", "correct either"),
         (
+            "max_batch_size: 4 input { name: 'ids' dims: 8 } input { name: 'mask' dims: 16 }",
+            "input 'mask': dims fix 'sequence', which .* at 16, those of another input at 8",
+        ),
+        (
             "input { name: 'idz' data_type: TYPE_INT64 dims: [-1, -1] }",
             "input 'idz' of TYPE_INT64 found, and ids INT64, mask INT64 in the ONNX file",
         ),

@@ -1,5 +1,6 @@
 """Tokenizer and pooling of options, recipe and folder; what is said of the inputs."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,21 @@ def test_an_option_says_how_inputs_are_padded_where_the_recipe_does_not(tmp_path
     assert found.recipe.inputs == {"input_ids": own, "attention_mask": mask}
     assert found.recipe.text == TextRecipe(tokenizer="tokenizer.json")
     assert found.tokenizer == path
+
+
+@pytest.mark.parametrize(
+    ("contents", "pad"), [(["<s>", "<pad>"], 1), (["<|padded_x|>", "[PAD]"], 1), (["padding"], 0)]
+)
+def test_ids_are_padded_with_the_token_that_says_so(
+    tmp_path: Path, contents: list[str], pad: int
+) -> None:
+    path = write_tokenizer(tmp_path)
+    rules = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    added = [{"id": number, "content": each} | rules for number, each in enumerate(contents)]
+    changed = json.loads(path.read_text()) | {"padding": None, "added_tokens": added}
+    path.write_text(json.dumps(changed))
+    found = taken(tmp_path, asked=AskedText(tokenizer=path))
+    assert found.recipe.inputs["input_ids"].pad == pad
 
 
 def test_a_recipes_file_lies_beside_it_and_its_bound_reaches(tmp_path: Path) -> None:
