@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Self
 
 from services.contracts.errors import InvalidRequestError
@@ -130,6 +131,8 @@ class DeviceFacts(Document):
         return Generation.parse(self.generation)
 
 
+# All replicas are asked for it at each look at a fleet, and say the same as before.
+@lru_cache(64)
 def generation_named(device_facts_json: bytes) -> str:
     """The generation that a device's facts name; "" for none, and for what cannot be read.
 
