@@ -77,10 +77,10 @@ async def _silence(fleet_of: "Fleet") -> None:
             return
 
 
-async def test_whoever_asks_first_whether_it_is_ready_is_told_so(
+async def test_readiness_is_yes_before_the_first_request(
     fleet_of: "Fleet", client: InferenceServerClient
 ) -> None:
-    """Else nobody would ever send the request that loads it."""
+    """Else a client that checks first would never send the request that loads it."""
     assert await client.is_server_ready()
     assert await client.is_model_ready("echo")
     assert await client.is_model_ready("echo", "1")

@@ -258,8 +258,9 @@ def _end_unplaced(application: str, placed: Collection[str | None]) -> None:
     """
     import ray
 
+    # Until it knows of the deletion, Serve starts another one in the place of each, and it has no
+    # event of either: so all are looked for a few times, after the moment that a start takes.
     for _ in range(_NUM_ENDS):
-        # Until it knows of the deletion, Serve starts another one in its place.
         time.sleep(_END_PERIOD_S)
         for actor in ray.util.list_named_actors(all_namespaces=True):
             name = actor["name"]

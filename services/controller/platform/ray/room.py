@@ -101,7 +101,7 @@ class Room:
         for key in waiting:
             may = [each for each in request.may_leave if each in staying]
             found = self._fewest(self._over(staying | {key}), may)
-            if found is not None:  # none leaves in vain
+            if found is not None:  # else none leaves, as it would still not fit
                 chosen += found
                 staying = (staying | {key}) - {*found}
         for key in modest:

@@ -79,7 +79,7 @@ class FakeFleet:
         return {OLD: self.free, NEW: self.free}
 
     def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
-        """Nobody: there is room for all."""
+        """None: there is room for all."""
         return []
 
     def remove(self, key: DeploymentKey) -> None:

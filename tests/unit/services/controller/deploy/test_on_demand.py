@@ -1,143 +1,20 @@
 """On-demand models on one GPU: who leaves when another one waits, and who comes back."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.contracts.events import EventKind
-from services.contracts.model.recipe import Recipe, Residency
-from services.contracts.registry.registry import Registry
-from services.contracts.store.object_store import open_store
-from services.controller.api.fleet_state import FleetState
 from services.controller.api.model_loading import Serving
-from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.interfaces import DeploymentKey, RoomRequest
-from services.controller.platform.ray.room import Held, Room
-from services.telemetry.catalog import CONTROLLER_METRICS
-from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.unit.services.controller.deploy.on_demand_world import World
 from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
     OLD,
-    FakeFleet,
-    Nodes,
-    add,
 )
-
-NODE = "node"
-
-
-class OneGpu(FakeFleet):
-    """Replicas run while their shares fit on one GPU, first come first.
-
-    Attributes:
-        extras: replicas of a deployment beyond its first.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.extras: dict[DeploymentKey, int] = {}
-
-    def placed(self) -> list[DeploymentKey]:
-        """Those that have their share."""
-        found: list[DeploymentKey] = []
-        free = 1.0 + 1e-6 - sum(num * self.shares[key] for key, num in self.extras.items())
-        for key in self.present:
-            if self.shares[key] <= free:
-                free -= self.shares[key]
-                found.append(key)
-        return found
-
-    def is_running(self, key: DeploymentKey) -> bool:
-        return super().is_running(key) and key in self.placed()
-
-    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
-        placed = self.placed()
-        held = {
-            key: Held(
-                amounts={"GPU": self.shares[key]},
-                nodes=(NODE,) * (1 + self.extras.get(key, 0)) if key in placed else (),
-            )
-            for key in self.present
-        }
-        room = Room(total={NODE: {"GPU": 1.0}}, free={NODE: {}}, held=held)
-        return room.must_leave(request)
-
-
-class World:
-    """A loop over one GPU, and its time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.now_s = 1000.0
-        self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
-        self.fake = OneGpu()
-        self.collectors = CollectorRegistry()
-        self.recorder = PrometheusRecorder(CONTROLLER_METRICS, self.collectors)
-        self.restart()
-
-    def restart(self) -> None:
-        """Another controller, over what is deployed."""
-        self.state = FleetState("u", 1)
-        self.loop = ReconcileLoop(
-            self.registry, Nodes(OLD), self.state, self.fake, {}, resync_s=60,
-            withdraw_after_s=0, clock=lambda: self.now_s, recorder=self.recorder,
-        )  # fmt: skip
-
-    async def add(self, name: str, share: float = 0.5, residency: str = "on-demand") -> None:
-        """Publish the next version of a model, and look."""
-        numbers = self.registry.versions(name) if name in self.registry.model_names() else []
-        recipe = Recipe(gpu_share=share, residency=Residency(residency))
-        add(self.registry, f"{name}-{len(numbers) + 1}", name, recipe)
-        await self.sync()
-
-    async def sync(self) -> None:
-        """A look, and all that follows from it at this moment."""
-        await self.loop.reconcile()
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Let room be made, and who leaves be gone."""
-        await self.until(lambda: set(self.loop.deployments.all()) <= set(self.fake.present))
-        await self.loop.on_demand.make_room()
-        await self.loop.deployments.withdrawn()
-        await self.until(
-            lambda: (
-                not any(
-                    key in self.fake.placed() and found.state == "LOADING"
-                    for key, found in self.loop.deployments.known().items()
-                    if not self.fake.fault and key[:2] not in self.fake.starting
-                )
-            )
-        )
-
-    async def ask(self, name: str, seconds_ago: float = 0.0) -> None:
-        """A request for a model is reported."""
-        self.loop.note_use(name, seconds_ago)
-        await self.settle()
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for what threads do."""
-        async with asyncio.timeout(LIMIT_S):
-            while not is_so():  # noqa: ASYNC110 - what threads do sets no event
-                await asyncio.sleep(0.001)
-
-    @property
-    def states(self) -> dict[str, str]:
-        """By model; with the version where it is not the first."""
-        return {
-            f"{m.name}{m.version if m.version > 1 else ''}": m.state for m in self.state.models()
-        }
-
-    def loaded(self) -> str:
-        """Names of those that serve, in one word."""
-        return "".join(sorted(name for name, state in self.states.items() if state == "READY"))
-
-    def figure(self, name: str, **labels: str) -> float:
-        return self.collectors.get_sample_value(name, {"version": "1"} | labels) or 0.0
 
 
 @pytest.fixture
@@ -145,7 +22,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_one_that_is_added_is_deployed_where_there_is_room_and_evicts_nobody(
+async def test_one_that_is_added_is_deployed_where_there_is_room_and_evicts_none(
     world: World,
 ) -> None:
     for name in "abc":
@@ -212,7 +89,7 @@ async def test_one_that_is_in_use_stays_until_the_other_has_waited_for_its_turn(
     assert world.loaded() == "bc"
 
 
-async def test_a_pinned_model_has_others_leave_and_leaves_for_nobody(world: World) -> None:
+async def test_a_pinned_model_has_others_leave_and_leaves_for_none(world: World) -> None:
     await world.add("a")
     await world.add("b")
     world.now_s += 10
@@ -230,7 +107,7 @@ async def test_a_pinned_model_has_others_leave_and_leaves_for_nobody(world: Worl
     assert world.loaded() == "pq"
 
 
-async def test_nobody_leaves_in_vain_nor_one_that_is_too_small_to_matter(world: World) -> None:
+async def test_none_leaves_where_that_makes_too_little_room(world: World) -> None:
     await world.add("s", 0.1)
     await world.add("p", 0.3, "pinned")
     await world.add("l", 0.5)
@@ -259,7 +136,9 @@ async def test_extra_replicas_are_given_up_before_a_model_leaves(world: World) -
     assert world.loaded() == "abc"
 
 
-async def test_what_nobody_waits_for_any_more_leaves_its_place_in_the_queue(world: World) -> None:
+async def test_what_no_request_waits_for_leaves_the_queue(
+    world: World,
+) -> None:
     await world.add("p", 1.0, "pinned")
     await world.add("a")
     world.now_s += 5
