@@ -36,7 +36,6 @@ class EventKind(StrEnum):
     ENGINE_SERVING = "engine_serving"
     REPLICAS_UNPLACED = "replicas_unplaced"
     REPLICA_LOST = "replica_lost"
-    MODEL_STANDBY = "model_standby"
     EXTERNAL_READY = "external_ready"
     EXTERNAL_FAILED = "external_failed"
     SERVING_ENDED = "serving_ended"

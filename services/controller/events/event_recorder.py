@@ -21,7 +21,6 @@ from services.controller.events.serving_events import (
     lost_replicas,
     serving_events,
     serving_of,
-    standby_models,
     unplaced_replicas,
     without_missing,
 )
@@ -80,8 +79,8 @@ class EventRecorder:
         self._record(partial(serving_events, served=list(served)))
 
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
-        """Record what serves, and lost, unplaced, external and standby ones; raises StoreError."""
-        happened = (unplaced_replicas, lost_replicas, external_models, standby_models)
+        """Record what serves, lost replicas, unplaced ones and external ones; raises StoreError."""
+        happened = (unplaced_replicas, lost_replicas, external_models)
         self.observe_once(event for each in happened for event in each(snapshot))
         served = serving_of(snapshot)
         if self._clock() < self._attached_s:

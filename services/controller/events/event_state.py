@@ -41,7 +41,6 @@ _SUBJECTS: Final = {
     EventKind.SERVING_ENDED: f"serving {_PLACE}",
     EventKind.REPLICAS_UNPLACED: "once {0.mark}",
     EventKind.REPLICA_LOST: "once {0.mark}",
-    EventKind.MODEL_STANDBY: "once {0.mark}",
 }
 # What other events follow from.
 _CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild"}

@@ -1,7 +1,6 @@
 """The events of replicas and external servers: what serves, and what does not. Pure."""
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -13,8 +12,6 @@ from services.controller.events.fallback_words import fallback_why
 from services.pb import fleet_v1_pb2 as fleet
 
 _SHORT = 12
-# The day, of the words of `OnDemand`.
-_LEFT = re.compile(r"left \d{4}-\d\d-\d\d")
 _REFUTED = "refuted"
 # Whether it is an engine; mark, digest and words of the event.
 _Vote = tuple[bool, str, str, str]
@@ -112,21 +109,6 @@ def unplaced_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
         )
         for model in snapshot.models
         if model.unplaced
-    ]
-
-
-def standby_models(snapshot: fleet.FleetSnapshot) -> list[Event]:
-    """On-demand versions that left for others; one a day, as they may come and go at any rate."""
-    return [
-        Event(
-            kind=EventKind.MODEL_STANDBY,
-            model=model.name,
-            version=model.version,
-            mark=f"{model.name}/{model.version} {left[0]}",
-            why=model.reason,
-        )
-        for model in snapshot.models
-        if model.state == "STANDBY" and (left := _LEFT.search(model.reason))
     ]
 
 
