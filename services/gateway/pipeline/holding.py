@@ -1,12 +1,18 @@
-"""Requests that wait in the gateway while the last replica of their version is replaced."""
+"""Requests that wait in the gateway: for a replica, or, as parts of larger ones, for room."""
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from services.contracts.errors import DeadlineExceededError, NotReadyError, SmeltError
+from services.contracts.errors import (
+    DeadlineExceededError,
+    NotReadyError,
+    OverloadedError,
+    SmeltError,
+)
 from services.gateway.pipeline.inference import InferenceCall
 from services.gateway.pipeline.request_head import RequestHead
 from services.gateway.routing.endpoints import EndpointSet
@@ -98,12 +104,35 @@ class HeldRequests:
             # Its text alone, as its traceback holds the request.
             why = str(error)
         self._check_room(why, len(call.body))
+        with self._holding(call):
+            return await self._wait(call, head, find, why)
+
+    async def for_room(self, call: InferenceCall, refusal: OverloadedError) -> None:
+        """Return when a part of a request may be sent again.
+
+        Args:
+            call: the part.
+            refusal: what it was refused with, which is raised where it may not wait, or no longer.
+        """
+        wait_s = refusal.retry_after_s
+        try:
+            self._check_room("", len(call.body))
+        except NotReadyError:
+            wait_s = self._limits.max_s
+        if call.held_s + wait_s >= self._limits.max_s:
+            raise refusal
+        with self._holding(call):
+            await asyncio.sleep(wait_s)
+
+    @contextmanager
+    def _holding(self, call: InferenceCall) -> Iterator[None]:
+        """Count a request among those that wait, and how long it did."""
         key = call.model, call.version
         begin_s = time.monotonic()
         outcome = "cancelled"
         self._add(key, 1, len(call.body))
         try:
-            pool = await self._wait(call, head, find, why)
+            yield
             outcome = "sent"
         except SmeltError:
             outcome = "refused"
@@ -116,7 +145,6 @@ class HeldRequests:
             # The server may have cancelled it at its deadline before its own timer.
             outcome = "expired" if call.remaining_s() == 0.0 else outcome
             self._observe(key, held_s, outcome)
-        return pool
 
     async def _wait(
         self, call: InferenceCall, head: RequestHead, find: Callable[[], Pool], why: str
