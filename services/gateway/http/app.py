@@ -161,7 +161,7 @@ class HttpApp:
         except BaseException as error:
             self._note(call, error)
             raise
-        return answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
+        return await answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
 
     async def _openai(self, call: HttpCall) -> HttpAnswer | None:
         try:

@@ -44,7 +44,7 @@ def rows_of(given: object) -> list[Any]:
     """The rows of a field `input`: texts, pairs of texts, or lists of token ids.
 
     Raises:
-        InvalidRequestError: it is none of these.
+        InvalidRequestError: it is none of these, or has too many.
     """
     if type(given) is str:
         return [given]
@@ -52,6 +52,8 @@ def rows_of(given: object) -> list[Any]:
         kinds = set(map(type, given))
         if kinds == {int}:
             return [given]
+        # Before each is looked at.
+        check_num_rows(given, "input")
         if kinds == {str}:
             return given
         if kinds == {list}:
