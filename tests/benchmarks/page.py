@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from services.contracts.process.interpreter import tune_for_serving
 from services.controller.page.fleet_rows import Measured, fleet_document
 from tests.browser import CHROMIUM, SHOWN, Browser, chromium
 from tests.unit.services.controller.page.page_host import PageHost, fill, page_host
@@ -50,6 +51,7 @@ def measure(num_models: int, count: int) -> float:
     """Print a table; returns the median of warm loads in milliseconds."""
     with TemporaryDirectory() as folder, page_host(Path(folder)) as host, chromium() as browser:
         fill(host, num_models)
+        tune_for_serving()
         _, headers, _ = host.get("/state")
         known = host.view
         assert known
