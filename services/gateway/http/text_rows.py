@@ -87,18 +87,13 @@ async def infer_rows(
     Raises:
         InvalidRequestError: the model does not take such rows, or they are too large together.
     """
-    most = _rows_at_once(config) or len(rows)
+    # Of a model that is not batched the number of rows stands in its shapes, -1 for any.
+    fixed = [each.dims[0] for each in config.input if each.name in (_TEXT, _IDS) and each.dims]
+    most = config.max_batch_size or max([0, *fixed]) or len(rows)
     parts = [rows[at : at + most] for at in range(0, len(rows), most)]
     _check_num_ids(parts)
     requests = [_request(config, part, output) for part in parts]
     return [_floats(each) for each in await _all(requests, ask)]
-
-
-def _rows_at_once(config: pb.ModelConfig) -> int:
-    """Rows of one request; 0 where the configuration has no bound."""
-    # Of a model that is not batched the number of rows stands in its shapes, -1 for any.
-    rows = [each.dims[0] for each in config.input if each.name in (_TEXT, _IDS) and each.dims]
-    return config.max_batch_size or max([0, *rows])
 
 
 def output_of(config: pb.ModelConfig) -> tuple[str, int]:

@@ -115,11 +115,7 @@ class HeldRequests:
             refusal: what it was refused with, which is raised where it may not wait, or no longer.
         """
         wait_s = refusal.retry_after_s
-        try:
-            self._check_room("", len(call.body))
-        except NotReadyError:
-            wait_s = self._limits.max_s
-        if call.held_s + wait_s >= self._limits.max_s:
+        if call.held_s + wait_s >= self._limits.max_s or self._is_full(len(call.body)):
             raise refusal
         with self._holding(call):
             await asyncio.sleep(wait_s)
@@ -175,16 +171,19 @@ class HeldRequests:
 
     def _check_room(self, why: str, num_bytes: int) -> None:
         """Raise NotReadyError when too many wait already."""
-        num = sum(self._num_held.values())
         limits = self._limits
-        is_over = self._num_bytes and self._num_bytes + num_bytes > limits.max_bytes
-        if num >= limits.max_requests or is_over:
+        if self._is_full(num_bytes):
+            num = sum(self._num_held.values())
             raise NotReadyError(
                 f"{why}; {num} requests of {self._num_bytes} bytes wait on this gateway, its bounds"
                 f" are {limits.max_requests} and {limits.max_bytes}; retry later or raise "
                 "SMELT_GATEWAY_MAX_IN_FLIGHT, of which that is half, or "
                 "SMELT_GATEWAY_MAX_UPLOAD_BYTES, of which it is a quarter"
             )
+
+    def _is_full(self, num_bytes: int) -> bool:
+        is_over = self._num_bytes and self._num_bytes + num_bytes > self._limits.max_bytes
+        return bool(is_over) or sum(self._num_held.values()) >= self._limits.max_requests
 
     def _add(self, key: tuple[str, str], num: int, num_bytes: int) -> None:
         self._num_bytes += num_bytes
