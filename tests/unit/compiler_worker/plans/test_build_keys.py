@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.builders.base import Builder, BuildOutput, BuildSpec
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plans.build_keys import (
     BuildTable,
@@ -51,7 +51,7 @@ class TableBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         return self._is_bound
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         raise AssertionError("planning builds nothing")
 
 
