@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import logging
 import re
 import socket
 import sys
@@ -19,8 +18,6 @@ from services.controller.interfaces import DeploymentKey, Unplaced
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
 from services.controller.room import Held, Room
 from services.controller.settings import ADDRESS_ON_INPUT
-
-logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
