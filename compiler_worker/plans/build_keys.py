@@ -89,32 +89,13 @@ def plan_for(
     every = dict.fromkeys((*built_on(generation, version), *precisions))
     for kind, precision in product(version.recipe.kinds, every):
         builder = find_builder(kind)
-        reason = builder.unavailable_reason(generation, precision)
-        if not reason and precision.is_calibrated and version.calibration is None:
-            reason = _no_calibration(version)
-        if not reason and is_elsewhere and builder.is_device_bound(generation):
-            reason = f"it is tuned on the device that runs it: a {generation} node must be there"
+        reason = _reason(version, generation, precision, builder, is_elsewhere=is_elsewhere)
         if reason := reason or refusal(kind):
             skipped.append(SkippedKey(kind=kind, precision=precision, reason=reason))
             continue
-        is_bound = builder.is_device_bound(generation)
-        key = BuildKey(
-            master_digest=version.master.digest,
-            kind=kind,
-            precision=precision,
-            calibration_digest=calibration_digest(version, precision),
-            buckets=buckets,
-            pads={name: each.pad for name, each in version.recipe.inputs.items() if each.pad},
-            proof_terms=proof_terms(version.recipe, precision, version.samples),
-            builder_options={
-                "code": build_code(kind),
-                **builder.options(generation, precision),
-                **version.recipe.builder_options(kind),
-            },
-            generation=str(generation),
-            toolchain=builder.toolchain(generation),
-            **(_device_fields(devices[generation.platform]) if is_bound else {}),
-        )
+        key = _key(version, kind, precision, generation, builder, buckets)
+        if is_bound := builder.is_device_bound(generation):
+            key = key.model_copy(update=_device_fields(devices[generation.platform]))
         # Only TensorRT compiles for a device that is not there; what it tunes is for one.
         is_anywhere = facts is None or (kind is EngineKind.TENSORRT and not is_bound)
         planned.append(PlannedKey(key=key, is_anywhere=is_anywhere))
@@ -131,11 +112,25 @@ def plan_for(
     )
 
 
-def _no_calibration(version: ModelVersion) -> str:
-    asked = version.recipe.calibration
-    waits = "waits for samples of its requests"
-    lacks = "was added without a calibration set: add it again"
-    return f"version {version.version} {waits if asked and asked.traffic else lacks}"
+def _reason(
+    version: ModelVersion,
+    generation: Generation,
+    precision: Precision,
+    builder: Builder,
+    *,
+    is_elsewhere: bool,
+) -> str:
+    """Why an engine is not built here, whatever the graph; "" where it is."""
+    if reason := builder.unavailable_reason(generation, precision):
+        return reason
+    if precision.is_calibrated and version.calibration is None:
+        asked = version.recipe.calibration
+        waits = "waits for samples of its requests"
+        lacks = "was added without a calibration set: add it again"
+        return f"version {version.version} {waits if asked and asked.traffic else lacks}"
+    if is_elsewhere and builder.is_device_bound(generation):
+        return f"it is tuned on the device that runs it: a {generation} node must be there"
+    return ""
 
 
 def buckets_of(
@@ -187,6 +182,33 @@ def built_on(generation: Generation, version: ModelVersion) -> list[Precision]:
     has_calibration = version.calibration is not None
     found = precisions_on(generation, version.recipe, has_calibration=has_calibration)
     return [precision for precision, reason in found.items() if not reason]
+
+
+def _key(
+    version: ModelVersion,
+    kind: EngineKind,
+    precision: Precision,
+    generation: Generation,
+    builder: Builder,
+    buckets: tuple[Bucket, ...],
+) -> BuildKey:
+    recipe = version.recipe
+    return BuildKey(
+        master_digest=version.master.digest,
+        kind=kind,
+        precision=precision,
+        calibration_digest=calibration_digest(version, precision),
+        buckets=buckets,
+        pads={name: each.pad for name, each in recipe.inputs.items() if each.pad},
+        proof_terms=proof_terms(recipe, precision, version.samples),
+        builder_options={
+            "code": build_code(kind),
+            **builder.options(generation, precision),
+            **recipe.builder_options(kind),
+        },
+        generation=str(generation),
+        toolchain=builder.toolchain(generation),
+    )
 
 
 def _device_fields(device: DeviceFacts) -> dict[str, Any]:

@@ -108,5 +108,6 @@ class KeeperLink:
 
 def _change(name: str, request: Message) -> Packet:
     """What a client asks for."""
-    body, caller = request.SerializeToString(), CALLER_NAME.get().encode()
+    body = request.SerializeToString()
+    caller = CALLER_NAME.get().encode()
     return Packet(PacketKind.ASK, name=name.encode(), body=body, caller=caller)

@@ -197,7 +197,8 @@ def _rooms(deployments: Mapping[DeploymentKey, dict[str, Any]]) -> dict[str, Roo
 
     held = {key: Held.of(found) for key, found in sorted(deployments.items())}
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    free, pending = available_resources_per_node(), _pending()
+    free = available_resources_per_node()
+    pending = _pending()
     generations = {key.generation for key in held}
     return {each: Room.of(each, nodes, free, held, pending[each]) for each in sorted(generations)}
 
