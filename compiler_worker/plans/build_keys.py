@@ -16,6 +16,7 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.batching import Batching
 from services.contracts.model.default_buckets import default_buckets, dynamic_dims
 from services.contracts.model.dim_limits import DimLimits, limits_fault
 from services.contracts.model.manifest import MasterRecord, ModelVersion
@@ -147,7 +148,7 @@ def buckets_of(
         InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, lets
             a request have no rows, or leaves the limits of the source.
     """
-    check_dims(recipe, dynamic_dims(master.inputs))
+    _check_buckets(recipe, dynamic_dims(master.inputs))
     rows = recipe.batching.batch_dim
     for bucket in recipe.buckets:
         if rows in bucket.dims and bucket.dims[rows].min == 0:
@@ -162,7 +163,22 @@ def buckets_of(
 
 
 def check_dims(recipe: Recipe, dims: Sequence[str]) -> None:
-    """Raise InvalidRecipeError where a bucket has other dimensions than these dynamic ones."""
+    """Raise InvalidRecipeError where an owner's recipe names others than these dynamic dimensions.
+
+    Requests of a version that was published with a wrong `batch_dim` are not joined; its engines
+    are built all the same (`buckets_of`).
+    """
+    rows = recipe.batching.batch_dim
+    # A model without rows has a recipe by default too.
+    if rows not in (None, *dims, Batching().batch_dim):
+        raise InvalidRecipeError(
+            f"recipe: batching.batch_dim: '{rows}' is no dynamic dimension of the model"
+            f"{nearest(rows, dims)}; expected one of {', '.join(dims) or 'none'}, or null"
+        )
+    _check_buckets(recipe, dims)
+
+
+def _check_buckets(recipe: Recipe, dims: Sequence[str]) -> None:
     for bucket in recipe.buckets:
         faults = [
             f"'{dim}' is no dynamic dimension of the model{nearest(dim, dims)}"
