@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.installed
 DEV_STAMP := .venv/.installed-dev
-INSTALLED_BY := pyproject.toml $(addprefix deploy/local/,install.sh functions.sh installer.lock)
+INSTALLED_BY := pyproject.toml $(addprefix deploy/local/,install.sh functions.sh installer.lock torch.lock)
 
 .PHONY: run install test test-all test-changed check lock clean
 .DEFAULT_GOAL := run

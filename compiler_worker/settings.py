@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import ConfigDict, Field
 
-from services.contracts.process.settings import read_settings
+from services.contracts.process.settings import ProcessSettings, read_settings
 
 
-class CompilerSettings(BaseSettings):
+class CompilerSettings(ProcessSettings):
     """Environment variables with the prefix SMELT_, or keyword arguments.
 
     Attributes:
@@ -41,7 +40,8 @@ class CompilerSettings(BaseSettings):
             on nodes that are labelled so); "" detects.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SMELT_", frozen=True)
+    model_config = ConfigDict(frozen=True)
+    env_prefix = "SMELT_"
 
     home: Path = Path("~/.smelt")
     store_url: str = Field(default_factory=lambda given: str(given["home"].expanduser() / "store"))

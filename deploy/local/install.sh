@@ -72,7 +72,9 @@ has_cuda() { # whether that is the build of torch that the indexes offer
   [ "$uv" ] && grep -q '+ nvidia-' <<<"$("$uv" pip install --python "$python" --dry-run "$torch" 2>&1)"
 }
 echo "Installing $(cat "${locks[@]}" | grep -c ==) exact versions into .venv: what is not there yet of"
+is_cuda=
 if has_cuda; then
+  is_cuda=yes
   echo "  $((download + cuda_more)) MB to download, $cuda_more MB of it for NVIDIA GPUs. For torch's CPU build, stop and"
   echo "  give make TORCH_INDEX_URL=URL, the index that pytorch.org names for pip and CPUs"
 else
@@ -82,6 +84,10 @@ fi
 locked=()
 for lock in "${locks[@]}"; do locked+=(-r "$lock"); done
 install --no-deps --require-hashes "${locked[@]}"
-install "$torch" # with the CUDA libraries that this build of it pins
+if [ "$is_cuda" ]; then
+  install --no-deps --require-hashes -r deploy/local/torch.lock
+else
+  install "$torch"
+fi
 drop_unused .venv
 install --no-deps --no-build-isolation --editable .

@@ -16,9 +16,11 @@ LOCKS = {
     "rtx": ("requirements-gpu.lock", "What `make run` adds where there is an NVIDIA GPU"),
     "dev": ("requirements-dev.lock", "What `make test` adds to the other two"),
 }
+TORCH_LOCK = "deploy/local/torch.lock"
+TORCH_TITLE = "# torch's CUDA build, with the libraries that it pins. Written by make lock.\n"
 TORCH_NOTE = """\
-# torch has no hash: its builds for CPUs and for CUDA have one version, lie on different indexes and
-# need different libraries, which each pins itself. It is installed by its version, after these.
+# torch is installed after these: its CUDA build by deploy/local/torch.lock, a CPU build, which lies
+# on another index and needs none of these libraries, by its version.
 # torch: {cpu} MB to download, {installed} MB installed; its CUDA build {cuda:.0f} MB to download
 """
 OF_TORCH = re.compile(r"torch|triton|(cuda|nvidia)-.*")
@@ -29,7 +31,7 @@ MEASURED = re.compile(r"-(cp311|cp3\d+-abi3|(py2\.)?py3)-.*(x86_64|any)\S*$")
 
 
 def main(folder: Path, mb: dict[str, str]) -> None:
-    """Write the three locks into the working directory."""
+    """Write the three locks, and that of torch's CUDA build, into the working directory."""
     packages = tomllib.loads((folder / "uv.lock").read_text())["package"]
     by_name = {package["name"]: package for package in packages}
     locked: set[str] = set()
@@ -46,8 +48,16 @@ def main(folder: Path, mb: dict[str, str]) -> None:
         if extra == "demo":
             cuda = sum(_download(by_name[name]) for name in left_out) / 1e6
             head += TORCH_NOTE.format(cpu=mb["torch_download"], installed=mb["torch"], cuda=cuda)
-        entries = (" \\\n    ".join([lines[name], *_hashes(by_name[name])]) for name in names)
-        Path(file).write_text(head + "\n".join(entries) + "\n")
+            _write(
+                TORCH_LOCK, TORCH_TITLE, {name: lines[name] for name in sorted(left_out)}, by_name
+            )
+        _write(file, head, {name: lines[name] for name in names}, by_name)
+
+
+def _write(file: str, head: str, lines: dict[str, str], by_name: dict[str, Any]) -> None:
+    """A lock: its first lines, and each requirement by its name with the hashes of its files."""
+    entries = (" \\\n    ".join([line, *_hashes(by_name[name])]) for name, line in lines.items())
+    Path(file).write_text(head + "\n".join(entries) + "\n")
 
 
 def _exported(path: Path) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field, model_validator
-from pydantic_settings import SettingsConfigDict
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
 
@@ -41,7 +40,7 @@ class CliSettings(FleetSecuritySettings):
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SMELT_")
+    env_prefix = "SMELT_"
 
     home: Path = Path("~/.smelt")
     store_url: str = ""

@@ -173,6 +173,10 @@ class StoreError(SmeltError):
     """The artifact store failed."""
 
 
+class SealedError(StoreError):
+    """Samples are sealed with another key than the one that is given, or none is given."""
+
+
 class AlreadyPublishedError(StoreError):
     """A create-only object exists already; nothing was overwritten."""
 

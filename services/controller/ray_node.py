@@ -15,12 +15,11 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import psutil
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
 from services.contracts.process.lifetime import end_with_parent
-from services.contracts.process.settings import read_settings
+from services.contracts.process.settings import ProcessSettings, read_settings
 from services.controller.platform.ray.session_logs import session_logs
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
@@ -32,7 +31,7 @@ _ESSENTIAL: Final = ("gcs_server", "raylet")
 _STOP_TIMEOUT_S: Final = 20.0
 
 
-class RayNodeSettings(BaseSettings):
+class RayNodeSettings(ProcessSettings):
     """Environment variables with the prefix SMELT_RAY_NODE_.
 
     Attributes:
@@ -42,7 +41,7 @@ class RayNodeSettings(BaseSettings):
         parent_pid: this process ends when that parent does; 0 for none.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SMELT_RAY_NODE_")
+    env_prefix = "SMELT_RAY_NODE_"
 
     num_cpus: int = 0
     generation_override: str = ""

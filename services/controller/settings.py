@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_settings import SettingsConfigDict
 
 from services.contracts.security.fleet_security import FleetSecuritySettings, is_loopback
 
@@ -51,7 +50,7 @@ class ControllerSettings(FleetSecuritySettings):
         resync_s: seconds after which the store is read again without an event.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SMELT_CONTROLLER_")
+    env_prefix = "SMELT_CONTROLLER_"
 
     store_url: str
     cache_dir: Path

@@ -5,8 +5,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
@@ -108,7 +107,8 @@ class GatewaySettings(FleetSecuritySettings):
         log_level: least level that is logged.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+    model_config = ConfigDict(frozen=True)
+    env_prefix = PREFIX
 
     grpc_host: str = "127.0.0.1"
     grpc_port: int = Field(default=8001, ge=0, le=65535)
@@ -133,9 +133,8 @@ class GatewaySettings(FleetSecuritySettings):
     request_memory_bytes: int = Field(default=256 << 20, ge=0, le=1 << 40)
     max_in_flight: int = Field(default=8192, ge=1)
     max_in_flight_per_model: int | None = Field(default=None, ge=1)
-    # Decoded here: what is no JSON is then refused like any other wrong value.
     model_max_in_flight: Annotated[
-        dict[str, Annotated[int, Field(ge=1)]], NoDecode, BeforeValidator(_decoded)
+        dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_decoded)
     ] = Field(default_factory=dict)
     hold_s: float = Field(default=30.0, ge=0)
     external_token_dir: Path | None = None

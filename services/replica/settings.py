@@ -3,8 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from pydantic import ConfigDict, Field
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
 
@@ -34,7 +33,8 @@ class ReplicaSettings(FleetSecuritySettings):
         ready_fd: inherited pipe that gets one JSON line once it serves; -1 for none.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SMELT_REPLICA_", extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
+    env_prefix = "SMELT_REPLICA_"
 
     store_url: str
     cache_dir: Path

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import ConfigDict, Field
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.process.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -49,7 +49,7 @@ SamplerName = Literal[
 OtlpProtocol = Literal["", "http/protobuf", "grpc"]
 
 
-class TracingSettings(BaseSettings):
+class TracingSettings(ProcessSettings):
     """OpenTelemetry's own variables; exporters read the others of them (OTEL_EXPORTER_OTLP_*).
 
     Attributes:
@@ -62,7 +62,7 @@ class TracingSettings(BaseSettings):
         otel_sdk_disabled: no traces, whatever else is set.
     """
 
-    model_config = SettingsConfigDict(env_prefix="", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     otel_traces_exporter: str = "none"
     otel_traces_sampler: SamplerName = "parentbased_traceidratio"

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings
 
 from compiler_worker.settings import CompilerSettings
 from services.cli.recipes.docstrings import attributes, sentence
 from services.cli.settings import CliSettings
+from services.contracts.process.settings import ProcessSettings
 from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.controller.ray_node import RayNodeSettings
 from services.controller.settings import ControllerSettings
@@ -25,7 +25,7 @@ INTRODUCTION = (
     "stops the start with variable, value and what was expected. An empty default means: not set."
 )
 # In the order in which a reader meets the processes.
-PROCESSES: tuple[tuple[str, type[BaseSettings]], ...] = (
+PROCESSES: tuple[tuple[str, type[ProcessSettings]], ...] = (
     ("The command smelt", CliSettings),
     ("Gateway", GatewaySettings),
     ("Controller", ControllerSettings),
@@ -49,8 +49,8 @@ def settings_page() -> str:
     return page("Settings", INTRODUCTION, *parts, f"## Inside the fleet\n\n{FLEET}\n\n{common}")
 
 
-def _table(settings: type[BaseSettings], names: list[str]) -> str:
-    prefix = settings.model_config.get("env_prefix", "")
+def _table(settings: type[ProcessSettings], names: list[str]) -> str:
+    prefix = settings.env_prefix
     meanings = attributes(settings)
     rows = [
         (f"`{prefix}{name.upper()}`", _default(field), sentence(meanings.get(name, "")))

@@ -27,7 +27,7 @@ from services.cli.requests.gateway_client import require_way_in
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.text.moments import utc_now
-from services.controller.platform.ray.session_logs import end_sessions
+from services.controller.platform.ray.session_logs import end_sessions, note_session
 from services.controller.settings import ADDRESS_ON_INPUT
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -75,7 +75,6 @@ class LocalFleet:
         self._noting = threading.Lock()
         self._on_part: OnPart = _ignore
         self._listen = f"{options.host}:0"
-        self._sessions: list[Path] = []
         self.held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -101,6 +100,7 @@ class LocalFleet:
         self._settings = self._settings.with_fleet_token()
         # Before the start too: the last fleet here may have been killed.
         remove_stale_sockets(run_dir)
+        end_sessions(run_dir)
         self.held.callback(remove_stale_sockets, run_dir)
         # `smelt down` sends SIGTERM from now on; it unwinds as Ctrl-C does.
         signal.signal(signal.SIGTERM, _stop)
@@ -113,7 +113,7 @@ class LocalFleet:
         At last the folders of the Ray that this fleet started.
         """
         with ExitStack() as open_files:
-            open_files.callback(end_sessions, self._settings.run_dir, self._sessions)
+            open_files.callback(end_sessions, self._settings.run_dir)
             begun = pid_fds(descendants(), open_files)
             try:
                 self.held.close()
@@ -244,7 +244,7 @@ class LocalFleet:
     def _joined(self, controller: SupervisedProcess, ray: dict[str, Any]) -> str:
         """The address of a Ray that is up, also for when the controller is started again."""
         address: str = ray["address"]
-        self._sessions.append(Path(ray["session"]))
+        note_session(self._settings.run_dir, Path(ray["session"]))
         controller.update_settings(ray_address=address)
         return address
 

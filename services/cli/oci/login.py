@@ -5,14 +5,13 @@ import json
 import subprocess
 from pathlib import Path
 
-from pydantic_settings import BaseSettings
-
 from services.contracts.errors import InvalidRequestError
+from services.contracts.process.settings import ProcessSettings
 
 _HELPER_TIMEOUT_S = 60.0
 
 
-class _DockerEnvironment(BaseSettings):
+class _DockerEnvironment(ProcessSettings):
     docker_config: Path = Path("~/.docker")
 
 

@@ -49,10 +49,12 @@ def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:
         InvalidRecipeError: with the key.
     """
     from compiler_worker.model_checks.recipe_check import check_recipe
-    from compiler_worker.plans.build_keys import buckets_of
+    from compiler_worker.plans.build_keys import buckets_of, check_dims
     from compiler_worker.precision.calibration import read_calibration
+    from services.contracts.model.default_buckets import dynamic_dims
     from services.contracts.model.value_limits import limits_of
 
+    check_dims(recipe, dynamic_dims(model.master.inputs))
     check_recipe(model.master, recipe)
     buckets_of(model.master, recipe, model.dim_limits)
     if recipe.calibration is not None and recipe.calibration.path:

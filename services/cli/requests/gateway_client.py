@@ -2,25 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import grpc
+from typing import TYPE_CHECKING, Any
 
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
-from services.gateway.api.status_codes import STATUS_BY_ERROR
 
-# Of several errors with one status the first; those that are INTERNAL have little in common.
-_ERROR_BY_STATUS: dict[grpc.StatusCode, type[SmeltError]] = {
-    status: error
-    for error, status in list(STATUS_BY_ERROR.items())[::-1]
-    if status is not grpc.StatusCode.INTERNAL
-}
+if TYPE_CHECKING:  # `smelt up` asks here for its settings, long before it calls a gateway
+    import grpc
 
 
 def gateway_channel(
     settings: CliSettings, address: str, options: Sequence[tuple[str, int]] = ()
-) -> grpc.Channel:
+) -> "grpc.Channel":
     """A channel to a gateway; use it as a context manager.
 
     Args:
@@ -31,6 +24,8 @@ def gateway_channel(
     Raises:
         InvalidRequestError: a TLS file cannot be read.
     """
+    import grpc
+
     credentials = _credentials(settings)
     if credentials is None:
         return grpc.insecure_channel(address, options=options)
@@ -39,15 +34,17 @@ def gateway_channel(
 
 def gateway_aio_channel(
     settings: CliSettings, address: str, options: Sequence[tuple[str, int]] = ()
-) -> grpc.aio.Channel:
+) -> "grpc.aio.Channel":
     """The same for an event loop; see `gateway_channel` for arguments and errors."""
+    import grpc
+
     credentials = _credentials(settings)
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, credentials, options=options)
 
 
-def gateway_error(address: str, error: grpc.RpcError, hint: str = "") -> SmeltError:
+def gateway_error(address: str, error: "grpc.RpcError", hint: str = "") -> SmeltError:
     """A gateway's status as an error, in the class that maps to it.
 
     Args:
@@ -55,8 +52,16 @@ def gateway_error(address: str, error: grpc.RpcError, hint: str = "") -> SmeltEr
         error: as gRPC raised it.
         hint: appended to the message.
     """
-    error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
-    return error_class(f"gateway {address}: {error.code().name}: {error.details()}{hint}")
+    import grpc
+
+    from services.gateway.api.status_codes import STATUS_BY_ERROR
+
+    status = error.code()
+    # Of several errors with this status the first; those that are INTERNAL have little in common.
+    classes = [each for each, its in STATUS_BY_ERROR.items() if its is status]
+    is_known = classes and status is not grpc.StatusCode.INTERNAL
+    error_class = classes[0] if is_known else SmeltError
+    return error_class(f"gateway {address}: {status.name}: {error.details()}{hint}")
 
 
 def bearer_metadata(settings: CliSettings) -> dict[str, str]:
@@ -92,9 +97,11 @@ def require_way_in(settings: CliSettings) -> None:
         )
 
 
-def _credentials(settings: CliSettings) -> grpc.ChannelCredentials | None:
+def _credentials(settings: CliSettings) -> "grpc.ChannelCredentials | None":
     if settings.tls_ca_file is None:
         return None
+    import grpc
+
     return grpc.ssl_channel_credentials(
         root_certificates=_bytes(settings.tls_ca_file),
         private_key=_bytes(settings.tls_key_file),

@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
@@ -11,10 +12,8 @@ import numpy as np
 from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show, text_width
-from services.cli.registry import open_registry
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.json_values import array_from_json, typed_arrays
-from services.cli.requests.needed_inputs import needed_inputs_words
 from services.cli.requests.texts import array_from_texts
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
@@ -25,10 +24,12 @@ from services.contracts.kserve.tensors import (
     array_from_bytes,
     bytes_from_array,
 )
-from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.text_input import TEXT
 from services.contracts.text.text_table import Table
 from services.pb import open_inference_v2_pb2 as pb
+
+if TYPE_CHECKING:  # a request needs no store
+    from services.contracts.model.manifest import ModelVersion
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
@@ -113,8 +114,10 @@ def _described(
 
 
 def _missing_inputs(
-    model: pb.ModelMetadataResponse, version: str, address: str, known: ModelVersion | None
+    model: pb.ModelMetadataResponse, version: str, address: str, known: "ModelVersion | None"
 ) -> InvalidRequestError:
+    from services.cli.requests.needed_inputs import needed_inputs_words
+
     given = {"--version": version, "--address": address}
     options = [word for option, text in given.items() if text for word in (option, text)]
     return InvalidRequestError(needed_inputs_words(model, options, known))
@@ -122,8 +125,10 @@ def _missing_inputs(
 
 def _of_store(
     settings: CliSettings, running: RunningFleet | None, model: pb.ModelMetadataResponse, text: str
-) -> ModelVersion | None:
+) -> "ModelVersion | None":
     """The model as this host's fleet has it in its store; None where that is not known."""
+    from services.cli.registry import open_registry
+
     number = int(text or max(model.versions, key=int, default="0")) or None
     # Without it there are inputs to show all the same; an external model is in no store.
     with suppress(SmeltError):

@@ -99,7 +99,7 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
     """
     from services.contracts.traffic.drift import drifts, features
     from services.contracts.traffic.fitting_rows import windows_for
-    from services.contracts.traffic.recalibration import traffic_state
+    from services.contracts.traffic.recalibration import calibrated_rows, traffic_state
 
     windows = registry.sample_windows(version.name)
     if not windows:
@@ -108,7 +108,8 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
     rows = registry.sampled_rows(read)
     found = features([row.arrays for row in rows], version)
     # None of a version without a calibration set; of one with traffic only what came since.
-    before = features(registry.calibration_rows(version), version)
+    calibrated, sealed = calibrated_rows(registry, version)
+    before = features(calibrated, version)
     asked = version.recipe.calibration
     state = traffic_state(registry, version) if asked and asked.traffic else None
     kept: Sequence[SampleWindow] = list(windows.values())
@@ -118,7 +119,7 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         "version": version.version,
         "num_windows": len(kept),
         "num_samples": sum(each.num_samples for each in kept),
-        "left_out": left_out.removeprefix("; "),
+        "left_out": "; ".join(filter(None, (left_out.removeprefix("; "), sealed))),
         "num_bytes": sum(each.num_bytes for each in kept),
         "begins_at": min(each.begins_at for each in kept),
         "ends_at": max(each.ends_at for each in kept),

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict
 class Document(BaseModel):
     """An immutable record with one JSON form; unknown fields are refused when it is read."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    # What validates is built at the first use: a command reads few of the records that it imports.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="constants", defer_build=True
+    )
 
     def canonical_json(self) -> bytes:
         """The one byte string of this record: keys sorted, no spaces, UTF-8."""

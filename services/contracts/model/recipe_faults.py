@@ -108,20 +108,22 @@ def _tag_fault(
 
 def _keys_at(document: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """The keys that the document takes at a place within it."""
-    here: type[BaseModel] | None = document
-    for part in path:
-        if isinstance(part, str) and here is not None and part in here.model_fields:
-            annotation = here.model_fields[part].annotation
-            here = _document_in(annotation) or here
-    return sorted(here.model_fields) if here is not None else []
+    kinds = [document]
+    for part in map(str, path):
+        if fields := [each.model_fields[part] for each in kinds if part in each.model_fields]:
+            kinds = list(_documents_in(fields[0].annotation)) or kinds
+        else:  # an index or a mapping's key; or of several kinds of documents the one that is meant
+            kinds = [each for each in kinds if part in _tags(each)] or kinds
+    return sorted({key for each in kinds for key in each.model_fields})
 
 
-def _document_in(annotation: Any) -> type[BaseModel] | None:
-    """The kind of document in a field: alone, in a tuple, a mapping's values, or None."""
-    return next(_documents_in(annotation), None)
+def _tags(document: type[BaseModel]) -> set[str]:
+    """The words by which a document is told from others that may stand in its place."""
+    return {tag for field in document.model_fields.values() for tag in get_args(field.annotation)}
 
 
 def _documents_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The kinds of documents in a field: alone, in a tuple, a mapping's values, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

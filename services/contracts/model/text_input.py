@@ -1,10 +1,12 @@
 """The input `text` of a model version that has a tokenizer."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.model.manifest import ModelVersion
+
+if TYPE_CHECKING:  # `smelt infer` needs the names alone
+    from services.contracts.model.manifest import ModelVersion
 
 TEXT: Final = "text"
 IDS: Final = "input_ids"
@@ -12,7 +14,7 @@ MASK: Final = "attention_mask"
 TYPES: Final = "token_type_ids"
 
 
-def text_input(model: ModelVersion) -> TensorSpec | None:
+def text_input(model: "ModelVersion") -> TensorSpec | None:
     """What clients may send in place of the tensors: BYTES [B, 1], or [B, 2] of pairs.
 
     None of a version without a tokenizer, also where an input of its own is called so.

@@ -1,6 +1,5 @@
 """Waits between attempts: twice as long after each failure in a row, up to a bound."""
 
-import asyncio
 import random
 from typing import Final
 
@@ -41,4 +40,6 @@ class Backoff:
 
     async def pause(self) -> None:
         """Wait for the coming pause."""
+        import asyncio  # a twentieth of the time of a short command, which has no event loop
+
         await asyncio.sleep(self.next_pause_s())

@@ -109,7 +109,7 @@ class Registry(
     def calibration_rows(self, version: ModelVersion) -> "list[dict[str, Array]]":
         """The rows of a version's calibration set, by input; none where it has none.
 
-        Raises StoreError where they are sealed and the key is another one, or missing.
+        Raises SealedError where they are sealed and the key is another one, or missing.
         """
         from services.contracts.traffic.sampled_rows import arrays_from_bytes
 

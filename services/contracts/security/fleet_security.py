@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.process.settings import ProcessSettings
 from services.contracts.security.watched_file import Complaint, WatchedFile, WatchedFiles
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _LOOPBACK_HOSTS = ("localhost", "::1", "[::1]")
 
 
-class FleetSecuritySettings(BaseSettings):
+class FleetSecuritySettings(ProcessSettings):
     """The part of a process's settings by which the fleet's processes authenticate each other.
 
     Attributes:

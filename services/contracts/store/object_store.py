@@ -21,7 +21,6 @@ from obstore.exceptions import (
     BaseError,
 )
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
-from pydantic_settings import BaseSettings
 
 from services.contracts.errors import (
     AlreadyPublishedError,
@@ -32,6 +31,7 @@ from services.contracts.errors import (
     UnsafeStoreError,
 )
 from services.contracts.model.manifest import BlobRef
+from services.contracts.process.settings import ProcessSettings
 from services.contracts.store.artifact_store import ArtifactStore, StoredObject
 from services.contracts.store.faults import fault_words
 from services.contracts.store.store_url import store_folder, store_scheme
@@ -46,7 +46,7 @@ _CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
-class _S3Environment(BaseSettings):
+class _S3Environment(ProcessSettings):
     """What Smelt itself must know of the standard AWS environment; obstore reads the rest."""
 
     aws_endpoint_url: str = ""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, SealedError
 from services.contracts.kserve.tensors import bytes_from_array
 from services.contracts.model.manifest import ModelVersion, TrafficSource
 from services.contracts.registry.registry import Registry
@@ -44,7 +44,7 @@ class TrafficState(NamedTuple):
 def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     """Look at the samples of a version whose recipe has `calibration: traffic`.
 
-    Raises StoreError where they cannot be opened.
+    A version whose calibration set another key sealed is due: nothing else can be compared.
     """
     calibration = version.recipe.calibration
     asked = calibration.traffic if calibration else None
@@ -57,7 +57,11 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     if version.calibration is None:
         words = f"{len(rows)} samples are there to calibrate with for the first time{left_out}"
         return TrafficState(len(rows), [], is_due=True, words=words)
-    before = features(registry.calibration_rows(version), version)
+    calibrated, sealed = calibrated_rows(registry, version)
+    if sealed:
+        words = f"{sealed}; {len(rows)} samples are there to calibrate anew with{left_out}"
+        return TrafficState(len(rows), [], is_due=True, words=words)
+    before = features(calibrated, version)
     found = drifts(before, features(rows, version))
     moved = [d for d in found if d.distance > max(asked.max_drift, d.noise)]
     words = f"no distance of {len(rows)} samples is beyond max_drift {asked.max_drift:g}"
@@ -68,12 +72,19 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     return TrafficState(len(rows), found, is_due=bool(moved), words=words + left_out)
 
 
+def calibrated_rows(registry: Registry, version: ModelVersion) -> tuple[list[Row], str]:
+    """The rows of a version's calibration set; none, and why, where another key sealed them."""
+    try:
+        return list(registry.calibration_rows(version)), ""
+    except SealedError as error:
+        return [], str(error)
+
+
 def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersion:
     """Publish the next version: the same, calibrated and proven with its newest samples.
 
     Raises:
         InvalidRequestError: there are too few.
-        StoreError: they cannot be opened.
     """
     state = traffic_state(registry, version)
     rows, windows, _ = _recent(registry, version)
@@ -117,7 +128,7 @@ def _stackable(rows: list[Row], registry: Registry, version: ModelVersion) -> li
     if masks_of(version.recipe):
         return rows
     counts = Counter(map(_shape, rows))
-    for row in registry.calibration_rows(version)[:1]:
+    for row in calibrated_rows(registry, version)[0][:1]:
         counts[_shape(row)] *= 2
     usual = max(counts, key=lambda shape: counts[shape], default=())
     return [row for row in rows if _shape(row) == usual]

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 from pathlib import Path
 
-from services.contracts.errors import InvalidRequestError, StoreError
+from services.contracts.errors import InvalidRequestError, SealedError
 
 _MARK = b"smelt-sealed-1\n"
 _NONCE_BYTES = 12
@@ -53,7 +53,7 @@ class SampleCipher:
         try:
             return AESGCM(self._key).decrypt(data[len(_MARK) : begin], data[begin:], _MARK)
         except InvalidTag as error:
-            raise StoreError(
+            raise SealedError(
                 f"{what} cannot be opened: it was sealed with another key than {self.key_id}, or "
                 f"was changed; name the right key's file in {_SETTING}"
             ) from error
@@ -74,12 +74,12 @@ def opened_samples(data: bytes, cipher: SampleCipher | None, what: str) -> bytes
         what: they are, for messages.
 
     Raises:
-        StoreError: they are sealed, and the key is missing or another one.
+        SealedError: they are sealed, and the key is missing or another one.
     """
     if not data.startswith(_MARK):
         return data
     if cipher is None:
-        raise StoreError(f"{what} is encrypted, and no key is given: name its file in {_SETTING}")
+        raise SealedError(f"{what} is encrypted, and no key is given: name its file in {_SETTING}")
     return cipher._opened(data, what)  # noqa: SLF001 - of this module
 
 

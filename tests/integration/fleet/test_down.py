@@ -41,3 +41,17 @@ def test_down_leaves_no_process_behind(tmp_path: Path) -> None:
         again = fleet.smelt_process("down")
         assert again.returncode == 1
         assert "there is nothing to stop" in again.stderr
+
+
+def test_what_a_killed_fleet_left_of_its_ray_is_removed_by_the_next_one() -> None:
+    with fleet_home() as fleet:
+        fleet.up()
+        kept = fleet.home / "run" / RAY_LOGS
+        session = kept.readlink().parent
+        processes = fleet.processes()
+        os.kill(fleet.running["supervisor_pid"], signal.SIGKILL)
+        assert still_running(processes) == []
+        assert session.exists()
+        fleet.up()
+        assert not session.exists()
+        assert kept.readlink().parent.exists()

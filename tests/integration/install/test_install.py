@@ -33,6 +33,10 @@ echo 'error: Failed to fetch runs' >&2
 echo '  Caused by: refused by the proxy' >&2
 exit 2
 """
+# One that finds torch's CUDA build, and installs nothing.
+UV_OF_CUDA = """#!/bin/sh
+case "$*" in *--dry-run*) echo ' + nvidia-cublas==13' ;; *) exit 2 ;; esac
+"""
 PROJECT = """
 [build-system]
 requires = []
@@ -94,6 +98,19 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def use_uv(project: Path, script: str) -> None:
+    """Have a project's folder of packages offer this as uv."""
+    make_wheel(project / "wheels", "uv", "1")
+    wheel = project / "wheels" / "uv-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "a") as opened:
+        command = zipfile.ZipInfo("uv-1.data/scripts/uv")
+        command.external_attr = 0o100755 << 16  # of a regular file
+        opened.writestr(command, script)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = project / "deploy" / "local" / "installer.lock"
+    lock.write_text(f"uv==1 --hash=sha256:{digest}\n")
+
+
 def packages(project: Path) -> set[str]:
     (found,) = project.glob(".venv/lib/python3.*/site-packages")
     return {path.relative_to(found).as_posix() for path in found.rglob("*")}
@@ -115,15 +132,7 @@ def test_what_runs_then_what_develops(project: Path) -> None:
 
 
 def test_why_uv_could_not_is_shown_and_pip_installs(project: Path) -> None:
-    make_wheel(project / "wheels", "uv", "1")
-    wheel = project / "wheels" / "uv-1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "a") as opened:
-        script = zipfile.ZipInfo("uv-1.data/scripts/uv")
-        script.external_attr = 0o100755 << 16  # of a regular file
-        opened.writestr(script, UV)
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    lock = project / "deploy" / "local" / "installer.lock"
-    lock.write_text(f"uv==1 --hash=sha256:{digest}\n")
+    use_uv(project, UV)
     done = install(project, "run")
     assert done.returncode == 0, done.stdout + done.stderr
     told = "error: Failed to fetch runs\nCaused by: refused by the proxy\nuv could not: pip"
@@ -138,3 +147,18 @@ def test_a_package_with_another_hash_is_refused(project: Path) -> None:
     assert done.returncode != 0
     assert "HASHES" in done.stdout
     assert "runs.py" not in packages(project)
+
+
+@pytest.mark.parametrize("is_right", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_the_cuda_build_of_torch_is_held_to_its_hash(project: Path, is_right: bool) -> None:
+    use_uv(project, UV_OF_CUDA)
+    digest = make_wheel(project / "wheels", "torch", "1.0", "torch/cuda.py")
+    # The other build would be taken by its version, as it is the newer one to pip.
+    (project / "wheels" / "torch-1.0+cpu-py3-none-any.whl").unlink()
+    digest = digest if is_right else "0" * 64
+    lock = project / "deploy" / "local" / "torch.lock"
+    lock.write_text(f"torch==1.0 \\\n    --hash=sha256:{digest}\n")
+    done = install(project, "run")
+    assert (done.returncode == 0) == is_right, done.stdout + done.stderr
+    assert ("torch/cuda.py" in packages(project)) == is_right
+    assert ("HASHES" in done.stdout) != is_right

@@ -1,16 +1,14 @@
 """Settings in the manifests are settings of our processes, with values that they accept."""
 
-from pydantic_settings import BaseSettings
-
 from compiler_worker.settings import CompilerSettings
 from services.contracts.errors import InvalidRequestError
-from services.contracts.process.settings import read_settings
+from services.contracts.process.settings import ProcessSettings, read_settings
 from services.controller.settings import ControllerSettings
 from services.gateway.settings import GatewaySettings
 from services.replica.settings import ReplicaSettings
 from tests.integration.k8s.objects import Object, Objects, Pod, of_kind, pods
 
-SETTINGS: dict[str, type[BaseSettings]] = {
+SETTINGS: dict[str, type[ProcessSettings]] = {
     "gateway": GatewaySettings,
     "controller": ControllerSettings,
     "fleet": ReplicaSettings,
@@ -26,7 +24,7 @@ def check_settings(objects: Objects) -> list[str]:
     for pod in pods(objects):
         part = pod.labels["smelt.dev/part"]
         settings = SETTINGS[part]
-        prefix = settings.model_config["env_prefix"]
+        prefix = settings.env_prefix
         given = environment(pod, objects)
         known = {prefix + name.upper() for name in settings.model_fields}
         unknown = sorted(given.keys() - known)

@@ -1,11 +1,15 @@
 """Every overlay renders, and nothing in it is wrong."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from tests.integration.k8s.checks import CHECKS, Check
-from tests.integration.k8s.objects import ray_service
-from tests.integration.k8s.rendering import COMPONENTS, K8S, OVERLAYS, render
+from tests.integration.k8s.configuration import environment
+from tests.integration.k8s.network import GATEWAY, STRANGER, is_allowed
+from tests.integration.k8s.objects import of_kind, pods, ray_service
+from tests.integration.k8s.rendering import COMPONENTS, K8S, OPTIONS, OVERLAYS, render, render_with
 
 
 def name_of(check: Check) -> str:
@@ -16,6 +20,36 @@ def name_of(check: Check) -> str:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_nothing_is_wrong(overlay: str, check: Check) -> None:
     assert check(render(K8S / "overlays" / overlay)) == []
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_nothing_is_wrong_with_an_option(option: str, tmp_path: Path) -> None:
+    objects = render_with(K8S / "overlays" / "production", option, tmp_path)
+    assert [finding for check in CHECKS for finding in check(objects)] == []
+
+
+def test_clients_of_http_reach_the_gateways_where_an_overlay_lists_it(tmp_path: Path) -> None:
+    production = K8S / "overlays" / "production"
+    without, with_http = render(production), render_with(production, "http", tmp_path)
+    flow = (STRANGER, GATEWAY, 8000)
+    policies = [
+        [item["spec"] for item in of_kind(objects, "NetworkPolicy")]
+        for objects in (without, with_http)
+    ]
+    assert [is_allowed(each, *flow) for each in policies] == [False, True]
+    (gateway,) = [pod for pod in pods(with_http) if pod.labels["smelt.dev/part"] == "gateway"]
+    assert environment(gateway, with_http)["SMELT_GATEWAY_HTTP_PORT"] == "8000"
+    assert gateway.port_names()["http"] == 8000
+
+
+def test_builds_see_of_the_fleets_secret_the_samples_key_alone(tmp_path: Path) -> None:
+    objects = render_with(K8S / "overlays" / "production", "sample-key", tmp_path)
+    (pod,) = [pod for pod in pods(objects) if pod.labels["smelt.dev/part"] == "builder"]
+    (volume,) = [one for one in pod.spec["volumes"] if "secret" in one]
+    assert [item["key"] for item in volume["secret"]["items"]] == ["samples.key"]
+    assert volume["secret"]["optional"]
+    (mount,) = [one for one in pod.containers[0]["volumeMounts"] if one["name"] == volume["name"]]
+    assert environment(pod, objects)["SMELT_SAMPLE_KEY"] == f"{mount['mountPath']}/samples.key"
 
 
 def test_there_is_an_overlay_for_each_purpose() -> None:

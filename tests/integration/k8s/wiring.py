@@ -88,7 +88,7 @@ def check_routes(objects: Objects) -> list[str]:
     services = {s["metadata"]["name"]: s["spec"]["ports"] for s in of_kind(objects, "Service")}
     gateways = {g["metadata"]["name"]: g["spec"]["listeners"] for g in of_kind(objects, "Gateway")}
     findings = []
-    for route in of_kind(objects, "GRPCRoute"):
+    for route in of_kind(objects, "GRPCRoute", "HTTPRoute"):
         for parent in route["spec"]["parentRefs"]:
             listeners = {one["name"]: one for one in gateways.get(parent["name"], [])}
             listener = listeners.get(parent["sectionName"])

@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN, GPU, DEV = "requirements.lock", "requirements-gpu.lock", "requirements-dev.lock"
-# Bound elsewhere: torch's builds have no hash in common, and cuda.lock is for images.
+TORCH = "deploy/local/torch.lock"
+# Bound elsewhere: by torch.lock, and cuda.lock for images.
 WITHOUT_LOCK = {"torch", "tensorrt-cu13"}
 
 
@@ -39,6 +40,16 @@ def test_everything_is_locked_once_with_hashes() -> None:
     assert len(entries) > 150
     assert len({name for name, _, _ in entries}) == len(entries)
     assert [name for name, _, rest in entries if "--hash=sha256:" not in rest] == []
+
+
+def test_the_cuda_build_of_torch_is_locked_with_its_libraries() -> None:
+    entries = {name: (version, rest) for name, version, rest in locked(TORCH)}
+    (wanted,) = (each for each in required("replica") if each.name == "torch")
+    assert wanted.specifier.contains(entries["torch"][0])
+    assert {"triton", "nvidia-cublas", "nvidia-cudnn-cu13"} < entries.keys()
+    assert [name for name, (_, rest) in entries.items() if "--hash=sha256:" not in rest] == []
+    # For CPython 3.11 and 3.12, on x86_64 and on aarch64.
+    assert entries["torch"][1].count("--hash=sha256:") == 4
 
 
 @pytest.mark.parametrize(
@@ -86,6 +97,7 @@ def test_make_installs_when_a_lock_has_changed(
     tmp_path: Path, target: str, newer: str | None, installs: str | None
 ) -> None:
     names = [f"deploy/local/{name}" for name in ("install.sh", "functions.sh", "installer.lock")]
+    names.append(TORCH)
     names += [RUN, GPU, DEV, "pyproject.toml", ".venv/.installed", ".venv/.installed-dev"]
     for name in names:  # what is installed last
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +124,7 @@ def test_a_lock_keeps_the_hashes_of_wheels_for_linux_alone(tmp_path: Path) -> No
     (tmp_path / "uv.lock").write_text("".join(packages))
     (tmp_path / "demo.txt").write_text("x==1\ntorch==1\ncolor==1 ; sys_platform == 'win32'\n")
     (tmp_path / "rtx.txt").write_text("")
+    (tmp_path / TORCH).parent.mkdir(parents=True)
     (tmp_path / "dev.txt").write_text("x==1\ny==1\n")
     sizes = ["demo=7", "rtx=0", "dev=3", "torch=5", "torch_download=4"]
     script = ROOT / "deploy/local/lock.py"
@@ -121,3 +134,5 @@ def test_a_lock_keeps_the_hashes_of_wheels_for_linux_alone(tmp_path: Path) -> No
     assert "# size: 2 MB to download, 7 MB installed\n" in run
     assert "# torch: 4 MB to download, 5 MB installed; its CUDA build 2 MB to download\n" in run
     assert re.findall(r"(?m)^\w+==", dev) == ["y=="]
+    hashes = " \\\n    --hash=sha256:a \\\n    --hash=sha256:b\n"
+    assert (tmp_path / TORCH).read_text().endswith(f"\ntorch==1{hashes}")

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,9 @@ logger = logging.getLogger(__name__)
 
 # In the fleet's folder: /tmp/ray/session_latest may be of another user or of another fleet.
 RAY_LOGS: Final = "ray-logs"
+# Beside it, links to the sessions that this fleet has begun: a supervisor that is killed removes
+# none, so that the next one has to find them.
+_BEGUN: Final = "ray-"
 
 
 def session_logs() -> Path:
@@ -33,22 +35,30 @@ def link_logs(run_dir: Path, logs: Path) -> None:
     partial.replace(kept)
 
 
-def end_sessions(run_dir: Path, sessions: Iterable[Path]) -> None:
-    """Remove the folders of sessions that have ended, which this fleet has begun.
+def note_session(run_dir: Path, session: Path) -> None:
+    """Have a fleet's folder lead to a session that the fleet has begun, for `end_sessions`."""
+    (run_dir / f"{_BEGUN}{session.name}").symlink_to(session)
 
-    The logs that the fleet's folder leads to are moved there. What cannot be removed is a warning.
+
+def end_sessions(run_dir: Path) -> None:
+    """Remove the folders of sessions that this fleet has begun, and that have ended.
+
+    The logs that the fleet's folder leads to are moved there. What cannot be removed is a warning,
+    and is tried again by the next call.
     """
     kept = run_dir / RAY_LOGS
-    for session in sessions:
+    for begun in run_dir.glob(f"{_BEGUN}session_*"):
+        session = begun.readlink()
         logs = session / "logs"
         latest = session.with_name("session_latest")
         try:
-            if kept.is_symlink() and kept.readlink() == logs:
+            if kept.is_symlink() and kept.readlink() == logs and logs.exists():
                 kept.unlink()
                 shutil.move(logs, kept)
-            shutil.rmtree(session)
+            if session.exists():
+                shutil.rmtree(session)
             if latest.is_symlink() and latest.readlink() == session:
                 latest.unlink()
+            begun.unlink()
         except OSError as error:
-            if session.exists():
-                logger.warning("%s, of this fleet's Ray, is not removed: %s", session, error)
+            logger.warning("%s, of this fleet's Ray, is not removed: %s", session, error)

@@ -19,8 +19,8 @@ COMPUTING = {
     "ml_dtypes", "transformers", "tritonclient",
 }  # fmt: skip
 # What only some commands have a use for, and only at some times.
-TALKING = {"grpc", "cryptography", "prometheus_client", "psutil", "rich", "yaml"}
-READING = {"pydantic", "pydantic_settings", "obstore", "google.protobuf"}
+TALKING = {"grpc", "asyncio", "cryptography", "prometheus_client", "psutil", "rich", "yaml"}
+READING = {"pydantic", "obstore", "google.protobuf"}
 RUN = """
 import json, sys
 from services.cli.main import main
@@ -76,7 +76,8 @@ def test_what_looks_at_a_store_imports_nothing_that_computes_or_talks(
 
 def test_a_recipe_is_checked_without_what_computes(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("precisions: auto\n")
-    assert not imported("recipe", "check", str(tmp_path / "recipe.yaml")) & COMPUTING
+    modules = imported("recipe", "check", str(tmp_path / "recipe.yaml"))
+    assert not modules & {*COMPUTING, *TALKING - {"yaml", "rich"}}
 
 
 def test_a_file_that_is_not_there_is_refused_before_a_model_could_be_opened(tmp_path: Path) -> None:
@@ -104,4 +105,11 @@ def test_a_bench_without_a_fleet_is_refused_before_what_sends_is_imported(tmp_pa
 def test_a_start_is_refused_before_it_imports_what_a_fleet_serves(tmp_path: Path) -> None:
     modules = imported("up", "--generation", "none", wanted=1, SMELT_HOME=str(tmp_path))
     assert "services.cli.fleet.local_fleet" in modules
-    assert not modules & {*COMPUTING, "yaml", "obstore", "services.contracts.model.manifest"}
+    heavy = {*COMPUTING, *TALKING - {"psutil", "rich"}, "obstore"}
+    assert not modules & {*heavy, "services.contracts.model.manifest"}
+
+
+def test_a_request_needs_neither_a_store_nor_its_records(tmp_path: Path) -> None:
+    modules = imported("infer", "m", wanted=1, SMELT_HOME=str(tmp_path))
+    assert "services.cli.requests.gateway_client" in modules
+    assert not modules & {"obstore", "services.cli.registry", "services.contracts.model.manifest"}

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from services.cli.fleet import local_fleet, up
-from services.cli.fleet.fleet_file import RunningFleet
+from services.cli.fleet.fleet_file import RunningFleet, make_run_dir
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.show import INTERRUPTED
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
+from services.controller.platform.ray.session_logs import note_session
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -74,6 +75,22 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
         signal.signal(signal.SIGINT, interrupt)
     assert found == code
     assert capsys.readouterr().out.endswith(said)
+
+
+def test_what_a_killed_fleet_left_of_its_ray_is_gone_once_the_next_one_begins(
+    tmp_path: Path,
+) -> None:
+    settings = CliSettings(home=tmp_path)
+    make_run_dir(settings.run_dir)
+    session = tmp_path / "ray" / "session_1"
+    (session / "logs").mkdir(parents=True)
+    note_session(settings.run_dir, session)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with LocalFleet(settings, UpOptions(grpc_port=0, metrics_port=0)):
+            assert not session.exists()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def snapshot(state: str, *replicas: tuple[int, int]) -> fleet.FleetSnapshot:

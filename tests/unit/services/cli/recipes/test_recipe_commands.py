@@ -120,7 +120,7 @@ def test_every_fault_has_its_line_and_the_nearest_word(tmp_path: Path) -> None:
     path = recipe_file(
         tmp_path,
         "num_replica: 2\nkinds:\n- tensorrt\n- openvin\nranking:\n  top_k: 3\n"
-        "inputs: {ids: {hi: 2}}\n",
+        "inputs: {ids: {hi: 2}}\ntasks:\n- metric: iou\n  output: boxes\n  min_io: 1\n",
     )
     with pytest.raises(InvalidRecipeError) as refused:
         run("check", path)
@@ -130,6 +130,7 @@ def test_every_fault_has_its_line_and_the_nearest_word(tmp_path: Path) -> None:
         "4: kinds.1: got 'openvin': ",
         "5: ranking.output: got nothing",
         "7: inputs.ids.hi: no such key",
+        "11: tasks.0.iou.min_io: no such key, did you mean 'min_iou'?; expected format,",
     )
     assert len(faults) == len(wanted)
     for fault, begins in zip(faults, wanted, strict=True):
@@ -151,6 +152,10 @@ def test_what_is_no_yaml_has_its_place_and_the_fix_in_our_words(tmp_path: Path) 
     ("text", "fault"),
     [
         ("inputs:\n  mask: {role: mask}\n  idz: {}\n", "3: inputs: 'idz' .*did you mean 'ids'"),
+        (
+            "batching:\n  max_waste: 0.1\n  batch_dim: batc\n",
+            "3: batching.batch_dim: 'batc' is no dynamic dimension .*did you mean 'batch'",
+        ),
         (
             "\nbuckets: [{dims: {batch: {min: 1, opt: 2, max: 4}}}]\n",
             "2: bucket batch4: no range for 'sequence'; expected a range for each of batch, seq",
@@ -180,17 +185,21 @@ WRONG_DIM = """buckets:
     batch: {min: 1, opt: 4, max: 8}
     sequenc: {min: 1, opt: 4, max: 8}
 """
+WRONG_ROWS = "batching:\n  batch_dim: sequenc\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [(WRONG_DIM, "4: bucket batch8-sequenc8"), (WRONG_ROWS, "2: batching.batch_dim")],
+)
 def test_a_wrong_dimension_has_its_line_before_the_model_is_opened(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, place: str
 ) -> None:
-    path = recipe_file(tmp_path, WRONG_DIM)
+    path = recipe_file(tmp_path, text)
     add = ["models", "add", "tiny", model, "--store", str(tmp_path / "store"), "--recipe", path]
     monkeypatch.setattr("compiler_worker.master.stored.input_values", None)
     wanted = (
-        f"^{path}:4: bucket batch8-sequenc8: 'sequenc' is no dynamic dimension of the model, did "
-        "you mean 'sequence'"
+        f"^{path}:{place}: 'sequenc' is no dynamic dimension of the model, did you mean 'sequence'"
     )
     for words in (add, ["recipe", "check", path, "--model", model]):
         with pytest.raises(InvalidRecipeError, match=wanted):

@@ -1,6 +1,7 @@
 """The one JSON form: sorted, strict, and the same after reading."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -62,3 +63,12 @@ def test_a_document_cannot_be_changed() -> None:
 def test_defaults_are_not_shared() -> None:
     Sample().b["leak"] = 1
     assert Sample().b == {}
+
+
+def test_what_reads_a_document_is_built_at_its_first_use_by_whichever_thread() -> None:
+    for _ in range(20):
+        kind = type("Late", (Sample,), {"__module__": __name__})
+        assert not kind.__pydantic_complete__
+        with ThreadPoolExecutor(8) as pool:
+            read = list(pool.map(kind.from_json, [b'{"a":1.5}'] * 8))
+        assert read == [kind(a=1.5)] * 8

@@ -220,6 +220,26 @@ def test_a_window_of_another_key_is_left_out_and_counted(world: World, own: str)
     assert publish_calibrated(world.registry, version).version == 2
 
 
+@pytest.mark.parametrize("own", ["", "b"])
+def test_a_version_is_due_whose_calibration_another_key_sealed(world: World, own: str) -> None:
+    keys = {digit: world.folder / digit for digit in ("a", "b")}
+    for digit, path in keys.items():
+        path.write_text(digit * 64)
+    world.registry = Registry(world.store, world.folder / "cache", keys["a"])
+    version = world.publish(ASKED, IDS)
+    world.serve(version, ids_rows(100))
+    version = publish_calibrated(world.registry, version)
+    world.registry = Registry(world.store, world.folder / "cache", keys.get(own))
+    assert not traffic_state(world.registry, version).is_due
+    world.serve(version, ids_rows(100, first=500))
+    state = traffic_state(world.registry, version)
+    assert state.is_due
+    assert "the calibration set of m version 2" in state.words
+    assert "100 samples are there to calibrate anew with" in state.words
+    anew = publish_calibrated(world.registry, version)
+    assert len(world.registry.calibration_rows(anew)) > 50
+
+
 def test_an_input_of_one_number_a_row_is_stacked(world: World) -> None:
     scale = TensorSpec(name="scale", datatype="FP32", shape=("batch",))
     version = world.publish(ASKED, IDS, scale)

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.platform.ray.session_logs import RAY_LOGS, end_sessions, link_logs
+from services.controller.platform.ray.session_logs import (
+    RAY_LOGS,
+    end_sessions,
+    link_logs,
+    note_session,
+)
 
 
 @pytest.fixture
@@ -25,7 +30,8 @@ def test_its_own_sessions_are_gone_and_the_last_logs_are_kept(
     latest.symlink_to(last)
     for session in (first, last):
         link_logs(tmp_path / "run", session / "logs")
-    end_sessions(tmp_path / "run", [first, last])
+        note_session(tmp_path / "run", session)
+    end_sessions(tmp_path / "run")
     kept = tmp_path / "run" / RAY_LOGS
     assert not kept.is_symlink()
     assert (kept / "raylet.out").read_text() == last.name
@@ -41,19 +47,26 @@ def test_what_leads_elsewhere_is_left(sessions: list[Path], tmp_path: Path) -> N
     latest = own.with_name("session_latest")
     latest.symlink_to(other)
     link_logs(tmp_path / "run", other / "logs")
-    end_sessions(tmp_path / "run", [own])
+    note_session(tmp_path / "run", own)
+    end_sessions(tmp_path / "run")
     assert not own.exists()
     assert latest.readlink() == other
     assert (tmp_path / "run" / RAY_LOGS / "raylet.out").read_text() == other.name
 
 
-def test_a_failed_removal_is_a_warning(
+def test_a_failed_removal_is_a_warning_and_is_tried_again(
     sessions: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     link_logs(tmp_path / "run", sessions[0] / "logs")
     no_folder = tmp_path / "ray" / "session_file"
     no_folder.write_text("")
-    end_sessions(tmp_path / "run", [no_folder, tmp_path / "ray" / "gone", sessions[0]])
+    for session in (no_folder, tmp_path / "ray" / "session_gone", sessions[0]):
+        note_session(tmp_path / "run", session)
+    end_sessions(tmp_path / "run")
     assert not sessions[0].exists()
     (told,) = caplog.messages
     assert told.startswith(f"{no_folder}, of this fleet's Ray, is not removed: ")
+    no_folder.unlink()
+    end_sessions(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [RAY_LOGS]
+    assert len(caplog.messages) == 1
