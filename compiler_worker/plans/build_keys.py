@@ -170,7 +170,7 @@ def check_dims(recipe: Recipe, dims: Sequence[str]) -> None:
     """
     rows = recipe.batching.batch_dim
     # A model without rows has a recipe by default too.
-    if rows not in (None, *dims, Batching().batch_dim):
+    if rows is not None and rows not in (*dims, Batching().batch_dim):
         raise InvalidRecipeError(
             f"recipe: batching.batch_dim: '{rows}' is no dynamic dimension of the model"
             f"{nearest(rows, dims)}; expected one of {', '.join(dims) or 'none'}, or null"
