@@ -21,8 +21,6 @@ from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.process.lifetime import end_with_parent
 from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
 
-logger = logging.getLogger("compiler_worker")
-
 EXIT_ERROR = 1
 
 

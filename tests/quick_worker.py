@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.plans.plan_document import chosen, keep_plans
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 
@@ -24,3 +28,9 @@ def quick_worker(folder: Path) -> WorkerContext:
     settings = quick_settings(folder)
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
     return WorkerContext(registry=registry, settings=settings)
+
+
+def wanted_keys(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> list[BuildKey]:
+    """What a build of this worker would take up, in order; its plans are kept."""
+    plans = chosen(keep_plans(version, wanted, worker), wanted, worker.registry)
+    return [planned.key for plan in plans for planned in plan.planned]

@@ -15,6 +15,7 @@ from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.document import Document
 from services.contracts.model.manifest import MasterRecord
 
 
@@ -41,8 +42,7 @@ class BuildSpec:
     typed_graphs: Path | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildOutput:
+class BuildResult(Document):
     """What a builder made.
 
     Attributes:
@@ -50,11 +50,15 @@ class BuildOutput:
             the master itself.
         needs_master: whether the run half reads the master.
         findings: the builder's warnings, unchanged.
+        duration_s: seconds of the builder alone; the child that ran it adds them.
+        peak_memory_bytes: of that child.
     """
 
     files: dict[str, Path]
     needs_master: bool
     findings: tuple[str, ...] = ()
+    duration_s: float = 0.0
+    peak_memory_bytes: int = 0
 
 
 class Builder(Protocol):
@@ -86,7 +90,7 @@ class Builder(Protocol):
         """What must be equal for a compile cache to be of use; None if the kind keeps none."""
         ...
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Build into an empty folder.
 
         Args:

@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 from compiler_worker.builders.artifact_cache import keep_artifact, load_artifacts
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.graphs import export_static, fx_graph
 from compiler_worker.builders.typed_graphs import check_outputs
 from compiler_worker.builders.weight_sorter import WeightSorter
@@ -32,7 +32,7 @@ from services.engines.torch_runtime.programs import lifted_weights
 
 def build_artifacts(
     plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress, *, device: str
-) -> BuildOutput:
+) -> BuildResult:
     """Compile every bucket at its largest sizes and write the index.
 
     Args:
@@ -66,7 +66,7 @@ def build_artifacts(
     (workspace / INDEX).write_bytes(
         ArtifactIndex(artifacts=tuple(artifacts), pads=plan.key.pads).canonical_json()
     )
-    return BuildOutput(
+    return BuildResult(
         files={path.name: path for path in sorted(workspace.iterdir())}, needs_master=True
     )
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
 from compiler_worker.builders.hosts import PORTABLE_CPU, foreign_cpu_reason, foreign_cuda_reason
 from compiler_worker.builders.inductor_packages import CXX
@@ -73,7 +73,7 @@ class InductorBuilder:
         """A generation's: torch's own keys name the device where its results depend on it."""
         return CacheScope(compiler=key.kind, generation=key.generation, toolchain=key.toolchain)
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Import, export and compile.
 
         Args:
@@ -92,10 +92,8 @@ class InductorBuilder:
         )
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         with recorded_warnings() as findings, build_errors("Inductor failed"):
-            output = _compile(plan, generation, workspace, progress)
-        return BuildOutput(
-            files=output.files, needs_master=output.needs_master, findings=tuple(findings)
-        )
+            built = _compile(plan, generation, workspace, progress)
+        return built.model_copy(update={"findings": tuple(findings)})
 
 
 def inductor_config(generation: Generation, *, is_tuned: bool = False) -> dict[str, Any]:
@@ -123,7 +121,7 @@ def inductor_config(generation: Generation, *, is_tuned: bool = False) -> dict[s
 
 def _compile(
     plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
-) -> BuildOutput:
+) -> BuildResult:
     is_tuned = plan.key.builder_options.get(_MAX_AUTOTUNE) == str(True)
     config = inductor_config(generation, is_tuned=is_tuned)
     if generation.platform is Platform.CPU:

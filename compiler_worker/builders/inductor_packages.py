@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.cached_cxx import launcher
 from compiler_worker.builders.graphs import export_dynamic
 from compiler_worker.builders.typed_graphs import planned_graph
@@ -25,7 +25,7 @@ CXX = "g++"
 
 def build_package(
     plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress
-) -> BuildOutput:
+) -> BuildResult:
     """Import, export with dynamic dimensions, compile to a package with its weights inside.
 
     Args:
@@ -47,7 +47,7 @@ def build_package(
     progress("compiling C++")
     target = workspace / PACKAGE
     compile_package(program, target, {**config, **_compiler(plan.compile_cache)})
-    return BuildOutput(files={PACKAGE: target}, needs_master=False)
+    return BuildResult(files={PACKAGE: target}, needs_master=False)
 
 
 def compile_package(program: "ExportedProgram", target: Path, config: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ CUDA in fp16 the typed graph is, because ONNX Runtime has no precision switch of
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec, CompilesAtLoad
+from compiler_worker.builders.base import BuildResult, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
@@ -49,7 +49,7 @@ class OnnxruntimeBuilder(CompilesAtLoad):
         """ONNX Runtime optimises at load, so its version is all that counts."""
         return {"onnxruntime": installed_version("onnxruntime")}
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Open one session on the graph; publish the graph when it is not the master's.
 
         Args:
@@ -71,7 +71,7 @@ class OnnxruntimeBuilder(CompilesAtLoad):
         path = files.get(TYPED_MODEL, plan.master_path)
         with build_errors("ONNX Runtime refused the graph"):
             open_session(str(path), generation.platform)
-        return BuildOutput(files=files, needs_master=not files)
+        return BuildResult(files=files, needs_master=not files)
 
 
 def typed_files(plan: BuildSpec, workspace: Path) -> dict[str, Path]:

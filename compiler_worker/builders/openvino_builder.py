@@ -5,7 +5,7 @@ In fp32 and bf16 it reads the master itself, so nothing is published; a quantise
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec, CompilesAtLoad
+from compiler_worker.builders.base import BuildResult, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
@@ -53,7 +53,7 @@ class OpenvinoBuilder(CompilesAtLoad):
         """OpenVINO compiles at load, so its version is all that counts."""
         return {"openvino": installed_version("openvino")}
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Compile the graph once for this processor; publish the graph if it is quantised.
 
         Args:
@@ -75,7 +75,7 @@ class OpenvinoBuilder(CompilesAtLoad):
         with build_errors("OpenVINO refused the graph"):
             path = files.get(TYPED_MODEL, plan.master_path)
             compile_for_cpu(path, precision_hint(plan.key))
-        return BuildOutput(files=files, needs_master=not files)
+        return BuildResult(files=files, needs_master=not files)
 
 
 def _typed_files(plan: BuildSpec, workspace: Path, progress: Progress) -> dict[str, Path]:

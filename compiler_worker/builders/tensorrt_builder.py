@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, check_available
 from compiler_worker.builders.quantiser import quantiser_options
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
@@ -68,7 +68,7 @@ class TensorrtBuilder:
             flags=key.builder_options,
         )
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Parse, add a profile per bucket, build.
 
         An op that TensorRT refuses although ONNX defines it by simpler ones is lowered to
@@ -102,7 +102,7 @@ class TensorrtBuilder:
                 lowered = lowered_file(graph, workspace)
                 findings = _build_plan(api, plan, lowered, workspace / PLAN, progress)
                 findings = (f"built from a lowered graph, because: {refusal}", *findings)
-        return BuildOutput(files={PLAN: workspace / PLAN}, needs_master=False, findings=findings)
+        return BuildResult(files={PLAN: workspace / PLAN}, needs_master=False, findings=findings)
 
 
 def _build_plan(

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
 from compiler_worker.builders.hosts import foreign_cpu_reason, foreign_cuda_reason
 from compiler_worker.builders.typed_graphs import check_outputs, check_ranges
@@ -84,7 +84,7 @@ class XlaBuilder:
         """None: XLA compiles within seconds."""
         return None
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Import, lower and compile each bucket at its largest sizes.
 
         Args:
@@ -105,7 +105,7 @@ class XlaBuilder:
         with recorded_warnings() as findings, build_errors("XLA failed"):
             _build_buckets(plan, generation, workspace, progress)
         files = {path.name: path for path in sorted(workspace.iterdir())}
-        return BuildOutput(files=files, needs_master=True, findings=tuple(findings))
+        return BuildResult(files=files, needs_master=True, findings=tuple(findings))
 
 
 def _build_buckets(

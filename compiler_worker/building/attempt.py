@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from compiler_worker.building.publish import now
-from compiler_worker.children.child_jobs import Result
 from compiler_worker.children.process import ChildOutcome
 from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
-from services.contracts.errors import BuildError, ProofError
 from services.contracts.model.manifest import Proof, ProofOutcome
 from services.telemetry import catalog
 
@@ -59,16 +57,6 @@ class Attempt:
         yield
         self._durations_s[stage] = self._clock() - started
         self.report(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
-
-    def result_of(self, outcome: ChildOutcome[Result]) -> Result:
-        """The child's result, its account taken over.
-
-        Raises:
-            ProofError: the child found that it has no reference to be trusted.
-            BuildError: it refused, crashed or passed its limits; has its last log lines.
-        """
-        self.follow(outcome)
-        return outcome.require(BuildError, ProofError)
 
     def follow(self, outcome: ChildOutcome[Any]) -> None:
         """Take over the child's account: stage, seconds, last log lines, whose fault it was."""

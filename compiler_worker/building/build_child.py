@@ -2,9 +2,9 @@
 
 import time
 
-from compiler_worker.builders.base import BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.children.child import Events, limit_threads
-from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
+from compiler_worker.children.requests import BuildRequest, Stage
 from compiler_worker.inputs.calibration_draws import calibration_draws
 from compiler_worker.master.samples import read_arrays
 from compiler_worker.memory import peak_resident_bytes
@@ -31,15 +31,9 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
     )
     with beside_others(request.cache_dir, events), events.stage(Stage.BUILD):
         started = time.monotonic()
-        output = builder_for(request.key.kind).build(plan, request.workspace, events.line)
-        duration_s = time.monotonic() - started
-    return BuildResult(
-        files=output.files,
-        needs_master=output.needs_master,
-        findings=output.findings,
-        duration_s=duration_s,
-        peak_memory_bytes=peak_resident_bytes(),
-    )
+        built = builder_for(request.key.kind).build(plan, request.workspace, events.line)
+        took = {"duration_s": time.monotonic() - started}
+    return built.model_copy(update={**took, "peak_memory_bytes": peak_resident_bytes()})
 
 
 def _drawn(request: BuildRequest) -> list[dict[str, Array]]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from compiler_worker.building.pipeline import BuildReport
+from compiler_worker.plans.plan_document import skipped_lines
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_record import BuildRecord
 from services.contracts.model.manifest import Proof, PublishedEngine
@@ -17,7 +18,11 @@ def report_document(report: BuildReport) -> dict[str, Any]:
     return {
         "records": [record.model_dump(mode="json") for record in report.records],
         "up_to_date": [engine_document(engine) for engine in report.up_to_date],
-        "skipped": [dict(vars(skipped)) for skipped in report.table.skipped],
+        "skipped": [
+            {"generation": plan.node_class.generation, **skipped.model_dump()}
+            for plan in report.plans
+            for skipped in plan.skipped
+        ],
         "joint_runs": [run.model_dump(mode="json") for run in report.joint_runs],
     }
 
@@ -27,10 +32,7 @@ def report_lines(report: BuildReport, store_url: str) -> list[str]:
     return [
         *(_record_line(record, store_url) for record in report.records),
         *(engine_line(engine) for engine in report.up_to_date),
-        *(
-            f"{_what(s.generation, s.kind, s.precision)} skipped: {s.reason}"
-            for s in report.table.skipped
-        ),
+        *(line for plan in report.plans for line in skipped_lines(plan)),
         *(_joint_line(run, report) for run in report.joint_runs),
     ]
 
@@ -81,8 +83,4 @@ def _proof_words(proof: Proof) -> str:
 
 
 def _key_words(key: BuildKey) -> str:
-    return _what(key.generation, key.kind, key.precision)
-
-
-def _what(generation: str, kind: str, precision: str) -> str:
-    return f"{generation:<24} {kind:<12} {precision}"
+    return f"{key.generation:<24} {key.kind:<12} {key.precision}"

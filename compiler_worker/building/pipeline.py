@@ -12,25 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.building.attempt import Attempt, count_build, count_proof
-from compiler_worker.building.publish import engine_manifest, proof_not_run, write_engine_folder
+from compiler_worker.builders.base import BuildResult
+from compiler_worker.builders.select import build_place
+from compiler_worker.building.attempt import Attempt, count_build
+from compiler_worker.building.publish import engine_manifest, write_engine_folder
 from compiler_worker.building.shared_cache import shared_cache
 from compiler_worker.building.turns import Turns, leased
 from compiler_worker.children.child_jobs import BUILD
 from compiler_worker.children.process import run_child
-from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
-from compiler_worker.devices import device_that_runs, main_device
-from compiler_worker.plans.build_keys import BuildTable, Wanted, plan_builds
+from compiler_worker.children.requests import BuildRequest, Stage
+from compiler_worker.devices import device_that_runs
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.plans.plan_document import chosen, keep_plans
-from compiler_worker.plans.refusals import Refusals
-from compiler_worker.proof.proof_job import ProofJob, prove, prove_published
+from compiler_worker.proof.proof_job import prove, prove_published
 from compiler_worker.timing.joint import compare_engines
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.builds.build_plan import is_of_other_code
+from services.contracts.builds.build_plan import BuildPlan, is_of_other_code
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.builds.code_digest import proof_code
-from services.contracts.errors import AlreadyPublishedError, SmeltError
+from services.contracts.errors import AlreadyPublishedError, BuildError, SmeltError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import (
@@ -52,14 +53,14 @@ class BuildReport:
     """What became of everything that was wanted.
 
     Attributes:
-        table: planned and skipped combinations.
+        plans: planned and skipped combinations.
         records: one for each attempt of this run.
         up_to_date: engines that were published before.
         joint_runs: in which proven ones were timed beside each other meanwhile.
         tried: precisions that the recipe leaves to `auto`: a proof that refuses them is no failure.
     """
 
-    table: BuildTable
+    plans: tuple[BuildPlan, ...]
     records: tuple[BuildRecord, ...]
     up_to_date: tuple[PublishedEngine, ...]
     joint_runs: tuple[JointRun, ...] = ()
@@ -102,16 +103,13 @@ def build_model(
         on_turn: called before each of them, with its place and how many there are.
     """
     timed_before = worker.registry.joint_runs(version.master.digest)
-    # One for both: an importer that hangs on the master has its whole limit once.
-    refusals = Refusals(version.master, worker)
-    keep_plans(version, wanted, worker, refusals)
-    every = plan_builds(version, wanted, worker.devices, refusal=refusals.reason)
-    table = chosen(every, wanted, worker.registry)
+    plans = chosen(keep_plans(version, wanted, worker), wanted, worker.registry)
+    keys = sorted((each.key for plan in plans for each in plan.planned), key=build_place)
     records: list[BuildRecord] = []
     up_to_date: list[PublishedEngine] = []
-    turns = Turns(table.planned, worker)
+    turns = Turns(keys, worker)
     for turn in turns:
-        on_turn(len(records) + len(up_to_date) + 1, len(table.planned))
+        on_turn(len(records) + len(up_to_date) + 1, len(keys))
         if turn.lease is not None:
             with turn.lease as lease:
                 record = attempt_build(version, turn.key, leased(worker, lease))
@@ -137,7 +135,7 @@ def build_model(
     compare_engines(version, worker, [record.key.digest() for record in records])
     runs = worker.registry.joint_runs(version.master.digest)
     return BuildReport(
-        table=table,
+        plans=tuple(plans),
         records=tuple(records),
         up_to_date=tuple(up_to_date),
         joint_runs=tuple(run for run in runs if run not in timed_before),
@@ -196,15 +194,11 @@ def _run_steps(
     # Proven where it lies under its published names: an engine that finds a file by its place in
     # the build folder fails here and not in a replica.
     engine_dir = write_engine_folder(built.files, folder / "engine")
-    proof, run = _proof(attempt, manifest, engine_dir, version, worker, folder)
+    proof = prove(manifest, engine_dir, version, worker, folder, attempt.follow)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
-    # Signed before published: a replica with a trust root must never find it without.
     with attempt.stage(Stage.PUBLISH):
-        worker.sign(manifest, proof, version.master)
         is_ours = _publish(manifest, engine_dir, proof, worker)
-        if is_ours and run is not None:
-            worker.registry.add_joint_run(run)
     is_proven = proof.outcome is ProofOutcome.PASSED
     return attempt.record(
         BuildOutcome.PROVEN if is_proven else BuildOutcome.BUILT,
@@ -249,26 +243,8 @@ def build_in_child(
     with shared_cache(attempt.key, worker) as compile_cache:
         request = request.model_copy(update={"compile_cache": compile_cache})
         outcome = run_child(BUILD, request, folder / "build", worker.build_limits, attempt.report)
-        result = attempt.result_of(outcome)
-    return result, outcome.peak_memory_bytes
-
-
-def _proof(
-    attempt: Attempt,
-    manifest: EngineManifest,
-    engine_dir: Path,
-    version: ModelVersion,
-    worker: WorkerContext,
-    folder: Path,
-) -> tuple[Proof, JointRun | None]:
-    """Prove on the device that runs the engine; without one, say which device is needed."""
-    device = device_that_runs(Generation.parse(attempt.key.generation), worker.devices)
-    if device is None:
-        proof = proof_not_run(attempt.key, main_device(worker.devices))
-        count_proof(worker, attempt.key, proof)
-        return proof, None
-    job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
-    return prove(job, worker, folder, attempt.follow)
+    attempt.follow(outcome)
+    return outcome.require(BuildError), outcome.peak_memory_bytes
 
 
 def _publish(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from compiler_worker.children.requests import BuildResult
+from compiler_worker.builders.base import BuildResult
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import (

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
+from compiler_worker.builders.base import BuildResult
 from compiler_worker.children.requests import (
     BuildRequest,
-    BuildResult,
     ImportRequest,
     ImportVerdict,
     ProofRequest,

@@ -82,21 +82,6 @@ class BuildRequest(Document):
     compile_cache: Path | None = None
 
 
-class BuildResult(Document):
-    """What a build made.
-
-    Attributes:
-        files: paths of the engine's files by name.
-        duration_s: seconds of the builder alone.
-    """
-
-    files: dict[str, Path]
-    needs_master: bool
-    findings: tuple[str, ...]
-    duration_s: float
-    peak_memory_bytes: int
-
-
 class JointEntrant(Document):
     """An engine that is timed beside others.
 

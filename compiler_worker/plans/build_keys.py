@@ -1,17 +1,21 @@
-"""From a model version and what is wanted to build keys: a table of planned and skipped."""
+"""From a model version and a generation to build keys: a plan of planned and skipped."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from compiler_worker.builders.base import Builder
 from compiler_worker.builders.select import build_place, builder_for
-from compiler_worker.devices import Devices, main_device
+from compiler_worker.devices import Devices
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.builds.code_digest import build_code
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey, SkippedKey
+from services.contracts.builds.code_digest import build_code, proof_code
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.batching import Batching
 from services.contracts.model.default_buckets import default_buckets, dynamic_dims
 from services.contracts.model.dim_limits import DimLimits, limits_fault
@@ -19,6 +23,7 @@ from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precisions import precisions_on
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.terms import calibration_digest, proof_terms
+from services.contracts.text.moments import timestamp, utc_now
 from services.contracts.text.nearest import nearest
 
 
@@ -47,38 +52,27 @@ class Wanted:
     compiler: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SkippedBuild:
-    """A combination that is not built here, and why."""
-
-    generation: str
-    kind: EngineKind
-    precision: Precision
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildTable:
-    """Everything that was considered: keys to build, and what was skipped with its reason."""
-
-    planned: tuple[BuildKey, ...] = ()
-    skipped: tuple[SkippedBuild, ...] = field(default=())
-
-
-def plan_builds(
+def plan_for(
     version: ModelVersion,
-    wanted: Wanted,
+    generation: Generation,
     devices: Devices,
     find_builder: Callable[[EngineKind], Builder] = builder_for,
+    *,
+    precisions: Sequence[Precision] = (),
+    is_elsewhere: bool = False,
+    compiler: str = "",
     refusal: Callable[[EngineKind], str] = lambda _: "",
-) -> BuildTable:
-    """Decide for every generation, kind and precision whether this machine builds it.
+) -> BuildPlan:
+    """Decide for every kind and precision of the recipe whether this machine builds it.
 
     Args:
         version: what is served, and by which recipe.
-        wanted: generations, kinds and precisions.
+        generation: the one that is planned for.
         devices: what this machine has.
         find_builder: builder of a kind.
+        precisions: beside those that the recipe has built on the generation.
+        is_elsewhere: the engines are for other nodes, whatever devices this machine has.
+        compiler: what the launcher of this run calls its compiler; "" when unknown.
         refusal: why a kind cannot take the master at all; called where nothing else is against it.
 
     Raises:
@@ -87,51 +81,57 @@ def plan_builds(
     """
     check_recipe(version.master, version.recipe)
     buckets = buckets_of(version.master, version.recipe, version.dim_limits)
-    planned: list[BuildKey] = []
-    skipped: list[SkippedBuild] = []
-    for generation, kind, precision in _combinations(version, wanted, devices):
+    # A class of nodes is the device and its driver where one is here; for others only its
+    # generation is known.
+    local = (d for d in devices.values() if d.generation == str(generation) and not is_elsewhere)
+    facts = next(local, None)
+    planned: list[PlannedKey] = []
+    skipped: list[SkippedKey] = []
+    every = dict.fromkeys((*built_on(generation, version), *precisions))
+    for kind, precision in product(version.recipe.kinds, every):
         builder = find_builder(kind)
-        reason = builder.unavailable_reason(generation, precision)
-        if not reason and precision.is_calibrated and version.calibration is None:
-            reason = _no_calibration(version)
-        if not reason and wanted.is_elsewhere and builder.is_device_bound(generation):
-            reason = f"it is tuned on the device that runs it: a {generation} node must be there"
-        reason = reason or refusal(kind)
-        if reason:
-            skipped.append(
-                SkippedBuild(
-                    generation=str(generation), kind=kind, precision=precision, reason=reason
-                )
-            )
+        reason = _reason(version, generation, precision, builder, is_elsewhere=is_elsewhere)
+        if reason := reason or refusal(kind):
+            skipped.append(SkippedKey(kind=kind, precision=precision, reason=reason))
             continue
-        key = BuildKey(
-            master_digest=version.master.digest,
-            kind=kind,
-            precision=precision,
-            calibration_digest=calibration_digest(version, precision),
-            buckets=buckets,
-            pads={name: each.pad for name, each in version.recipe.inputs.items() if each.pad},
-            proof_terms=proof_terms(version.recipe, precision, version.samples),
-            builder_options={
-                "code": build_code(kind),
-                **builder.options(generation, precision),
-                **version.recipe.builder_options(kind),
-            },
-            generation=str(generation),
-            toolchain=builder.toolchain(generation),
-        )
-        planned.append(_bound(key, builder, generation, devices))
-    return BuildTable(
-        planned=tuple(sorted(planned, key=build_place)),
+        key = _key(version, kind, precision, generation, builder, buckets)
+        if is_bound := builder.is_device_bound(generation):
+            key = key.model_copy(update=_device_fields(devices[generation.platform]))
+        # Only TensorRT compiles for a device that is not there; what it tunes is for one.
+        is_anywhere = facts is None or (kind is EngineKind.TENSORRT and not is_bound)
+        planned.append(PlannedKey(key=key, is_anywhere=is_anywhere))
+    return BuildPlan(
+        model=version.name,
+        version=version.version,
+        node_class=NodeClass.from_facts(facts) if facts else NodeClass(generation=str(generation)),
+        facts=facts,
+        compiler=compiler,
+        proof_code=proof_code(),
+        planned=tuple(sorted(planned, key=lambda each: build_place(each.key))),
         skipped=tuple(skipped),
+        created_at=timestamp(utc_now()),
     )
 
 
-def _no_calibration(version: ModelVersion) -> str:
-    asked = version.recipe.calibration
-    waits = "waits for samples of its requests"
-    lacks = "was added without a calibration set: add it again"
-    return f"version {version.version} {waits if asked and asked.traffic else lacks}"
+def _reason(
+    version: ModelVersion,
+    generation: Generation,
+    precision: Precision,
+    builder: Builder,
+    *,
+    is_elsewhere: bool,
+) -> str:
+    """Why an engine is not built here, whatever the graph; "" where it is."""
+    if reason := builder.unavailable_reason(generation, precision):
+        return reason
+    if precision.is_calibrated and version.calibration is None:
+        asked = version.recipe.calibration
+        waits = "waits for samples of its requests"
+        lacks = "was added without a calibration set: add it again"
+        return f"version {version.version} {waits if asked and asked.traffic else lacks}"
+    if is_elsewhere and builder.is_device_bound(generation):
+        return f"it is tuned on the device that runs it: a {generation} node must be there"
+    return ""
 
 
 def buckets_of(
@@ -193,29 +193,44 @@ def _check_buckets(recipe: Recipe, dims: Sequence[str]) -> None:
             )
 
 
-def _combinations(
-    version: ModelVersion, wanted: Wanted, devices: Devices
-) -> Iterator[tuple[Generation, EngineKind, Precision]]:
-    for kind in wanted.kinds or version.recipe.kinds:
-        for generation in wanted.generations or (main_device(devices).parsed_generation,):
-            for precision in wanted.precisions or _built_on(generation, version):
-                yield generation, kind, precision
-
-
-def _built_on(generation: Generation, version: ModelVersion) -> list[Precision]:
+def built_on(generation: Generation, version: ModelVersion) -> list[Precision]:
+    """The precisions that a recipe has built on a generation."""
     has_calibration = version.calibration is not None
     found = precisions_on(generation, version.recipe, has_calibration=has_calibration)
     return [precision for precision, reason in found.items() if not reason]
 
 
-def _bound(key: BuildKey, builder: Builder, generation: Generation, devices: Devices) -> BuildKey:
-    """The key with this machine's device in it, where the engine depends on it."""
-    if not builder.is_device_bound(generation):
-        return key
-    device = devices[generation.platform]
-    facts = {
+def _key(
+    version: ModelVersion,
+    kind: EngineKind,
+    precision: Precision,
+    generation: Generation,
+    builder: Builder,
+    buckets: tuple[Bucket, ...],
+) -> BuildKey:
+    recipe = version.recipe
+    return BuildKey(
+        master_digest=version.master.digest,
+        kind=kind,
+        precision=precision,
+        calibration_digest=calibration_digest(version, precision),
+        buckets=buckets,
+        pads={name: each.pad for name, each in recipe.inputs.items() if each.pad},
+        proof_terms=proof_terms(recipe, precision, version.samples),
+        builder_options={
+            "code": build_code(kind),
+            **builder.options(generation, precision),
+            **recipe.builder_options(kind),
+        },
+        generation=str(generation),
+        toolchain=builder.toolchain(generation),
+    )
+
+
+def _device_fields(device: DeviceFacts) -> dict[str, Any]:
+    """What an engine depends on that is tuned on a device, for its key."""
+    return {
         "device_name": device.name,
         "device_memory_gib": device.memory_gib,
         "driver": device.driver,
     }
-    return key.model_copy(update=facts)

@@ -5,42 +5,34 @@ the recipe, whatever this run is to build.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from compiler_worker.builders.base import Builder
-from compiler_worker.builders.select import builder_for
-from compiler_worker.devices import Devices, main_device
-from compiler_worker.plans.build_keys import BuildTable, SkippedBuild, Wanted, plan_builds
+from compiler_worker.devices import main_device
+from compiler_worker.plans.build_keys import Wanted, built_on, plan_for
 from compiler_worker.plans.refusals import Refusals
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.builds.build_plan import BuildPlan, PlannedKey, SkippedKey
-from services.contracts.builds.code_digest import proof_code
+from services.contracts.builds.build_plan import BuildPlan, SkippedKey
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import Generation
-from services.contracts.hardware.kinds import EngineKind
-from services.contracts.hardware.node_class import NodeClass
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.precisions import admitted_precisions
 from services.contracts.registry.registry import Registry
-from services.contracts.text.moments import timestamp, utc_now
 
 logger = logging.getLogger(__name__)
 
 
-def keep_plans(
-    version: ModelVersion, wanted: Wanted, worker: WorkerContext, refusals: Refusals | None = None
-) -> list[BuildPlan]:
+def keep_plans(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> list[BuildPlan]:
     """Plan each wanted generation, by default this machine's, and keep the plans in the store.
 
     Args:
         version: what to plan for.
-        wanted: generations, kinds and precisions.
+        wanted: generations; precisions that the recipe admits and has not built there are in the
+            plans that are returned, and not in those that are kept.
         worker: what all builds of this worker share.
-        refusals: what is known of the master already.
 
     Raises:
         InvalidRecipeError: the recipe does not fit this model.
@@ -48,121 +40,49 @@ def keep_plans(
     """
     _check_wanted(version, wanted)
     devices = worker.devices
-    generations = wanted.generations or (main_device(devices).parsed_generation,)
-    refusals = refusals or Refusals(version.master, worker)
+    refusals = Refusals(version.master, worker)
     plans = [
         plan_for(
             version,
             generation,
             devices,
-            refusal=refusals.reason,
+            precisions=wanted.precisions,
             is_elsewhere=wanted.is_elsewhere,
             compiler=wanted.compiler,
+            refusal=refusals.reason,
         )
-        for generation in generations
+        for generation in wanted.generations or (main_device(devices).parsed_generation,)
     ]
     for plan in plans:
-        if worker.registry.write_plan(plan):
+        generation = Generation.parse(plan.node_class.generation)
+        if worker.registry.write_plan(_narrowed(plan, (), built_on(generation, version))):
             logger.info(
                 "planned %s version %d for %s: %d engines, %d combinations skipped",
                 plan.model,
                 plan.version,
-                plan.node_class.generation,
+                generation,
                 len(plan.planned),
                 len(plan.skipped),
             )
     return plans
 
 
-def plan_for(
-    version: ModelVersion,
-    generation: Generation,
-    devices: Devices,
-    find_builder: Callable[[EngineKind], Builder] = builder_for,
-    *,
-    is_elsewhere: bool = False,
-    compiler: str = "",
-    refusal: Callable[[EngineKind], str] = lambda _: "",
-) -> BuildPlan:
-    """The whole plan of a model version for one generation, made on this machine.
+def chosen(plans: Sequence[BuildPlan], wanted: Wanted, registry: Registry) -> list[BuildPlan]:
+    """What of plans is wanted; what is left out for a failure is in `skipped`.
 
     Args:
-        version: what is served, and by which recipe.
-        generation: the one that is planned for.
-        devices: what this machine has.
-        find_builder: builder of a kind.
-        is_elsewhere: the engines are for other nodes, whatever devices this machine has.
-        compiler: what the launcher of this run calls its compiler; "" when unknown.
-        refusal: why a kind cannot take the master at all, "" where it can.
-
-    Raises:
-        InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has not.
-    """
-    wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
-    table = plan_builds(version, wanted, devices, find_builder, refusal)
-    # A class of nodes is the device and its driver where one is here; for others only its
-    # generation is known.
-    local = (d for d in devices.values() if d.generation == str(generation) and not is_elsewhere)
-    facts = next(local, None)
-    return BuildPlan(
-        model=version.name,
-        version=version.version,
-        node_class=NodeClass.from_facts(facts) if facts else NodeClass(generation=str(generation)),
-        facts=facts,
-        compiler=compiler,
-        proof_code=proof_code(),
-        planned=tuple(
-            PlannedKey(
-                key=key,
-                # Only TensorRT compiles for a device that is not there; what it tunes is for one.
-                is_anywhere=facts is None
-                or (
-                    key.kind is EngineKind.TENSORRT
-                    and not find_builder(key.kind).is_device_bound(generation)
-                ),
-            )
-            for key in table.planned
-        ),
-        skipped=tuple(
-            SkippedKey(kind=s.kind, precision=s.precision, reason=s.reason) for s in table.skipped
-        ),
-        created_at=timestamp(utc_now()),
-    )
-
-
-def chosen(table: BuildTable, wanted: Wanted, registry: Registry) -> BuildTable:
-    """The keys of a table that are wanted; what is left out for a failure is in `skipped`.
-
-    Args:
-        table: all that this machine could build.
-        wanted: keys, or only what did not fail in its last attempt; by default all.
+        plans: all that this machine could build.
+        wanted: kinds, precisions, keys, or only what did not fail in its last attempt; by default
+            all.
         registry: has the records of earlier attempts.
 
     Raises:
         NotFoundError: none of the wanted keys is planned on this machine.
     """
+    found = [_narrowed(plan, wanted.kinds, wanted.precisions) for plan in plans]
     if wanted.keys:
-        return _only(table, wanted.keys)
-    if not wanted.is_untried:
-        return table
-    reasons = {key.digest(): _last_failure(key, registry) for key in table.planned}
-    return replace(
-        table,
-        planned=tuple(key for key in table.planned if not reasons[key.digest()]),
-        skipped=(
-            *table.skipped,
-            *(
-                SkippedBuild(
-                    generation=key.generation,
-                    kind=key.kind,
-                    precision=key.precision,
-                    reason=f"failed when it was tried last: {reason}",
-                )
-                for key in table.planned
-                if (reason := reasons[key.digest()])
-            ),
-        ),
-    )
+        return _only(found, wanted.keys)
+    return [_untried(plan, registry) for plan in found] if wanted.is_untried else found
 
 
 def plan_document(plan: BuildPlan) -> dict[str, Any]:
@@ -178,8 +98,14 @@ def plan_lines(plan: BuildPlan) -> list[str]:
     what = f"{plan.node_class.generation:<24}"
     return [
         *(f"{what} {p.key.kind:<12} {p.key.precision} {p.digest[:12]}" for p in plan.planned),
-        *(f"{what} {s.kind:<12} {s.precision} skipped: {s.reason}" for s in plan.skipped),
+        *skipped_lines(plan),
     ]
+
+
+def skipped_lines(plan: BuildPlan) -> list[str]:
+    """One line per reason."""
+    what = f"{plan.node_class.generation:<24}"
+    return [f"{what} {s.kind:<12} {s.precision} skipped: {s.reason}" for s in plan.skipped]
 
 
 def _check_wanted(version: ModelVersion, wanted: Wanted) -> None:
@@ -205,16 +131,50 @@ def _check_choice(
         )
 
 
-def _only(table: BuildTable, keys: Sequence[str]) -> BuildTable:
-    planned = tuple(key for key in table.planned if key.digest() in keys)
-    if not planned:
+def _narrowed(
+    plan: BuildPlan, kinds: Sequence[EngineKind], precisions: Sequence[Precision]
+) -> BuildPlan:
+    """A plan without other kinds and precisions; without any named it keeps all."""
+
+    def is_in(kind: str, precision: str) -> bool:
+        return (not kinds or kind in kinds) and (not precisions or precision in precisions)
+
+    planned = tuple(p for p in plan.planned if is_in(p.key.kind, p.key.precision))
+    skipped = tuple(s for s in plan.skipped if is_in(s.kind, s.precision))
+    return plan.model_copy(update={"planned": planned, "skipped": skipped})
+
+
+def _only(plans: Sequence[BuildPlan], keys: Sequence[str]) -> list[BuildPlan]:
+    """Plans of these keys alone."""
+    missing = set(keys) - {planned.digest for plan in plans for planned in plan.planned}
+    if len(missing) == len(set(keys)):
         raise NotFoundError(
             f"key {keys[0][:12]} is not planned on this machine; it may be of another toolchain, "
             "device or recipe. See what is: python -m compiler_worker plan MODEL"
         )
-    for missing in set(keys) - {key.digest() for key in planned}:
-        logger.warning("key %s is not planned on this machine, and is left out", missing)
-    return BuildTable(planned=planned)
+    for digest in missing:
+        logger.warning("key %s is not planned on this machine, and is left out", digest)
+    named = [tuple(p for p in plan.planned if p.digest in keys) for plan in plans]
+    return [
+        plan.model_copy(update={"planned": planned, "skipped": ()})
+        for plan, planned in zip(plans, named, strict=True)
+    ]
+
+
+def _untried(plan: BuildPlan, registry: Registry) -> BuildPlan:
+    """A plan in which what failed last is skipped."""
+    reasons = [(each, _last_failure(each.key, registry)) for each in plan.planned]
+    failed = (
+        SkippedKey(
+            kind=each.key.kind,
+            precision=each.key.precision,
+            reason=f"failed when it was tried last: {reason}",
+        )
+        for each, reason in reasons
+        if reason
+    )
+    left = tuple(each for each, reason in reasons if not reason)
+    return plan.model_copy(update={"planned": left, "skipped": (*plan.skipped, *failed)})
 
 
 def _last_failure(key: BuildKey, registry: Registry) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler_worker.building.attempt import count_proof
+from compiler_worker.building.publish import proof_not_run
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import PROVE
 from compiler_worker.children.process import ChildOutcome, run_child
@@ -29,7 +30,6 @@ from services.contracts.model.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.selection.joint_run import JointRun
 from services.contracts.terms import calibration_digest, proof_terms
 from services.engines.caches.passed_checks import CHECKED, PassedChecks
 from services.engines.fallback.fallback_program import importer_code
@@ -50,27 +50,49 @@ class ProofJob:
 
 
 def prove(
-    job: ProofJob,
+    manifest: EngineManifest,
+    engine_dir: Path,
+    version: ModelVersion,
     worker: WorkerContext,
     folder: Path,
     follow: Callable[[ChildOutcome[Any]], None],
-) -> tuple[Proof, JointRun | None]:
-    """Prove and time an engine in a child process.
+) -> Proof:
+    """Prove and time an engine in a child process; without a device that runs it, say which.
 
     Args:
-        job: the engine and the model version.
+        manifest: of the engine.
+        engine_dir: its files.
+        version: whose recipe defines what is equal.
         worker: what all builds of this worker share.
         folder: of this attempt; folders of children are made in it.
         follow: called with how the last child ended, whatever it found.
 
     Returns:
-        The proof, its worst sample in the store, and the run in which the engine was timed beside
-        the best one so far, if it was. Neither is kept yet.
+        The proof, to be published. Its worst sample, the run in which the engine was timed beside
+        the best one so far, and its signature are in the store: a replica with a trust root must
+        never find an engine without.
 
     Raises:
         EngineIncompatibleError: the engine is for another device or library.
         ProofError: there is no verdict, as the reference is not to be trusted or the child ended.
     """
+    device = device_that_runs(Generation.parse(manifest.key.generation), worker.devices)
+    if device is None:
+        proof = proof_not_run(manifest.key, main_device(worker.devices))
+    else:
+        job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
+        proof = _proof(job, worker, folder, follow)
+    count_proof(worker, manifest.key, proof)
+    worker.sign(manifest, proof, version.master)
+    return proof
+
+
+def _proof(
+    job: ProofJob,
+    worker: WorkerContext,
+    folder: Path,
+    follow: Callable[[ChildOutcome[Any]], None],
+) -> Proof:
     beside = _best_beside(job, worker)
     place, outcome = _last_child(job, beside, worker, folder)
     follow(outcome)
@@ -85,12 +107,11 @@ def prove(
         arrays = worker.registry.keep_sample(place / _WORST)
         worst = proof.worst.model_copy(update={"arrays": arrays})
         proof = proof.model_copy(update={"worst": worst})
-    count_proof(worker, job.manifest.key, proof)
-    timed = result.timed
-    if not beside or not timed or beside.digest not in timed.shapes[0].engines:
-        return proof, None
-    run = worker.joint_run(timed, job.version.master, job.device, beside.digest)
-    return proof, run if proof.outcome is ProofOutcome.PASSED else None
+    timed = result.timed if proof.outcome is ProofOutcome.PASSED else None
+    if beside and timed and beside.digest in timed.shapes[0].engines:
+        run = worker.joint_run(timed, job.version.master, job.device, beside.digest)
+        worker.registry.add_joint_run(run)
+    return proof
 
 
 def _best_beside(job: ProofJob, worker: WorkerContext) -> JointEntrant | None:
@@ -198,12 +219,8 @@ def prove_published(
             f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
             f"{main_device(worker.devices).generation}: prove it on a {key.generation} device"
         )
-    job = ProofJob(
-        manifest=engine.manifest,
-        engine_dir=worker.registry.materialise_engine(engine),
-        version=version or version_of(key, worker),
-        device=device,
-    )
+    files = worker.registry.materialise_engine(engine)
+    version = version or version_of(key, worker)
     while True:
         with awaited_lease(engine.digest, key, worker) as lease:
             newest = worker.registry.engine(engine.digest)
@@ -211,17 +228,14 @@ def prove_published(
                 return newest
             try:
                 with worker.work_folder(key) as folder:
-                    proof, run = prove(job, leased(worker, lease), folder, follow)
+                    ours = leased(worker, lease)
+                    proof = prove(engine.manifest, files, version, ours, folder, follow)
             except ProofError:
                 # A lost lease ended the child. Who holds it now proves the same, and is waited for.
                 if not lease.lost_to():
                     raise
                 continue
-            worker.sign(engine.manifest, proof, job.version.master)
-            found = worker.registry.add_proof(engine.digest, proof)
-            if run is not None:
-                worker.registry.add_joint_run(run)
-            return found
+            return worker.registry.add_proof(engine.digest, proof)
 
 
 def _is_proven_anew(newest: PublishedEngine, seen: PublishedEngine, device: DeviceFacts) -> bool:

@@ -17,6 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, SmeltError
+from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.lifetime import end_with_parent
 from services.contracts.process.settings import read_settings
 from services.contracts.registry.registry import Registry
@@ -94,6 +95,8 @@ async def serve(settings: ControllerSettings) -> None:
         store,
         lambda seen: PageApp(registry, seen, lambda: loops.last_sync_s, tokens),
     )
+    # The facts of many models are what the collector would walk again and again.
+    tune_for_serving()
     announce_ready(
         settings.ready_fd,
         {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},

@@ -6,10 +6,13 @@ each can run a build. The reconcile loop knows these few verbs only.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from services.contracts.builds.build_plan import TaskSpec
 from services.contracts.hardware.node_class import NodeClass
+
+if TYPE_CHECKING:
+    from services.controller.room import Room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,24 +153,6 @@ class Unplaced(NamedTuple):
     gives_way: tuple[DeploymentKey, ...] = ()
 
 
-class RoomRequest(NamedTuple):
-    """What is to have room, and what may leave for it.
-
-    Attributes:
-        waiting: deployments that load, first come first; some may have their place already.
-        modest: others that load, which leave themselves where there is no room.
-        may_leave: for one that waits, the first of them first.
-        leaving: are being removed.
-        is_late: whether those that wait have waited for longer than Ray takes to place a replica.
-    """
-
-    waiting: list[DeploymentKey]
-    modest: list[DeploymentKey]
-    may_leave: list[DeploymentKey]
-    leaving: list[DeploymentKey]
-    is_late: bool
-
-
 class ReplicaFleet(Protocol):
     """Places, restarts and removes replicas. Methods block; call them in `FleetThreads`.
 
@@ -204,16 +189,8 @@ class ReplicaFleet(Protocol):
         """Why replicas of a deployment are on no node."""
         ...
 
-    def gpu_shares(self) -> dict[DeploymentKey, float]:
-        """The share of a GPU that each replica of what is deployed holds; 0.0 without one."""
-        ...
-
-    def free_gpus(self) -> dict[str, float]:
-        """The most that a node of each generation has free, of all its GPUs together."""
-        ...
-
-    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
-        """Those that have to leave now; none for one that would have no room even so."""
+    def rooms(self) -> "dict[str, Room]":
+        """What each generation with deployments has, and what they hold of it."""
         ...
 
     def remove(self, key: DeploymentKey) -> None:

@@ -30,6 +30,7 @@ from services.gateway.pipeline.admission import AdmittedInference, Bound, ModelB
 from services.gateway.pipeline.forwarding import ForwardedInference
 from services.gateway.pipeline.holding import HeldRequests, HoldLimits
 from services.gateway.pipeline.inference import InferenceHandler, ObservedInference
+from services.gateway.pipeline.parts import PartInference
 from services.gateway.pipeline.response_cache import CachedInference
 from services.gateway.process_memory import default_upload_bytes
 from services.gateway.routing.controller_epochs import ControllerEpochs
@@ -194,9 +195,8 @@ class GatewayServer:
             inner = SharedMemoryInference(inner, self._optional_rpcs.regions, max_bytes)
         max_in_flight = self._settings.max_in_flight
         admitted = AdmittedInference(inner, max_in_flight, self._max_upload_bytes // 2)
-        observed = ObservedInference(
-            admitted, statuses, self._observers, max_answer_bytes=max_bytes
-        )
+        parts = PartInference(admitted, self._forwarded.held)
+        observed = ObservedInference(parts, statuses, self._observers, max_answer_bytes=max_bytes)
         names = self._settings.server_name, metadata.version("smelt")
         servicer = MetadataServicer(
             self.endpoints, names, self._cached.statistics, self._optional_rpcs.extensions

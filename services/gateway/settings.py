@@ -66,7 +66,7 @@ class GatewaySettings(FleetSecuritySettings):
         hold_s: seconds that a request waits in all while the last replica of its version is
             replaced, or an on-demand model is loaded; 0 answers UNAVAILABLE at once. Half of
             max_in_flight and a quarter of max_upload_bytes may wait. Any other version that never
-            served here is not waited for.
+            served here is not waited for. So long a batch of a request to /v1/ waits for room too.
         external_token_dir: folder of bearer tokens for external servers, a file each, by the names
             that `smelt models add --token` gave them.
         external_first_byte_s: seconds that an external server may take to begin an answer, which

@@ -7,7 +7,6 @@ requests that came together are read by one system call and answered by one
 """
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
     GenericHandler = grpc.GenericRpcHandler[Any, Any]
 
-logger = logging.getLogger(__name__)
 
 # Of `listen`: clients may connect all at once, as after a restart.
 _BACKLOG: Final = 1024

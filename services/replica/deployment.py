@@ -17,6 +17,7 @@ from services.replica.own_threads import claim_threads
 from services.replica.reporting.load import ReplicaLoad
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
+from services.replica.spare_worker import has_gpu, start_spare_worker
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.ray_recorder import RayRecorder
@@ -59,6 +60,9 @@ class ReplicaDeployment:
         self._watch = HangWatch(self._server.replica, end_process)
         self._watch.start()
         tune_for_serving()
+        if has_gpu():
+            # Not before: it takes processors that this engine's load needed.
+            self._spare = asyncio.create_task(asyncio.to_thread(start_spare_worker))
 
     async def check_health(self) -> None:
         """Raise when Serve must replace this replica."""

@@ -67,13 +67,14 @@ REQUEST_RETRIES = _counter(
 )
 REQUESTS_HELD = _gauge(
     "smelt_requests_held",
-    "Requests that wait in the gateway for a replica, as the last one of their version was lost.",
+    "Requests that wait in the gateway for a replica, as the last one of their version was lost, "
+    "or for room, as another part of the client's request had it.",
     ("model", "version"),
 )
 HELD_DURATION = _histogram(
     "smelt_request_held_duration_seconds",
-    "How long requests waited for a replica, by what became of them: sent, refused, expired or "
-    "cancelled.",
+    "How long requests waited for a replica or room, by what became of them: sent, refused, "
+    "expired or cancelled.",
     ("model", "version", "outcome"),
     buckets.BUILD_BUCKETS_S,
 )

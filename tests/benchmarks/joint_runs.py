@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     version = add_model(worker.registry, given.model, factory, options, Steps(is_quiet=True))
     wanted = Wanted(kinds=KINDS, precisions=(Precision.FP32,))
     report = build_model(version, wanted, worker)
-    planned = {key.digest() for key in report.table.planned}
+    planned = {each.digest for plan in report.plans for each in plan.planned}
     engines = [
         engine
         for engine in worker.registry.engines(version.master.digest)

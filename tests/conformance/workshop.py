@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.select import builder_for
 from services.contracts.builds.build_key import BuildKey
@@ -68,7 +68,7 @@ class Published(Built):
     """
 
     plan: BuildSpec
-    output: BuildOutput
+    output: BuildResult
     spec: LoadSpec
 
 
@@ -121,7 +121,7 @@ def _published(case: EngineCase, kind: EngineKind, master_path: Path, workspace:
 
 def _build_output(
     case: EngineCase, kind: EngineKind, plan: BuildSpec, workspace: Path
-) -> BuildOutput:
+) -> BuildResult:
     if case.form == "artifact":
         from compiler_worker.builders.inductor_artifacts import build_artifacts
 
@@ -170,7 +170,7 @@ def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
     return Built(case=case, load=load)
 
 
-def manifest_of(plan: BuildSpec, output: BuildOutput) -> EngineManifest:
+def manifest_of(plan: BuildSpec, output: BuildResult) -> EngineManifest:
     """A manifest as the pipeline publishes it; digests are not what these tests are about."""
     files = {
         name: BlobRef(sha256="c" * 64, num_bytes=path.stat().st_size)

@@ -88,3 +88,18 @@ def test_a_process_that_is_shown_no_device_is_a_cpu(device: DeviceFacts) -> None
     found = probed_in_a_child(CUDA_VISIBLE_DEVICES="")
     refusal = "no CUDA device: libcuda.so.1 is missing or shows no device"
     assert found == [cpu, refusal, "False"]
+
+
+def test_what_workers_import_ahead_leaves_the_choice_of_devices_to_ray() -> None:
+    """CUDA_VISIBLE_DEVICES is set when a replica takes the worker: after these imports."""
+    code = """
+import os
+import services.replica.warm_worker
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import sys
+print("torch._inductor.standalone_compile" in sys.modules, sys.modules["torch"].cuda.device_count())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "0"]

@@ -107,7 +107,7 @@ def _found(folder: Path, origin: str, file: str) -> HubFolder | None:
         folder=folder,
         model=model,
         text=text,
-        labels=labels if len(labels) > 1 else (),
+        labels=labels if len(labels) > 1 or _is_regressor(config) else (),
         label_scores=_SCORES.get(str(config.get("problem_type")), LabelScores.SOFTMAX),
         origin=origin,
     )
@@ -147,7 +147,7 @@ def _words(found: HubFolder) -> list[str]:
     took = [str(model.relative_to(folder)) if model else f"{WEIGHTS}, exported by transformers"]
     if text := found.text:
         took += [text.tokenizer, f"at most {text.max_tokens} tokens" if text.max_tokens else ""]
-        took += ["pairs of texts" if text.pairs else ""]
+        took += ["pairs of texts (text.pairs)" if text.pairs else ""]
         took += [f"pooling {text.pooling}" if text.pooling else "outputs as they are"]
         took += ["length 1" if text.normalize else ""]
     if found.labels:
@@ -181,12 +181,13 @@ def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
         )
     _check_case(folder)
     pooling, normalize = _pooling(folder)
-    is_cross_encoder = "sentence_transformers" in config or len(_labels(config)) == 1
+    # text-embeddings-inference takes all of one label for rerankers.
+    is_reranker = len(_labels(config)) == 1 and not _is_regressor(config)
     return TextRecipe(
         tokenizer=TOKENIZER_FILE,
         pooling=pooling,
         normalize=normalize,
-        pairs=is_cross_encoder and _is_classifier(config),
+        pairs=("sentence_transformers" in config or is_reranker) and _is_classifier(config),
         max_tokens=max_tokens(folder, config),
     )
 
@@ -194,6 +195,12 @@ def _text(folder: Path, config: Mapping[str, Any]) -> TextRecipe:
 def _is_classifier(config: Mapping[str, Any]) -> bool:
     names = config.get("architectures") or [""]
     return str(names[0]).endswith("Classification")
+
+
+def _is_regressor(config: Mapping[str, Any]) -> bool:
+    """Whether transformers trained it, for one number of a text; rerankers come from elsewhere."""
+    is_of_pairs = "sentence_transformers" in config
+    return config.get("problem_type") == "regression" and not is_of_pairs and _is_classifier(config)
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -249,6 +256,11 @@ def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
         raise _otherwise(folder, f"modules.json has {unknown[0]}, of which nothing is known here")
     if "Pooling" not in kinds:
         return None, False
+    order = ("Transformer", "Pooling", "Normalize")
+    if tuple(kinds) != order[: len(kinds)]:
+        raise _otherwise(
+            folder, f"modules.json has {', '.join(kinds)}; wanted are {', '.join(order)}, each once"
+        )
     path = str(modules[kinds.index("Pooling")].get("path"))
     config = read_json(folder / path / "config.json")
     modes = [name for name, is_on in config.items() if is_on is True and "pooling_mode" in name]

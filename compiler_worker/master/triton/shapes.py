@@ -97,6 +97,9 @@ def config_buckets(
         config: of a model.
         inputs: of the master.
         limits: what `config_limits` found.
+
+    Raises:
+        InvalidModelError: a size is none that max_batch_size and dims have.
     """
     dims = dynamic_dims(inputs)
     fixed = {name: limit.max for name, limit in limits.items()}
@@ -117,6 +120,12 @@ def config_buckets(
 
 
 def _bucket(sizes: Mapping[str, int], limits: Mapping[str, DimLimits]) -> Bucket:
+    for name, size in sizes.items():
+        if (limit := limits.get(name)) and not limit.min <= size <= limit.max:
+            raise InvalidModelError(
+                f"config.pbtxt: model_warmup or preferred_batch_size has {size} of '{name}', and "
+                f"max_batch_size and dims have {limit.min} to {limit.max}: correct either"
+            )
     least = {name: limits[name].min if name in limits else 1 for name in sizes}
     return Bucket(dims={name: DimRange(min=least[name], opt=n, max=n) for name, n in sizes.items()})
 

@@ -20,12 +20,14 @@ from services.cli.demo.run import (
 )
 from services.cli.demo.sentences import QUERIES
 from services.cli.demo.traffic import Counts, DemoTraffic
-from services.cli.demo.words import answers_words, end_words, outcome_text, served_precision
+from services.cli.demo.words import answers_words, end_words, served_precision
 from services.cli.fleet.control_client import get_fleet, reconcile
 from services.cli.fleet.local_fleet import LocalFleet
+from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
+from services.cli.why.why import case_text
 from services.contracts.errors import NotFoundError
 from services.contracts.events import EventPosition
 from services.contracts.model.manifest import ModelVersion
@@ -33,6 +35,11 @@ from services.contracts.text.text_table import Table
 
 # A first start may have to compile the fallback: minutes on two busy cores.
 _READY_TIMEOUT_S = 900.0
+_LEGEND = (
+    "x fallback: speed over that of the fallback, which serves without an engine",
+    "x eager: speed over that of PyTorch without compilation",
+    "?: not measurable, as other work takes the processors",
+)
 
 
 def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
@@ -45,7 +52,8 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
         SmeltError: the fleet does not start, or the model cannot be served.
     """
     settings = fleet.settings
-    with ProgressLines(is_quiet=as_json) as lines, ExitStack() as held:
+    with Steps(is_quiet=as_json).step("Demo") as line, ExitStack() as held:
+        lines = ProgressLines(line)
         position = _event_end(settings)
         version = _start(fleet, lines)
         client = held.enter_context(embedder(settings, fleet.running.grpc_address))
@@ -69,7 +77,7 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
             "end": end_s,
         },
     }
-    show(document, _text(answers, cases, counts), as_json=as_json)
+    show(document, _text(version, answers, cases, counts), as_json=as_json)
     return counts.num_failed == 0 and all(answer.is_matched for answer in answers)
 
 
@@ -77,10 +85,10 @@ def _start(fleet: LocalFleet, lines: ProgressLines) -> ModelVersion:
     """Have the fleet up and the model published."""
     settings = fleet.settings
     with publishing(settings) as published:
-        lines.waiting("starting the fleet; exporting the model")
+        lines.show("starting the fleet; exporting the model")
         fleet.start()
         lines.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
-        lines.waiting("exporting the model")
+        lines.show("exporting the model")
         # Five seconds: beside the export, and neither at the end nor beside a timing.
         expected_embeddings(settings)
         published()
@@ -106,10 +114,12 @@ def _traffic(fleet: LocalFleet, client: Embedder) -> DemoTraffic:
 
 
 def _text(
-    answers: list[Answer], cases: list[dict[str, Any]], counts: Counts
+    version: ModelVersion, answers: list[Answer], cases: list[dict[str, Any]], counts: Counts
 ) -> Iterator[str | Table]:
     for case in cases:
-        yield from outcome_text(case)
+        for part in case_text(case, version):
+            yield part._replace(wide=()) if isinstance(part, Table) else part
+    yield from _LEGEND
     yield from answers_words(answers)
     yield f"{counts.words}."
     if counts.last_fault:

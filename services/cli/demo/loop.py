@@ -84,7 +84,7 @@ class DemoLoop:
             SmeltError: the model cannot serve, or the controller does not answer.
         """
         while True:
-            self._lines.figures(self._traffic.counts().words)
+            self._lines.show(self._traffic.counts().words)
             # After the fleet, which plans before it proves: what an event counts is planned.
             snapshot = self._look()
             position = self._show_events(position, snapshot)

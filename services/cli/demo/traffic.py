@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -14,7 +13,7 @@ from services.contracts.text.durations import milliseconds
 # So few that engines are timed beside them: calls that meet none of them are enough for a verdict.
 PERIOD_S = 0.5
 # Of which a median is taken: five seconds.
-_NUM_RECENT = 10
+_NUM_MEDIAN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +67,10 @@ class DemoTraffic:
         self._wait_served = wait_served
         self._ask = ask
         self._period_s = period_s
-        self._lock = threading.Lock()
-        self._num_requests = self._num_failed = 0
-        self._last_fault = ""
-        self._first: list[float] = []
-        self._recent: deque[float] = deque(maxlen=_NUM_RECENT)
-        self._fault: SmeltError | None = None
+        # Appended to by the thread alone, in one step each.
+        self._latencies_s: list[float] = []
+        self._faults: list[str] = []
+        self._refusal: SmeltError | None = None
         self.answered_at: float | None = None
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo traffic", daemon=True)
@@ -93,23 +90,23 @@ class DemoTraffic:
         Raises:
             SmeltError: the model does not serve at all.
         """
-        with self._lock:
-            if self._fault is not None:
-                raise self._fault
-            return Counts(
-                num_requests=self._num_requests,
-                num_failed=self._num_failed,
-                first_p50_s=median(self._first) if self._first else None,
-                p50_s=median(self._recent) if self._recent else None,
-                last_fault=self._last_fault,
-            )
+        if self._refusal is not None:
+            raise self._refusal
+        answered_s = self._latencies_s[:]
+        faults = self._faults[:]
+        return Counts(
+            num_requests=len(answered_s) + len(faults),
+            num_failed=len(faults),
+            first_p50_s=median(answered_s[:_NUM_MEDIAN]) if answered_s else None,
+            p50_s=median(answered_s[-_NUM_MEDIAN:]) if answered_s else None,
+            last_fault=faults[-1] if faults else "",
+        )
 
     def _run(self) -> None:
         try:
             self._wait_served()
         except SmeltError as error:
-            with self._lock:
-                self._fault = error
+            self._refusal = error
             return
         self._ask_once()
         while not self._is_stopping.wait(self._period_s):
@@ -122,18 +119,7 @@ class DemoTraffic:
         except Exception as error:  # whatever a client raises
             # One that the end cuts off is no failure of what served.
             if not self._is_stopping.is_set():
-                self._count(fault=str(error))
+                self._faults.append(str(error))
             return
-        self._count(time.monotonic() - began_s)
-
-    def _count(self, duration_s: float | None = None, fault: str = "") -> None:
-        with self._lock:
-            self._num_requests += 1
-            if duration_s is None:
-                self._num_failed += 1
-                self._last_fault = fault
-                return
-            self.answered_at = self.answered_at or time.time()
-            if len(self._first) < _NUM_RECENT:
-                self._first.append(duration_s)
-            self._recent.append(duration_s)
+        self.answered_at = self.answered_at or time.time()
+        self._latencies_s.append(time.monotonic() - began_s)

@@ -1,4 +1,4 @@
-"""What the demo prints: a line for each event, and at the end the engines in a table. Pure."""
+"""What the demo prints: a line for each event, and at the end how answers compare. Pure."""
 
 import shutil
 import sys
@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.demo.run import MODEL, Answer
-from services.cli.output.show import times
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import Precision
-from services.contracts.selection.selection import reason_words
-from services.contracts.selection.speed_gate import BUSY, TIMED_LATER, SpeedBounds, beside_words
-from services.contracts.text.text_table import Table
+from services.contracts.selection.speed_gate import BUSY, TIMED_LATER
 from services.controller.build.key_status import KeyState
 
 # What else is recorded is of no interest here, or shows in what serves.
@@ -27,12 +24,6 @@ _WORDS = {
     EventKind.REPLICA_LOST: "replica lost",
 }
 _ENDS_PROOF = (EventKind.PROOF_PASSED, EventKind.PROOF_FAILED)
-_ENGINES = ("engine", "precision", "proof", "x fallback", "x eager", "place")
-_LEGEND = (
-    "proof: whether answers are close enough to those of the model in float64",
-    "x fallback: speed over that of the fallback, which serves without an engine",
-    "x eager: speed over that of PyTorch without compilation",
-)
 _ROUNDING = 1e-7
 
 
@@ -84,35 +75,6 @@ def end_words(cases: Sequence[dict[str, Any]]) -> str:
     return f"given up: {given_up}" if given_up else "nothing is left to be built"
 
 
-def outcome_text(case: dict[str, Any]) -> Iterator[str | Table]:
-    """The engines for one generation, which of them serves, and why not the others.
-
-    Args:
-        case: as `smelt why` explains it.
-    """
-    served = served_digest(case)
-    rows = [_row(key, served) for key in case["planned"]]
-    fallback = ("fallback", "fp32", "-", times(1.0), "-", "" if served else "serves")
-    yield Table(f"Engines of {MODEL} for {case['generation']}", _ENGINES, [*rows, fallback])
-    serving = next((key for key in case["planned"] if key["digest"] == served), None)
-    yield from (f"  {line}" for line in _LEGEND)
-    if any("?" in row for row in rows):
-        yield "  ?: not measurable, as other work takes the processors"
-    yield _serves_words(case, serving)
-    if case["decided_by"]:
-        yield f"Order and speeds: {case['decided_by']}."
-    reasons = [key["reason"].partition(TIMED_LATER) for key in case["planned"]]
-    # On a busy machine all have the same.
-    for reason in filter(None, dict.fromkeys(reason for reason, _, _ in reasons)):
-        named = zip(case["planned"], reasons, strict=True)
-        yield f"{', '.join(_name(key) for key, (of, _, _) in named if of == reason)}: {reason}"
-    if any(later for _, later, _ in reasons):
-        yield f"What was not measurable is timed again later; at once: {_program()} build {MODEL}"
-    for precision, found in case["precisions"].items():
-        if reason := found.get("not_built"):
-            yield f"{precision}: not built: {reason}"
-
-
 def next_steps() -> Iterator[str]:
     """What a person may do now."""
     smelt = _program()
@@ -148,40 +110,6 @@ def _brief(event: Event) -> str:
     if event.kind is EventKind.ENGINES_COMPARED:
         return event.why.partition("; ")[0]
     return event.why.partition(TIMED_LATER)[0]
-
-
-def _row(key: dict[str, Any], served: str) -> tuple[str, ...]:
-    rank = f"{key['rank']}." if key["rank"] else "-"
-    return (
-        key["kind"],
-        key["precision"],
-        KeyState(key["standing"]).words,
-        times(key["speed_over_fallback"], is_wild=key["is_wild"]),
-        times(key["speed_over_eager"], is_wild=key["is_wild"]),
-        "serves" if key["digest"] == served else rank,
-    )
-
-
-def _serves_words(case: dict[str, Any], serving: dict[str, Any] | None) -> str:
-    if serving is not None:
-        return f"{_name(serving)} serves: {_speed_words(serving)}."
-    reasons = {replica["fallback_reason"] for replica in case["replicas"]}
-    why = " and ".join(sorted(map(reason_words, filter(None, reasons))))
-    return f"The fallback serves: {why or 'no engine fits'}."
-
-
-def _speed_words(key: dict[str, Any]) -> str:
-    speed = key["speed_over_fallback"]
-    bounds = key["speed_bounds"]
-    if speed is None:
-        return "proven, and the fallback was not timed beside it"
-    known = SpeedBounds(low=bounds[0], high=bounds[1]) if bounds else None
-    words = beside_words(speed, known, "the fallback's speed")
-    return f"proven, {words or 'and how fast is not measurable while this machine is busy'}"
-
-
-def _name(key: dict[str, Any]) -> str:
-    return f"{key['kind']} {key['precision']}"
 
 
 def _program() -> str:

@@ -80,12 +80,13 @@ def text_source(
         words.append(f"no pooling is appended: the model has {_SENTENCE}")
         text = text.model_copy(update={"pooling": None, "normalize": False})
     tokenizer = Path(text.tokenizer)
-    content = _tokenizer(tokenizer)
+    content, num_special = _tokenizer(tokenizer, is_pair=text.pairs)
     if text.pooling:
         from compiler_worker.master.appended_pooling import with_pooling
 
         opened = with_pooling(opened, text.pooling, work_dir, has_length_1=text.normalize)
     recipe = _described(recipe, opened, text.model_copy(update={"tokenizer": tokenizer.name}))
+    _check_room(text, content, num_special)
     recipe = recipe.model_copy(update={"inputs": _inputs(opened, content) | recipe.inputs})
     return TextSource(
         opened=opened,
@@ -134,13 +135,13 @@ def _input_fault(inputs: Sequence[TensorSpec]) -> str:
     return ""
 
 
-def _tokenizer(path: Path) -> dict[str, Any]:
-    """The content of a `tokenizer.json` that its library reads."""
+def _tokenizer(path: Path, *, is_pair: bool) -> tuple[dict[str, Any], int]:
+    """What a `tokenizer.json` has, once its library read it, and the special tokens of a text."""
     from tokenizers import Tokenizer
 
     try:
         data = path.read_bytes()
-        Tokenizer.from_buffer(data)
+        num_special = Tokenizer.from_buffer(data).num_special_tokens_to_add(is_pair)
         content: dict[str, Any] = json.loads(data)
     except OSError as error:
         raise InvalidModelError(f"{path} cannot be read: {error.strerror}") from error
@@ -149,7 +150,18 @@ def _tokenizer(path: Path) -> dict[str, Any]:
             f"{path} is no tokenizer.json: {error}; a tokenizer of transformers writes one: "
             "tokenizer.save_pretrained(FOLDER)"
         ) from error
-    return content
+    return content, num_special
+
+
+def _check_room(text: TextRecipe, content: dict[str, Any], num_special: int) -> None:
+    """Raise InvalidRecipeError where special tokens are all that a text has room for."""
+    most = text.max_tokens or (content.get("truncation") or {}).get("max_length")
+    wanted = num_special + (2 if text.pairs else 1)
+    if most is not None and most < wanted:
+        raise InvalidRecipeError(
+            f"text: at most {most} tokens found, of which {text.tokenizer} makes {num_special} "
+            f"special ones; wanted are {wanted} or more: set text.max_tokens in the recipe"
+        )
 
 
 def _described(recipe: Recipe, opened: OpenedMaster, text: TextRecipe) -> Recipe:

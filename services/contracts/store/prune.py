@@ -5,7 +5,6 @@ master, samples and plans; each engine that serves, or that a plan for nodes whi
 each blob that any document names which stays. So a blob of several manifests goes with the last.
 """
 
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import beyond_bounds
 from services.contracts.store.artifact_store import StoredObject
 from services.contracts.store.object_store import ObstoreArtifactStore
-
-_logger = logging.getLogger(__name__)
 
 _BLOBS = "blobs/sha256/"
 # As canonical JSON has a BlobRef, wherever it stands in a document.

@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.moments import utc_now
 from services.controller.deploy.deployment import Deployment, DeploymentState
 from services.controller.deploy.deployments import Deployments
-from services.controller.interfaces import DeploymentKey, RoomRequest
+from services.controller.interfaces import DeploymentKey
+from services.controller.room import Room, RoomRequest
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 
@@ -45,7 +47,7 @@ class OnDemand:
     def __init__(
         self,
         deployments: Deployments,
-        must_leave: Callable[[RoomRequest], Awaitable[list[DeploymentKey]]],
+        rooms: Callable[[], Awaitable[Mapping[str, Room]]],
         has_place: Callable[[DeploymentKey], bool],
         *,
         recorder: Recorder,
@@ -55,13 +57,13 @@ class OnDemand:
 
         Args:
             deployments: of all models.
-            must_leave: asks the fleet who has to leave.
+            rooms: asks the fleet what there is, and who holds it.
             has_place: whether replicas of a deployment that loads run already.
             recorder: of CONTROLLER_METRICS.
             clock: monotonic seconds.
         """
         self._deployments = deployments
-        self._must_leave = must_leave
+        self._rooms = rooms
         self._has_place = has_place
         self._recorder = recorder
         self._clock = clock
@@ -149,7 +151,8 @@ class OnDemand:
         request = self._request()
         if request is None:
             return False
-        for key in await self._must_leave(request):
+        rooms = await self._rooms()
+        for key in chain.from_iterable(room.must_leave(request) for room in rooms.values()):
             if found := self._deployments.known().get(key):
                 self._leave(key, found, request)
         return True

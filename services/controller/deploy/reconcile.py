@@ -28,6 +28,7 @@ from services.controller.deploy.on_demand import OnDemand
 from services.controller.deploy.outgrown import OutgrownShares
 from services.controller.external.external_watch import ExternalWatch
 from services.controller.interfaces import DeploymentKey, NodeSource, ReplicaFleet
+from services.controller.room import Room
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry.recorder import NullRecorder, Recorder
 
@@ -99,7 +100,7 @@ class ReconcileLoop:
             on_success=self.enqueue,
             clock=clock,
         )
-        self._outgrown = OutgrownShares(self.deployments, replicas, self._threads)
+        self._outgrown = OutgrownShares(self.deployments, self._rooms)
         self.on_demand = self._new_on_demand(recorder or NullRecorder())
         # As the last sync found them.
         self._placed: list[ModelVersion] = []
@@ -110,11 +111,14 @@ class ReconcileLoop:
     def _new_on_demand(self, recorder: Recorder) -> OnDemand:
         return OnDemand(
             self.deployments,
-            lambda request: self._threads.ask(self._replicas.must_leave, request),
+            self._rooms,
             lambda key: self._state.num_attached(*key) > 0,
             recorder=recorder,
             clock=self._clock,
         )
+
+    async def _rooms(self) -> Mapping[str, Room]:
+        return await self._threads.ask(self._replicas.rooms)
 
     def enqueue(self) -> None:
         """Enqueue a sync; call it in the event loop."""

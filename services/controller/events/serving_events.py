@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from services.contracts.events import Event, EventKind
 from services.contracts.external.external_model import ExternalModel
@@ -47,22 +48,27 @@ def serving_of(snapshot: fleet.FleetSnapshot) -> list[Event]:
             generation = generation_named(report.device_facts_json)
             where = (report.model_name, report.model_version, generation)
             votes.setdefault(where, Counter())[_vote(report)] += 1
+    # By the digest in the end: replicas attach in any order.
     return [
-        Event(
-            kind=EventKind.ENGINE_SERVING if digest else EventKind.FALLBACK_SERVING,
-            model=model,
-            version=version,
-            generation=generation,
-            key=digest,
-            mark=mark,
-            why=why,
-        )
-        for (model, version, generation), counted in sorted(votes.items())
-        for (_, mark, digest, why), _ in [
-            # By the digest in the end: replicas attach in any order.
-            max(counted.items(), key=lambda item: (item[0][:2], item[1], item[0][2]))
-        ]
+        _serving(where, max(counted.items(), key=lambda i: (i[0][:2], i[1], i[0][2]))[0])
+        for where, counted in sorted(votes.items())
     ]
+
+
+# Once for equal facts: most replicas serve with what they served with before.
+@lru_cache(maxsize=1 << 14)
+def _serving(where: tuple[str, int, str], vote: _Vote) -> Event:
+    model, version, generation = where
+    _, mark, digest, why = vote
+    return Event(
+        kind=EventKind.ENGINE_SERVING if digest else EventKind.FALLBACK_SERVING,
+        model=model,
+        version=version,
+        generation=generation,
+        key=digest,
+        mark=mark,
+        why=why,
+    )
 
 
 def without_missing(served: Iterable[Event], snapshot: fleet.FleetSnapshot) -> list[Event]:

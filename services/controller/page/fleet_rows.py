@@ -11,6 +11,7 @@ from services.contracts.hardware.facts import generation_named
 from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Timing
 from services.contracts.model.precisions import is_tried
 from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.proof_checks import PowerCheck
 from services.contracts.selection.speed_gate import deciding, is_wild, speed_over_fallback
 from services.controller.build.build_view import FleetView, distinct_pools
 from services.controller.build.key_status import KeyState, RetryPolicy
@@ -26,14 +27,24 @@ _MAX_WORDS = 240
 _MAX_BUILDS = 100
 
 
+# What is shown of an engine, by what changes with it: `FleetView.marks`.
+Measured = dict[tuple[str, str, str, tuple[str, ...]], dict[str, Any]]
 # What a person looks at first.
 Attention = IntEnum("Attention", "DOWN FAILED FALLBACK ON_THE_WAY READY UNLOADED", start=0)
 
 
-def fleet_document(snapshot: fleet.FleetSnapshot, view: FleetView | None) -> dict[str, Any]:
-    """The whole fleet as plain data; without a view no speeds, proofs and failed builds."""
-    shown = _Shown(snapshot, view or FleetView())
-    return {
+def fleet_document(
+    snapshot: fleet.FleetSnapshot, view: FleetView | None, known: Measured | None = None
+) -> dict[str, Any]:
+    """The whole fleet as plain data.
+
+    Args:
+        snapshot: what serves.
+        view: of the store; without one there are no speeds, proofs and failed builds.
+        known: of engines, from the document before; becomes that of this one.
+    """
+    shown = _Shown(snapshot, view or FleetView(), known or {})
+    document = {
         "store": snapshot.store_url,
         "fault": snapshot.fault,
         "standby": standby_document(snapshot),
@@ -43,13 +54,19 @@ def fleet_document(snapshot: fleet.FleetSnapshot, view: FleetView | None) -> dic
         "builds": [build_document(build) for build in snapshot.builds[:_MAX_BUILDS]],
         "num_builds": len(snapshot.builds),
     }
+    if known is not None:
+        known.clear()
+        known |= shown.measured
+    return document
 
 
 class _Shown:
     """Indexes of one moment, so that a thousand models take no thousand looks at all replicas."""
 
-    def __init__(self, snapshot: fleet.FleetSnapshot, view: FleetView) -> None:
+    def __init__(self, snapshot: fleet.FleetSnapshot, view: FleetView, known: Measured) -> None:
         self._view = view
+        self._known = known
+        self.measured: Measured = {}
         self._versions = {(v.name, v.version): v for v in view.versions}
         self._pools = distinct_pools(view.pools)
         self.nodes: dict[str, int] = defaultdict(int)
@@ -69,9 +86,16 @@ class _Shown:
         }
         # Most keys never failed, and need no further look.
         tried = view.records.items()
-        self._failing = {d for d, known in tried if known and not known[-1].outcome.is_good}
-        self._failing |= {
-            e.digest for e in view.engines.values() if e.proof.outcome is ProofOutcome.FAILED
+        failing = {d for d, made in tried if made and not made[-1].outcome.is_good}
+        failing |= {
+            digest
+            for digest, engine in view.engines.items()
+            if engine.proof.outcome is ProofOutcome.FAILED
+        }
+        self._troubled = {
+            key
+            for key, plans in view.plans.items()
+            if failing and not failing.isdisjoint(k.digest for p in plans for k in p.planned)
         }
 
     def model(self, model: fleet.ServedModel) -> dict[str, Any]:
@@ -137,9 +161,8 @@ class _Shown:
 
     def _troubles(self, key: tuple[str, int], generation: str) -> Iterator[str]:
         """Builds and proofs that failed, less those that refuse what `auto` merely tries."""
-        made = self._view.plans.get(key, ())
         version = self._versions.get(key)
-        if not version or self._failing.isdisjoint(k.digest for p in made for k in p.planned):
+        if not version or key not in self._troubled:
             return
         pools = (pool for pool in self._pools if pool.node_class.generation == generation)
         for plan in filter(None, (self._view.plan_of(version, pool) for pool in pools)):
@@ -152,17 +175,26 @@ class _Shown:
 
     def _measured(self, engine: PublishedEngine | None, generation: str) -> dict[str, Any]:
         """Times faster than the fallback in the run that counts, and the power of its proof."""
-        timings: Sequence[Timing] = ()
-        checks = engine.proof.power if engine else ()
-        if engine:
-            runs = self._view.runs.get(engine.manifest.key.master_digest, ())
+        if engine is None:
+            return _measured((), ())
+        runs = self._view.runs.get(engine.manifest.key.master_digest, ())
+        marks = tuple(run.created_at for run in runs)
+        facts = (engine.digest, engine.proof.created_at, generation, marks)
+        made = self._known.get(facts)
+        if made is None:
             timings = deciding(engine_history(engine, generation, runs))
-        speed = speed_over_fallback(timings)
-        num_seen = sum(len(check.refused) + len(check.tightened) for check in checks)
-        return {
-            "times": speed and float(f"{speed:.3g}"),
-            "is_wild": is_wild(timings),
-            "num_seen": num_seen,
-            "num_tried": num_seen + sum(len(check.blind) for check in checks),
-            "blind": sorted({name for check in checks for name in check.blind}),
-        }
+            made = _measured(timings, engine.proof.power)
+        self.measured[facts] = made
+        return made
+
+
+def _measured(timings: Sequence[Timing], checks: Sequence[PowerCheck]) -> dict[str, Any]:
+    speed = speed_over_fallback(timings)
+    num_seen = sum(len(check.refused) + len(check.tightened) for check in checks)
+    return {
+        "times": speed and float(f"{speed:.3g}"),
+        "is_wild": is_wild(timings),
+        "num_seen": num_seen,
+        "num_tried": num_seen + sum(len(check.blind) for check in checks),
+        "blind": sorted({name for check in checks for name in check.blind}),
+    }

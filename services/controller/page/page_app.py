@@ -25,7 +25,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.security.fleet_security import FleetTokens, page_token
 from services.controller.build.build_view import FleetView
 from services.controller.explain.why_cases import explained_cases
-from services.controller.page.fleet_rows import fleet_document
+from services.controller.page.fleet_rows import Measured, fleet_document
 from services.controller.page.live_rates import LiveRates
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -88,6 +88,7 @@ class PageApp:
             "/news": _Kept(self._make_news, _NEWS_AGAIN_S, clock),
         }
         self._shown: Seen = (None, None)
+        self._measured: Measured = {}
         self._events: deque[tuple[EventPosition, Event]] = deque(maxlen=_NUM_EVENTS)
         self._rates = LiveRates()
         html = (files("services.controller.page") / "page.html").read_text("utf-8")
@@ -156,7 +157,8 @@ class PageApp:
         seen = self._seen_now()
         if before and seen[0] is self._shown[0] and seen[1] is self._shown[1]:
             return before
-        made = _json(fleet_document(seen[0], seen[1][0] if seen[1] else None))
+        view = seen[1][0] if seen[1] else None
+        made = _json(fleet_document(seen[0], view, self._measured))
         # Not earlier: what could not be made is made the next time.
         self._shown = seen
         return made

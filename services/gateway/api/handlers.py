@@ -121,6 +121,8 @@ def _forwarding_handler(
             metadata=context.invocation_metadata() or (),
             deadline_s=_deadline_s(context.time_remaining()),
             session=_session(context, session_key),
+            # Of HTTP's paths that cut a request; gRPC has none.
+            parts=getattr(context, "parts", None),
         )
         try:
             return await inference.answer(call)

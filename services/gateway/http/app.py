@@ -30,6 +30,7 @@ from services.gateway.http.requests import JSON_LENGTH, request_from_body
 from services.gateway.http.reranking import rerank, rerank_texts
 from services.gateway.http.responses import answer_from_response
 from services.gateway.http.text_rows import Ask
+from services.gateway.pipeline.parts import Parts
 from services.grpc_server.calls.context import AbortError
 from services.grpc_server.request.messages import StatusError
 from services.grpc_server.server_options import ServerOptions, UnhandledCall
@@ -160,7 +161,7 @@ class HttpApp:
         except BaseException as error:
             self._note(call, error)
             raise
-        return answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
+        return await answer_from_response(await self._ask(call, "ModelInfer", message), wanted)
 
     async def _openai(self, call: HttpCall) -> HttpAnswer | None:
         try:
@@ -197,6 +198,7 @@ class HttpApp:
         # With more at once than its model may have, it would be refused however often it is sent.
         bound = self._bound_of(str(document.get("model")))
         turns = asyncio.Semaphore(min(bound, _MAX_BATCHES))
+        call.parts = Parts()
 
         async def ask(rpc: str, request: Any) -> Any:
             nonlocal is_inferred

@@ -13,6 +13,7 @@ from services.grpc_server.http2.connection import peer_name
 
 if TYPE_CHECKING:
     from services.gateway.http.relay import Relay
+    from services.gateway.pipeline.parts import Parts
 
 Receive = Callable[[], Awaitable[Any]]
 # Of gRPC; its gateways to HTTP take it too.
@@ -28,6 +29,7 @@ class HttpCall:
         receive: the next event of its body, or of its end.
         send: the client's end of its answer, for one that is sent in parts.
         relay: passes it on to an external server; None where that is not to be.
+        parts: that it is asked in; None where it is asked as it is.
         began_s: time.monotonic().
         on_end: what is called once it is answered.
     """
@@ -45,6 +47,7 @@ class HttpCall:
         self.receive = receive
         self.send = send
         self.relay: Relay | None = None
+        self.parts: Parts | None = None
         self.began_s = time.monotonic()
         self.on_end: list[Callable[[], object]] = []
         self._client = scope["client"]

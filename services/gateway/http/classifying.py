@@ -14,7 +14,6 @@ from services.gateway.http.fields import Document, field
 from services.gateway.http.json_values import MAX_VALUES_BYTES
 from services.gateway.http.text_rows import (
     Ask,
-    check_num_rows,
     config_of,
     infer_rows,
     output_of,
@@ -36,7 +35,6 @@ async def classify(document: Document, ask: Ask) -> HttpAnswer:
     model = field(document, "model", str)
     config = await config_of(model, ask)
     rows = rows_of(document.get("input"))
-    check_num_rows(rows, "input")
     output, labels = _labels(config)
     answers = await infer_rows(config, rows, output, ask)
     numbers_BL = np.concatenate([each for each, _ in answers]).astype(np.float64)

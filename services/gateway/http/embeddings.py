@@ -10,7 +10,6 @@ from services.gateway.http.fields import Document, field, optional
 from services.gateway.http.json_values import MAX_VALUES_BYTES
 from services.gateway.http.text_rows import (
     Ask,
-    check_num_rows,
     config_of,
     infer_rows,
     output_of,
@@ -34,7 +33,6 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
         raise InvalidRequestError(f"encoding_format '{encoding}': expected float or base64")
     config = await config_of(model, ask)
     rows = rows_of(document.get("input"))
-    check_num_rows(rows, "input")
     output, size = output_of(config)
     if (dimensions := optional(document, "dimensions", size)) not in (0, size):
         raise InvalidRequestError(f"'dimensions': this model has {size}, got {dimensions}")

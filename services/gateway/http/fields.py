@@ -7,6 +7,9 @@ from services.contracts.errors import InvalidRequestError
 
 # Parsing holds up all other requests, for some 0.1 s, and takes up to twenty times as much memory.
 MAX_JSON_BYTES: Final = 8 << 20
+# As many as fit in it would take seconds; characters of strings are counted with them.
+_MOST_VALUES: Final = 1 << 21
+_MOST_PARTS: Final = 1 << 19
 Document = dict[str, Any]
 T = TypeVar("T")
 _NAMES: Final = {
@@ -24,11 +27,24 @@ def document_from_json(raw: bytes) -> Document:
         raise InvalidRequestError(
             f"JSON of {len(raw)} bytes: at most {MAX_JSON_BYTES} are read; send tensors in binary"
         )
+    _check_counts(raw)
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the request is not JSON: {error}") from error
     return checked(document, dict, "the request")
+
+
+def _check_counts(raw: bytes) -> None:
+    if len(raw) <= _MOST_PARTS:
+        return
+    num_values = raw.count(b",")
+    num_parts = raw.count(b"[") + raw.count(b"{") + raw.count(b":")
+    if num_values > _MOST_VALUES or num_parts > _MOST_PARTS:
+        raise InvalidRequestError(
+            f"JSON with {num_values} commas and {num_parts} of '[', '{{' and ':': at most "
+            f"{_MOST_VALUES} and {_MOST_PARTS} are read; send less at once, or tensors in binary"
+        )
 
 
 def checked(value: object, kind: type[T], what: str) -> T:

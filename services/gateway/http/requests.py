@@ -25,6 +25,7 @@ _INT64: Final = range(-(2**63), 2**63)
 _MOST_DIMS: Final = 32
 # Each is an object of protobuf: as many as fit in JSON would hold the event loop for seconds.
 _MOST_TENSORS: Final = 4096
+_MOST_PARAMETERS: Final = 64
 
 
 class OutputForms(NamedTuple):
@@ -197,6 +198,10 @@ def _add_outputs(
 
 
 def _set(parameters: Any, given: Document) -> None:
+    if len(given) > _MOST_PARAMETERS:
+        raise InvalidRequestError(
+            f"parameters: expected at most {_MOST_PARAMETERS}, got {len(given)}"
+        )
     for key, value in given.items():
         kind = type(value)
         if kind is bool:

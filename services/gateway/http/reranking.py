@@ -47,6 +47,7 @@ async def rerank_texts(document: Document, ask: Ask) -> HttpAnswer:
         InvalidRequestError: as `rerank`.
     """
     texts: list[str] = field(document, "texts", list)
+    check_num_rows(texts, "texts")
     if not (texts and all(type(each) is str for each in texts)):
         raise InvalidRequestError("'texts': expected a list of texts")
     with_texts = optional(document, "return_text", False)
@@ -65,7 +66,6 @@ async def _logits(document: Document, texts: list[str], name: str, ask: Ask) -> 
     """The model's number for each pair [B], and how many tokens they were."""
     model = field(document, "model", str)
     query = field(document, "query", str)
-    check_num_rows(texts, name)
     config = await config_of(model, ask)
     output, size = output_of(config)
     if size != 1:
@@ -93,6 +93,7 @@ def _places(logits_B: Array) -> list[int]:
 def _texts(given: object) -> list[str]:
     """Of strings, or of documents that have a text."""
     if type(given) is list and given:
+        check_num_rows(given, "documents")
         found = [each.get("text") if type(each) is dict else each for each in given]
         texts = [each for each in found if type(each) is str]
         if len(texts) == len(given):

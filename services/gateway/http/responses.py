@@ -9,7 +9,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.request_wire import split_response
 from services.contracts.transport.frames import Payload
 from services.gateway.http.answers import BINARY, JSON, HttpAnswer, json_bytes
-from services.gateway.http.json_values import values_from_bytes
+from services.gateway.http.json_values import json_from_bytes
 from services.gateway.http.requests import (
     JSON_LENGTH,
     MAX_REMEMBERED_BYTES,
@@ -21,7 +21,7 @@ from services.pb import open_inference_v2_pb2 as pb
 _REGION: Final = "shared_memory_region"
 
 
-def answer_from_response(payload: Payload, wanted: OutputForms) -> HttpAnswer:
+async def answer_from_response(payload: Payload, wanted: OutputForms) -> HttpAnswer:
     """The answer to an inference request.
 
     Raises:
@@ -34,7 +34,7 @@ def answer_from_response(payload: Payload, wanted: OutputForms) -> HttpAnswer:
     else:
         document = _all_binary(head, sizes, wanted)
     if document is None:
-        document, raw = _mixed(head, raw, wanted)
+        document, raw = await _mixed(head, raw, wanted)
     if request_id:
         document = b'{"id":%b,%b' % (json_bytes(request_id.decode()), document[1:])
     if not raw:
@@ -53,40 +53,49 @@ def _all_binary(head: bytes, sizes: tuple[int, ...], wanted: OutputForms) -> byt
         _described(tensor, binary_data_size=size)
         for tensor, size in zip(response.outputs, sizes, strict=True)
     ]
-    return json_bytes(_document(response, outputs))
+    return json_bytes(_document(response) | {"outputs": outputs})
 
 
 _remembered = lru_cache(NUM_REMEMBERED)(_all_binary)
 
 
-def _mixed(
+async def _mixed(
     head: bytes, raw: list[memoryview], wanted: OutputForms
 ) -> tuple[bytes, list[memoryview]]:
     """The JSON, and the outputs that are sent behind it."""
     response = pb.ModelInferResponse.FromString(head)
     binary = []
-    outputs = []
-    for tensor, content in zip(response.outputs, raw, strict=True):
+    parts = [json_bytes(_document(response))[:-1], b',"outputs":[']
+    for number, (tensor, content) in enumerate(zip(response.outputs, raw, strict=True)):
+        if number:
+            parts.append(b",")
         if wanted.is_binary(tensor.name):
             binary.append(content)
-            outputs.append(_described(tensor, binary_data_size=len(content)))
+            parts.append(json_bytes(_described(tensor, binary_data_size=len(content))))
         elif _REGION in tensor.parameters:
-            outputs.append(_described(tensor))
+            parts.append(json_bytes(_described(tensor)))
         else:
-            data = values_from_bytes(content, tensor.datatype, list(tensor.shape))
-            outputs.append(_described(tensor) | {"data": data})
+            parts += await _with_data(tensor, content)
+    # Once, as it may have a hundred megabytes.
+    return b"".join((*parts, b"]}")), binary
+
+
+async def _with_data(
+    tensor: "pb.ModelInferResponse.InferOutputTensor", content: memoryview
+) -> list[bytes]:
     try:
-        return json_bytes(_document(response, outputs)), binary
+        data = await json_from_bytes(content, tensor.datatype, list(tensor.shape))
+        return [json_bytes(_described(tensor))[:-1], b',"data":', *data, b"}"]
     except ValueError as error:
         raise InvalidRequestError(
             "an output has NaN or infinity, which JSON has not; ask for binary data"
         ) from error
 
 
-def _document(response: pb.ModelInferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(response: pb.ModelInferResponse) -> dict[str, Any]:
     document = {"model_name": response.model_name, "model_version": response.model_version}
     parameters = _plain_parameters(response.parameters)
-    return document | ({"parameters": parameters} if parameters else {}) | {"outputs": outputs}
+    return document | ({"parameters": parameters} if parameters else {})
 
 
 def _described(tensor: "pb.ModelInferResponse.InferOutputTensor", **more: int) -> dict[str, Any]:

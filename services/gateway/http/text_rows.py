@@ -44,7 +44,7 @@ def rows_of(given: object) -> list[Any]:
     """The rows of a field `input`: texts, pairs of texts, or lists of token ids.
 
     Raises:
-        InvalidRequestError: it is none of these.
+        InvalidRequestError: it is none of these, or has too many.
     """
     if type(given) is str:
         return [given]
@@ -52,6 +52,8 @@ def rows_of(given: object) -> list[Any]:
         kinds = set(map(type, given))
         if kinds == {int}:
             return [given]
+        # Before each is looked at.
+        check_num_rows(given, "input")
         if kinds == {str}:
             return given
         if kinds == {list}:
@@ -85,7 +87,9 @@ async def infer_rows(
     Raises:
         InvalidRequestError: the model does not take such rows, or they are too large together.
     """
-    most = config.max_batch_size or len(rows)
+    # Of a model that is not batched the number of rows stands in its shapes, -1 for any.
+    fixed = [each.dims[0] for each in config.input if each.name in (_TEXT, _IDS) and each.dims]
+    most = config.max_batch_size or max([0, *fixed]) or len(rows)
     parts = [rows[at : at + most] for at in range(0, len(rows), most)]
     _check_num_ids(parts)
     requests = [_request(config, part, output) for part in parts]

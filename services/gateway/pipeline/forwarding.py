@@ -58,6 +58,7 @@ class ForwardedInference:
     Attributes:
         num_in_flight: requests not yet answered, by model and version; looked at now and
             then for a gauge, which is cheaper than setting it twice for each request.
+        held: has requests wait.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ForwardedInference:
         self._recorder = recorder
         self._outliers = outliers
         self._bounds = bounds
-        self._held = held
+        self.held = held
         self._metrics = RequestMetrics(recorder)
         self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -128,7 +129,7 @@ class ForwardedInference:
         if pool is not None:
             return pool.drawn(call.session)
         call.model, call.version = table.labels(head.model_name, head.model_version)
-        awaited = self._held.ask(head)
+        awaited = self.held.ask(head)
         if awaited is None:
             return self._ready_pool(head)  # raises why there is none
         call.version = str(awaited)
@@ -141,7 +142,7 @@ class ForwardedInference:
         self, call: InferenceCall, head: RequestHead, pool: Pool | None, trace: str
     ) -> Payload:
         if pool is None:
-            pool = await self._held.pool(call, head, partial(self._ready_pool, head))
+            pool = await self.held.pool(call, head, partial(self._ready_pool, head))
             pool = pool.drawn(call.session)
             call.version = pool.version
         tried: list[Endpoint] = []
@@ -207,7 +208,7 @@ class ForwardedInference:
             if len(tried) < _MAX_TRIED:
                 is_lost = isinstance(cause, ConnectionLostError)
                 find = partial(self._pool_without, tried, head, is_lost=is_lost)
-                return await self._held.pool(call, head, find)
+                return await self.held.pool(call, head, find)
         except NotReadyError:
             # Of an external server only the cause says what was found there.
             if len(tried) == 1 and tried[0].replica.external is None:

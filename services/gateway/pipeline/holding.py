@@ -1,12 +1,18 @@
-"""Requests that wait in the gateway while the last replica of their version is replaced."""
+"""Requests that wait in the gateway: for a replica, or, as parts of larger ones, for room."""
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from services.contracts.errors import DeadlineExceededError, NotReadyError, SmeltError
+from services.contracts.errors import (
+    DeadlineExceededError,
+    NotReadyError,
+    OverloadedError,
+    SmeltError,
+)
 from services.gateway.pipeline.inference import InferenceCall
 from services.gateway.pipeline.request_head import RequestHead
 from services.gateway.routing.endpoints import EndpointSet
@@ -98,12 +104,31 @@ class HeldRequests:
             # Its text alone, as its traceback holds the request.
             why = str(error)
         self._check_room(why, len(call.body))
+        with self._holding(call):
+            return await self._wait(call, head, find, why)
+
+    async def for_room(self, call: InferenceCall, refusal: OverloadedError) -> None:
+        """Return when a part of a request may be sent again.
+
+        Args:
+            call: the part.
+            refusal: what it was refused with, which is raised where it may not wait, or no longer.
+        """
+        wait_s = refusal.retry_after_s
+        if call.held_s + wait_s >= self._limits.max_s or self._is_full(len(call.body)):
+            raise refusal
+        with self._holding(call):
+            await asyncio.sleep(wait_s)
+
+    @contextmanager
+    def _holding(self, call: InferenceCall) -> Iterator[None]:
+        """Count a request among those that wait, and how long it did."""
         key = call.model, call.version
         begin_s = time.monotonic()
         outcome = "cancelled"
         self._add(key, 1, len(call.body))
         try:
-            pool = await self._wait(call, head, find, why)
+            yield
             outcome = "sent"
         except SmeltError:
             outcome = "refused"
@@ -116,7 +141,6 @@ class HeldRequests:
             # The server may have cancelled it at its deadline before its own timer.
             outcome = "expired" if call.remaining_s() == 0.0 else outcome
             self._observe(key, held_s, outcome)
-        return pool
 
     async def _wait(
         self, call: InferenceCall, head: RequestHead, find: Callable[[], Pool], why: str
@@ -147,16 +171,19 @@ class HeldRequests:
 
     def _check_room(self, why: str, num_bytes: int) -> None:
         """Raise NotReadyError when too many wait already."""
-        num = sum(self._num_held.values())
         limits = self._limits
-        is_over = self._num_bytes and self._num_bytes + num_bytes > limits.max_bytes
-        if num >= limits.max_requests or is_over:
+        if self._is_full(num_bytes):
+            num = sum(self._num_held.values())
             raise NotReadyError(
                 f"{why}; {num} requests of {self._num_bytes} bytes wait on this gateway, its bounds"
                 f" are {limits.max_requests} and {limits.max_bytes}; retry later or raise "
                 "SMELT_GATEWAY_MAX_IN_FLIGHT, of which that is half, or "
                 "SMELT_GATEWAY_MAX_UPLOAD_BYTES, of which it is a quarter"
             )
+
+    def _is_full(self, num_bytes: int) -> bool:
+        is_over = self._num_bytes and self._num_bytes + num_bytes > self._limits.max_bytes
+        return bool(is_over) or sum(self._num_held.values()) >= self._limits.max_requests
 
     def _add(self, key: tuple[str, str], num: int, num_bytes: int) -> None:
         self._num_bytes += num_bytes

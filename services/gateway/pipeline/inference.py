@@ -1,6 +1,7 @@
 """The chain of interceptors that an inference request passes in the gateway, outermost first.
 
 - ObservedInference has every observer see how each request ended, refused ones too;
+- PartInference (`parts.py`) has parts of one request wait where the next ones refuse;
 - AdmittedInference (`admission.py`) refuses beyond the bound, before anything is read;
 - SharedMemoryInference (`shared_memory/interceptor.py`) reads and writes tensors in shared memory;
 - CachedInference (`response_cache.py`) answers what was answered before;
@@ -11,7 +12,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import grpc
 
@@ -21,6 +22,9 @@ from services.gateway.access.gate import Metadata
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.routing.pool import Pool
 from services.telemetry.tracing import CarriedTrace
+
+if TYPE_CHECKING:
+    from services.gateway.pipeline.parts import Parts
 
 # The RPCs that requests for models come with.
 INFERENCE_METHODS: Final = frozenset({"ModelInfer", "ModelStreamInfer"})
@@ -47,6 +51,7 @@ class InferenceCall:
         trace_id: of the trace that is kept of it; "" without one.
         trace: what is sent to the replica of that trace.
         span: the gateway's part of it.
+        parts: of the client's request, of which it is one; None where it is all of it.
         is_logged: it, or another request of its stream, stands in the access log as refused.
     """
 
@@ -66,6 +71,7 @@ class InferenceCall:
     trace_id: str = ""
     trace: CarriedTrace | None = None
     span: Any = None
+    parts: "Parts | None" = None
     is_logged: bool = False
 
     def remaining_s(self) -> float | None:

@@ -8,7 +8,7 @@ given to another one meanwhile.
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -23,6 +23,7 @@ from services.gateway.shared_memory.rpcs import (
     opened_file,
     region_changes,
 )
+from services.gateway.workers.packets import Packet, PacketKind
 from services.pb import open_inference_v2_pb2 as pb
 
 _LOG = "LogSettings"
@@ -31,22 +32,6 @@ _TRACE = "TraceSetting"
 CHANGING: Final = (_LOG, _TRACE, REGISTER, UNREGISTER)
 # Those that change the fleet, which comes to each worker from the controller: sooner or later.
 FOLLOWED: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
-
-
-class Change(NamedTuple):
-    """One change as it is sent to workers.
-
-    Attributes:
-        name: of the RPC.
-        body: its request, serialized.
-        fd: the open file of a region; -1 for none. It belongs to the state.
-        caller: name of the caller that asked for it.
-    """
-
-    name: str
-    body: bytes
-    fd: int = -1
-    caller: str = ""
 
 
 @dataclass
@@ -85,7 +70,7 @@ class CommonState:
             **region_changes(self.regions),
         }
 
-    async def change(self, name: str, body: bytes) -> tuple[bytes, Change]:
+    async def change(self, name: str, body: bytes) -> tuple[bytes, Packet]:
         """Make a change that the caller asked for; its answer, and what workers have to do.
 
         Raises:
@@ -99,17 +84,22 @@ class CommonState:
         elif name == _TRACE:
             self._trace.MergeFrom(request)
         fd = opened_file(self.regions, name, request)
-        return answer.SerializeToString(), Change(name, body, fd, CALLER_NAME.get())
+        return answer.SerializeToString(), _change(name, body, fd, CALLER_NAME.get())
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[Packet]:
         """What leads from a worker's first state to the present one."""
         for name, settings in ((_LOG, self._log), (_TRACE, self._trace)):
             if settings.settings:
-                yield Change(name, settings.SerializeToString())
+                yield _change(name, settings.SerializeToString())
         for region in self.regions.all():
             body = region.request().SerializeToString()
-            yield Change(REGISTER, body, region.fd, region.owner)
+            yield _change(REGISTER, body, region.fd, region.owner)
 
     def close(self) -> None:
         """Let go of every region."""
         self.regions.close()
+
+
+def _change(name: str, body: bytes, fd: int = -1, caller: str = "") -> Packet:
+    """For a worker; the open file of a region belongs to the state."""
+    return Packet(PacketKind.APPLY, 0, name.encode(), body, fd, caller.encode())

@@ -7,23 +7,21 @@ state before it serves. One that does not make a change is ended, and comes agai
 """
 
 import asyncio
-import itertools
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
-from services.gateway.workers.common_state import CHANGING, FOLLOWED, Change, CommonState
+from services.gateway.workers.common_state import CHANGING, CommonState
 from services.gateway.workers.packets import (
     Packet,
+    PacketChannel,
     PacketKind,
-    PacketSocket,
     close_file,
-    error_from_packet,
-    refusal_packet,
     socket_pair,
 )
 
@@ -41,49 +39,41 @@ class WorkerLink:
     """
 
     def __init__(
-        self, end: socket.socket, on_packet: Callable[["WorkerLink", Packet], None], what: str
+        self,
+        end: socket.socket,
+        answer: Callable[["WorkerLink", Packet], Awaitable[bytes]],
+        what: str,
     ) -> None:
         """Begin to listen.
 
         Args:
             end: of a pair of sockets, whose other end the worker has.
-            on_packet: is called with this link and each packet.
+            answer: gives the answer to what the worker asks by this link.
             what: name of the worker in the log.
         """
         self.is_restored = False
         self._what = what
-        self._numbers = itertools.count(1)
-        self._applied: dict[int, asyncio.Future[None]] = {}
-        self._on_packet = on_packet
         self._kill: Callable[[], None] = lambda: None
-        self._packets = PacketSocket(end, self._received, self._closed)
+        self._channel = PacketChannel(end, partial(answer, self), self._end)
 
     @property
     def is_open(self) -> bool:
         """Whether the worker is there, as far as is known."""
-        return self._packets.is_open
+        return self._channel.is_open
 
     def on_refusal(self, kill: Callable[[], None]) -> None:
         """Take how to end the worker, should it not make a change."""
         self._kill = kill
 
-    async def apply(self, change: Change) -> None:
+    async def apply(self, change: Packet) -> None:
         """Have the worker make a change; it is ended when it does not."""
         try:
             async with asyncio.timeout(APPLY_TIMEOUT_S):
-                await self._done(change)
+                await self._channel.ask(change)
         except (OSError, SmeltError) as error:
-            if self._packets.is_open:
-                logger.error(
-                    "%s made no change by %s and is started again: %r",
-                    self._what,
-                    change.name,
-                    error,
-                )
-                self._kill()
-            self.close()
+            self._end(error)
 
-    async def follow(self, change: Change) -> None:
+    async def follow(self, change: Packet) -> None:
         """Return once the worker sees what was changed of the fleet.
 
         One that goes meanwhile knows the fleet when it comes again.
@@ -92,54 +82,18 @@ class WorkerLink:
             SmeltError: it does not see that in time.
         """
         with suppress(OSError):
-            await self._done(change)
-
-    async def _done(self, change: Change) -> None:
-        number = next(self._numbers)
-        applied = self._applied[number] = asyncio.get_running_loop().create_future()
-        name = change.name.encode()
-        caller = change.caller.encode()
-        try:
-            self._packets.send(
-                Packet(PacketKind.APPLY, number, name, change.body, change.fd, caller)
-            )
-            await applied
-        finally:
-            del self._applied[number]
-
-    def send(self, packet: Packet) -> None:
-        """Send what needs no answer; a worker that cannot take it is ended."""
-        if not self.is_open:
-            return  # it has gone, and its supervisor knows
-        try:
-            self._packets.send(packet)
-        except (OSError, SmeltError) as error:
-            logger.error("%s cannot be sent changes: %r", self._what, error)
-            self._kill()
-            self.close()
+            await self._channel.ask(change)
 
     def close(self) -> None:
         """Stop reading from it."""
-        self._packets.close()
+        self._channel.close()
 
-    def _received(self, packet: Packet) -> None:
-        close_file(packet)  # workers send none
-        applied = self._applied.get(packet.number)
-        if packet.kind in (PacketKind.DONE, PacketKind.REFUSED):
-            if applied is None or applied.done():
-                return
-            if packet.kind is PacketKind.DONE:
-                applied.set_result(None)
-            else:
-                applied.set_exception(error_from_packet(packet))
-        else:
-            self._on_packet(self, packet)
-
-    def _closed(self) -> None:
-        self.is_restored = False
-        for applied in self._applied.values():
-            if not applied.done():
-                applied.set_exception(ConnectionResetError("the worker has gone"))
+    def _end(self, error: Exception) -> None:
+        """End a worker that does not have the state of the others; one that has gone has none."""
+        if self.is_open:
+            logger.error("%s did not follow a change and is started again: %r", self._what, error)
+            self._kill()
+        self.close()
 
 
 class StateKeeper:
@@ -150,73 +104,41 @@ class StateKeeper:
         # One change after the other, so that all workers have them in one order.
         self._turn = asyncio.Lock()
         self._links: set[WorkerLink] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def link(self, what: str) -> tuple[WorkerLink, socket.socket]:
         """A channel for a new worker process, and the end that it inherits."""
         own, theirs = socket_pair()
-        link = WorkerLink(own, self._received, what)
+        link = WorkerLink(own, self._answer, what)
         self._links = {each for each in self._links if each.is_open} | {link}
         return link, theirs
 
     def close(self) -> None:
         """Let go of all workers and of the state."""
-        for task in self._tasks:
-            task.cancel()
         for link in self._links:
             link.close()
         self._state.close()
 
-    def _received(self, link: WorkerLink, packet: Packet) -> None:
-        if packet.kind is PacketKind.READY_FOR_STATE:
-            work = self._restore(link)
-        elif packet.kind is PacketKind.ASK and packet.name.decode() in CHANGING:
-            work = self._change(link, packet)
-        elif packet.kind is PacketKind.ASK and packet.name.decode() in FOLLOWED:
-            work = self._follow(link, packet)
-        else:
-            logger.error("a worker sent %s, which is not for this end", packet.kind.name)
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _answer(self, link: WorkerLink, packet: Packet) -> bytes:
+        close_file(packet)  # workers send none
+        if packet.kind is PacketKind.RESTORE:
+            await self._restore(link)
+            return b""
+        CALLER_NAME.set(packet.caller.decode())  # of this task alone
+        name = packet.name.decode()
+        if name in CHANGING:
+            async with self._turn:
+                answer, change = await self._state.change(name, packet.body)
+                restored = [each for each in self._links if each.is_restored]
+                await asyncio.gather(*(each.apply(change) for each in restored))
+            return answer
+        # What the asking one sees the others are to see; changes go on meanwhile.
+        others = [each for each in self._links if each.is_restored and each is not link]
+        change = packet._replace(kind=PacketKind.APPLY)
+        await asyncio.gather(*(each.follow(change) for each in others))
+        return b""
 
     async def _restore(self, link: WorkerLink) -> None:
         async with self._turn:
             for change in self._state.changes():
                 await link.apply(change)
-            if link.is_open:
-                link.is_restored = True
-                link.send(Packet(PacketKind.RESTORED))
-
-    async def _change(self, link: WorkerLink, packet: Packet) -> None:
-        CALLER_NAME.set(packet.caller.decode())  # of this task alone
-        async with self._turn:
-            try:
-                answer, change = await self._state.change(packet.name.decode(), packet.body)
-            except Exception as error:
-                # Whatever it was, a client waits for an answer.
-                link.send(refusal_packet(packet.number, _public_error(error)))
-                return
-            await asyncio.gather(*(each.apply(change) for each in self._links if each.is_restored))
-            link.send(Packet(PacketKind.DONE, packet.number, body=answer))
-
-    async def _follow(self, link: WorkerLink, packet: Packet) -> None:
-        """Answer once the other workers see what the asking one sees; changes go on meanwhile."""
-        change = Change(packet.name.decode(), packet.body)
-        others = [each for each in self._links if each.is_restored and each is not link]
-        try:
-            await asyncio.gather(*(each.follow(change) for each in others))
-        except Exception as error:
-            # As above.
-            link.send(refusal_packet(packet.number, _public_error(error)))
-        else:
-            link.send(Packet(PacketKind.DONE, packet.number))
-
-
-def _public_error(error: Exception) -> SmeltError:
-    """The error as clients see it; details are in the log alone."""
-    if isinstance(error, SmeltError):
-        return error
-    logger.error("a change failed without a reason of ours", exc_info=error)
-    return SmeltError("the gateway failed; its log says why")
+            link.is_restored = link.is_open

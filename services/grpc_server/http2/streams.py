@@ -44,7 +44,7 @@ _FRAMES_OF_REQUEST: Final = 2
 
 
 class Streams:
-    """Handles the frames of a connection; implements `ConnectionCallbacks` for its calls."""
+    """Handles the frames of a connection, and is what its calls see of it."""
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from services.contracts.transport.large_buffer import LargeBuffer
-from services.grpc_server.calls.callbacks import ConnectionCallbacks
 from services.grpc_server.calls.handler_runner import Requests
 from services.grpc_server.calls.servicer_context import ServicerContext
 from services.grpc_server.headers.request_headers import Metadatum, RequestHeaders
@@ -25,6 +24,9 @@ from services.grpc_server.request.messages import (
 from services.grpc_server.request.upload import Upload, overload_error
 
 if TYPE_CHECKING:
+    # It makes the calls: their modules would import each other.
+    from services.grpc_server.http2.streams import Streams
+
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 _Taken = TypeVar("_Taken")
@@ -52,7 +54,7 @@ class ReceiveStream(SendStream, ABC):
 
     def __init__(
         self,
-        connection: ConnectionCallbacks,
+        connection: "Streams",
         stream_id: int,
         headers: RequestHeaders,
         handler: "Handler",

@@ -28,7 +28,7 @@ from compiler_worker.building.attempt import Attempt
 from compiler_worker.building.pipeline import build_in_child
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.plans.build_keys import Wanted, plan_builds
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.cli.demo.minilm import recipe, sentence_embedder
@@ -37,6 +37,7 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
+from tests.quick_worker import wanted_keys
 
 NUM_THREADS = 2
 
@@ -98,7 +99,7 @@ class Bench:
         worker = self._machine(store, is_shared=caches != "none")
         version = self._versions[name]
         wanted = Wanted(kinds=(EngineKind.INDUCTOR,), precisions=(Precision.FP32,))
-        (key, *_) = plan_builds(version, wanted, worker.devices).planned
+        (key, *_) = wanted_keys(version, wanted, worker)
         scope = builder_for(key.kind).cache_scope(key)
         assert scope is not None
         master = Registry(open_store(self._store("models")), self._folder / "masters")

@@ -111,7 +111,7 @@ def _build(worker: WorkerContext, version: ModelVersion, given: argparse.Namespa
     started = time.monotonic()
     report = build_model(version, _wanted(given), worker)
     print(f"built and proven in {time.monotonic() - started:.0f} s")
-    for skipped in report.table.skipped:
+    for skipped in report.plans[0].skipped:
         print(f"  {skipped.kind} {skipped.precision} skipped: {skipped.reason}")
     for record in report.records:
         seconds = {str(stage): round(s, 1) for stage, s in record.stage_durations_s.items()}

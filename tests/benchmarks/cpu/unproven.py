@@ -9,7 +9,7 @@ from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.select import builder_for
 from compiler_worker.inputs.calibration_draws import calibration_draws
 from compiler_worker.master.samples import read_arrays
-from compiler_worker.plans.build_keys import Wanted, plan_builds
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.kserve.tensors import Array
@@ -18,6 +18,7 @@ from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
 from services.engines.loader import engine_class
 from tests.conformance.workshop import manifest_of
+from tests.quick_worker import wanted_keys
 
 Call = Callable[[dict[str, Array]], object]
 
@@ -27,7 +28,7 @@ def unproven(
 ) -> dict[str, Call]:
     """The call of each engine by kind and precision; prints what builds and loads took."""
     calls: dict[str, Call] = {}
-    for key in plan_builds(version, wanted, worker.devices).planned:
+    for key in wanted_keys(version, wanted, worker):
         name = f"{key.kind} {key.precision}"
         folder = worker.settings.cache_dir / "unproven" / key.digest()
         began_s = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.select import builder_for
 from compiler_worker.builders.typed_graphs import typed_graph
 from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
@@ -245,7 +245,7 @@ class Subject:
 
 
 def _loaded(plan: BuildSpec, files: Mapping[str, Path], workspace: Path) -> Model:
-    output = BuildOutput(files=dict(files), needs_master=not files)
+    output = BuildResult(files=dict(files), needs_master=not files)
     spec = LoadSpec(
         manifest=manifest_of(plan, output),
         master=plan.master,

@@ -14,7 +14,7 @@ from compiler_worker.building.pipeline import attempt_build, build_model
 from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.devices import main_device
 from compiler_worker.inputs.sample_sizes import edge_sizes
-from compiler_worker.plans.build_keys import Wanted, plan_builds
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.proof.proof_job import prove_published
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -30,6 +30,7 @@ from services.engines.device.device_probe import probe_device
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.integration.compiler.conftest import hurried
+from tests.quick_worker import wanted_keys
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
@@ -121,8 +122,8 @@ def test_what_cannot_be_built_here_is_skipped_with_its_reason(
     )
     report = build_model(version, wanted, worker)
     assert report.records == ()
-    assert [skipped.kind for skipped in report.table.skipped] == list(wanted.kinds)
-    assert all(skipped.reason for skipped in report.table.skipped)
+    assert [skipped.kind for skipped in report.plans[0].skipped] == list(wanted.kinds)
+    assert all(skipped.reason for skipped in report.plans[0].skipped)
 
 
 def test_an_engine_that_is_not_equal_is_not_published(
@@ -299,7 +300,7 @@ def test_a_build_that_takes_too_long_is_ended(worker: WorkerContext, version: Mo
 def test_a_builder_that_refuses_is_recorded_with_its_words(
     worker: WorkerContext, version: ModelVersion
 ) -> None:
-    (key,) = plan_builds(version, Wanted(kinds=(EngineKind.OPENVINO,)), worker.devices).planned
+    (key,) = wanted_keys(version, Wanted(kinds=(EngineKind.OPENVINO,)), worker)
     impossible = key.model_copy(update={"precision": Precision.FP16})
     record = attempt_build(version, impossible, worker)
     assert record.outcome is BuildOutcome.FAILED

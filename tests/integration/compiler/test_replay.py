@@ -10,7 +10,7 @@ import pytest
 from compiler_worker.__main__ import main
 from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
-from compiler_worker.plans.build_keys import BuildTable, Wanted
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.proof.replay import replay, replay_lines
 from compiler_worker.proof.worst_sample import read_sample_arrays
 from compiler_worker.settings import CompilerSettings
@@ -67,7 +67,7 @@ def test_the_worst_sample_is_kept_and_fails_again(
     assert wanted["pooled"].dtype == np.float64
 
     key = failure.key.digest()
-    report = BuildReport(table=BuildTable(), records=(failure,), up_to_date=())
+    report = BuildReport(plans=(), records=(failure,), up_to_date=())
     (line,) = report_lines(report, settings.store_url)
     command = f"-m compiler_worker replay {key[:12]} --store-url {settings.store_url}"
     assert line.endswith(f"{sys.executable} {command}")

@@ -64,7 +64,7 @@ def test_trees_are_built_and_proven_on_the_kind_that_takes_them(
     assert {check.output for check in proof.checks} == {s.name for s in version.master.outputs}
     assert proof.timings
 
-    skipped = {each.kind: each.reason for each in report.table.skipped}
+    skipped = {each.kind: each.reason for each in report.plans[0].skipped}
     assert set(skipped) == {EngineKind.OPENVINO, EngineKind.INDUCTOR}
     assert "kind openvino knows the ops of ai.onnx alone" in skipped[EngineKind.OPENVINO]
     assert "ai.onnx.ml::TreeEnsembleClassifier-3 at node" in skipped[EngineKind.INDUCTOR]

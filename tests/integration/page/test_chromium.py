@@ -1,4 +1,4 @@
-"""The page as a browser shows it: empty, failed, hundreds of models, and what others wrote."""
+"""The page as a browser shows it: empty, failed, a thousand models, and what others wrote."""
 
 import json
 from collections.abc import Iterator
@@ -127,12 +127,12 @@ def test_what_others_wrote_stays_text_on_a_phone(
 
 
 def test_many_models_are_found_by_keyboard_and_explained(browser: Browser, host: PageHost) -> None:
-    fill(host, 300)
+    fill(host, 1000)
     host.do(lambda: host.state.set_model(served_model("m")))
     host.do(lambda: host.state.attach(report("m")))
     text = opened(browser, host, width=360)
-    assert "all 301" in text
-    assert "failed builds 6" in text
+    assert "all 1001" in text
+    assert "failed builds 20" in text
     assert browser.run(NO_WIDER)
     # What a person sees first was made; the rest is made as it is scrolled to.
     assert browser.run("document.querySelectorAll('.model').length") < 200
@@ -156,6 +156,17 @@ def test_many_models_are_found_by_keyboard_and_explained(browser: Browser, host:
     heading = browser.run("document.querySelector('.model[open] h3').textContent")
     assert heading.startswith("cpu-x86_64-v3: serves with the fallback (ONNX Runtime)")
     assert browser.complaints == []
+
+
+def test_a_tall_window_is_filled(browser: Browser, host: PageHost) -> None:
+    def show() -> None:
+        for number in range(200):
+            host.state.set_model(served_model(f"m{number}", state="LOADING"))
+
+    host.do(show)
+    opened(browser, host, height=4000)
+    # Nothing is scrolled, and what is made at first ends far above the window's end.
+    browser.until("document.getElementById('end').getBoundingClientRect().top > 4600")
 
 
 def test_a_change_keeps_what_is_open(browser: Browser, host: PageHost) -> None:

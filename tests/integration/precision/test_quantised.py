@@ -10,7 +10,7 @@ import pytest
 from onnx import load as load_onnx
 
 from compiler_worker.building.pipeline import build_model
-from compiler_worker.plans.build_keys import Wanted, plan_builds
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
@@ -24,6 +24,7 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.engines.device.device_probe import probe_device
 from tests.integration.precision.small_nets import conv_inputs
+from tests.quick_worker import wanted_keys
 
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
 # OpenVINO asks oneDNN for kernels by what the processor has. Told by this switch to use less,
@@ -66,7 +67,7 @@ def add(worker: WorkerContext, models: Path, name: str, wanted: Recipe) -> Model
 
 
 def keys(worker: WorkerContext, version: ModelVersion) -> list[BuildKey]:
-    return list(plan_builds(version, Wanted(), worker.devices).planned)
+    return wanted_keys(version, Wanted(), worker)
 
 
 @pytest.mark.parametrize("name", ["conv", pytest.param("attention", marks=pytest.mark.slow)])

@@ -84,7 +84,7 @@ class Controllers:
 
     def shares(self) -> dict[str, float]:
         """What Serve asks Ray for, by model."""
-        return {key.name: share for key, share in self.fleet.gpu_shares().items()}
+        return {k.name: h.gpu_share for r in self.fleet.rooms().values() for k, h in r.held.items()}
 
     def start(self) -> "asyncio.Task[None]":
         """Begin to look again and again; cancelled, it is a controller that ended."""

@@ -7,13 +7,14 @@ import pytest
 from compiler_worker.arguments import parse_arguments
 from compiler_worker.building.build_report import engine_line, report_document, report_lines
 from compiler_worker.building.pipeline import BuildReport
-from compiler_worker.plans.build_keys import BuildTable, SkippedBuild
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.cli.settings import CliSettings
+from services.contracts.builds.build_plan import BuildPlan, SkippedKey
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.document import canonical_json
 from services.contracts.model.manifest import (
     EngineManifest,
@@ -128,16 +129,19 @@ def engine(outcome: ProofOutcome, reason: str = "", *timings: Timing) -> Publish
 
 
 class TestReport:
-    SKIPPED = SkippedBuild(
-        generation="cuda-sm75",
-        kind=EngineKind.OPENVINO,
-        precision=Precision.FP32,
-        reason="kind openvino is for CPUs",
+    PLAN = BuildPlan(
+        model="m",
+        version=1,
+        node_class=NodeClass(generation="cuda-sm75"),
+        skipped=(
+            SkippedKey(kind="openvino", precision="fp32", reason="kind openvino is for CPUs"),
+        ),
+        created_at="",
     )
 
     def test_has_a_line_for_everything(self) -> None:
         report = BuildReport(
-            table=BuildTable(skipped=(self.SKIPPED,)),
+            plans=(self.PLAN,),
             records=(record(BuildOutcome.PROVEN), record(BuildOutcome.FAILED, "no kernel")),
             up_to_date=(engine(ProofOutcome.PASSED),),
         )
@@ -164,7 +168,7 @@ class TestReport:
         ],
     )
     def test_knows_what_success_is(self, outcome: BuildOutcome, *, is_success: bool) -> None:
-        report = BuildReport(table=BuildTable(), records=(record(outcome),), up_to_date=())
+        report = BuildReport(plans=(), records=(record(outcome),), up_to_date=())
         assert report.is_success == is_success
 
     def test_what_a_proof_refuses_of_a_precision_that_auto_tries_is_no_failure(self) -> None:
@@ -174,7 +178,7 @@ class TestReport:
             (Precision.INT8, BuildOutcome.PROOF_FAILED, False),
         ):
             report = BuildReport(
-                table=BuildTable(),
+                plans=(),
                 records=(record(outcome),),
                 up_to_date=(),
                 tried=frozenset({tried}),

@@ -5,7 +5,8 @@ from typing import Any
 
 from services.contracts.errors import UnsupportedFeatureError
 from services.controller.api.fleet_state import FleetState
-from services.controller.interfaces import DeploymentKey, RoomRequest, Unplaced
+from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.room import Room
 
 
 class PlacedByRayService:
@@ -38,17 +39,9 @@ class PlacedByRayService:
         """Nothing: what did not attach is not known here."""
         return Unplaced()
 
-    def gpu_shares(self) -> dict[DeploymentKey, float]:
-        """None: the RayService has them in its serveConfigV2."""
-        return {}
-
-    def free_gpus(self) -> dict[str, float]:
+    def rooms(self) -> dict[str, Room]:
         """None: what has room is the RayService's business."""
         return {}
-
-    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:  # noqa: ARG002
-        """None: nothing is placed here."""
-        return []
 
     def remove(self, key: DeploymentKey) -> None:
         """Nothing: the RayService's next serveConfigV2 leaves it out."""

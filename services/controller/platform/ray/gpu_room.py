@@ -1,11 +1,12 @@
 """Which GPUs have room for a replica, which deployments hold them, and which could give way."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from services.contracts.hardware.node_class import GENERATION_LABEL, NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import DeploymentKey
+from services.controller.room import Held
 
 # Ray counts in steps of 0.0001; sums of shares here are off by less.
 _ROUNDING = 1e-6
@@ -51,50 +52,13 @@ class GpuNode:
         return f"{memory_words(self.free, self.memory_gib)}{together} at {self.address}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """A deployment on the generation.
-
-    Attributes:
-        share: of a GPU, that each of its replicas holds.
-        nodes: of its replicas, by id.
-    """
-
-    key: DeploymentKey
-    share: float
-    nodes: Sequence[str]
-
-    def words(self, memory_gib: int) -> str:
-        """What its replicas hold together."""
-        held = memory_words(self.share * len(self.nodes), memory_gib)
-        return f"{self.key.name} version {self.key.version}: {held}"
-
-
-def most_free_gpus(
-    nodes: Iterable[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]
-) -> dict[str, float]:
-    """The most that a node of each generation has free, of all its GPUs together.
-
-    Args:
-        nodes: as `ray.nodes()` gives them.
-        free: unused resources of each node, by its id.
-    """
-    most: dict[str, float] = {}
-    for node in nodes:
-        generation = (node.get("Labels") or {}).get(GENERATION_LABEL)
-        if node["Alive"] and generation:
-            here = free.get(node["NodeID"], {}).get("GPU", 0.0)
-            most[generation] = max(most.get(generation, 0.0), here)
-    return most
-
-
 def memory_words(share: float, memory_gib: int) -> str:
     """A share of a GPU as the memory that it stands for, or as it is where that is unknown."""
     return f"{share * memory_gib:.1f} GiB" if memory_gib else f"{share:g} GPU"
 
 
 def no_gpu_words(
-    share: float, generation: str, nodes: Sequence[GpuNode], holders: Sequence[Holder]
+    share: float, generation: str, nodes: Sequence[GpuNode], held: Mapping[DeploymentKey, Held]
 ) -> str:
     """Why replicas have no GPU, by what the smallest one has.
 
@@ -102,19 +66,28 @@ def no_gpu_words(
         share: of a GPU, that each wants.
         generation: whose nodes they must be on.
         nodes: of that generation, at least one.
-        holders: what may be on them.
+        held: by what may be on them.
     """
     memory_gib = min(node.memory_gib for node in nodes)
     part = f" ({share:g} of a GPU of {memory_gib} GiB)" if memory_gib else ""
-    held = ", ".join(each.words(memory_gib) for each in holders if each.share and each.nodes)
+    holders = ", ".join(
+        f"{key.name} version {key.version}: "
+        + memory_words(each.gpu_share * len(each.nodes), memory_gib)
+        for key, each in held.items()
+        if each.gpu_share and each.nodes
+    )
     return (
         f"needs {memory_words(share, memory_gib)}{part} on {generation}; "
-        f"free: {', '.join(node.words() for node in nodes)}; held by {held or 'nothing of Smelt'}"
+        f"free: {', '.join(node.words() for node in nodes)}; held by "
+        f"{holders or 'nothing of Smelt'}"
     )
 
 
 def gives_way(
-    key: DeploymentKey, share: float, nodes: Sequence[GpuNode], holders: Sequence[Holder]
+    key: DeploymentKey,
+    share: float,
+    nodes: Sequence[GpuNode],
+    held: Mapping[DeploymentKey, Held],
 ) -> tuple[DeploymentKey, ...]:
     """Other versions of the same model that hold the place which a replica of `key` would have.
 
@@ -125,25 +98,25 @@ def gives_way(
         key: of the deployment that has no room.
         share: of a GPU, that each of its replicas wants.
         nodes: of its generation.
-        holders: what may be on them.
+        held: by what may be on them.
     """
-    placed = {holder.key.name for holder in holders if holder.nodes}
-    waiting = [holder.share for holder in holders if holder.key.name not in placed]
+    placed = {other.name for other, each in held.items() if each.nodes}
+    waiting = [each.gpu_share for other, each in held.items() if other.name not in placed]
 
     def would_do(node: GpuNode, freed: float) -> bool:
         taken = sum(other for other in waiting if node.would_have_room(other, freed))
         return node.would_have_room(share + taken, freed)
 
-    def freed(holder: Holder, node: GpuNode) -> float:
+    def freed(each: Held, node: GpuNode) -> float:
         # Of several GPUs, each may have one of its replicas.
-        return holder.share * (holder.nodes.count(node.node_id) if node.num_gpus <= 1 else 1)
+        return each.gpu_share * (each.nodes.count(node.node_id) if node.num_gpus <= 1 else 1)
 
-    others = [each for each in holders if each.key.name == key.name and each.key != key]
+    others = {other: e for other, e in held.items() if other.name == key.name and other != key}
     ways = [
-        holder.key
-        for holder in others
-        if any(n.node_id in holder.nodes and would_do(n, freed(holder, n)) for n in nodes)
+        other
+        for other, each in others.items()
+        if any(n.node_id in each.nodes and would_do(n, freed(each, n)) for n in nodes)
     ]
     # One that waits itself would take the place.
-    waits = [holder.key for holder in others if not holder.nodes]
+    waits = [other for other, each in others.items() if not each.nodes]
     return (*ways, *waits) if ways else ()

@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from services.contracts.hardware.node_class import GENERATION_LABEL
 from services.controller.interfaces import DeploymentKey, Unplaced
-from services.controller.platform.ray.gpu_room import GpuNode, Holder, gives_way, no_gpu_words
+from services.controller.platform.ray.gpu_room import GpuNode, gives_way, no_gpu_words
+from services.controller.room import Held
 
 # Serve's message about replicas that have waited for a node for half a minute; those that load have
 # "to initialize" in this place.
@@ -36,7 +37,7 @@ def unplaced(
     key: DeploymentKey,
     nodes: Iterable[Mapping[str, Any]],
     free: Mapping[str, Mapping[str, float]],
-    holders: Sequence[Holder],
+    held: Mapping[DeploymentKey, Held],
 ) -> Unplaced:
     """Why replicas are placed nowhere, and what could give way to them.
 
@@ -46,7 +47,7 @@ def unplaced(
         key: of their deployment.
         nodes: as `ray.nodes()` gives them.
         free: unused resources of each node, by its id.
-        holders: deployments with replicas on that generation.
+        held: by deployments with replicas on that generation.
     """
     there = [
         node
@@ -57,21 +58,21 @@ def unplaced(
     share = others.pop("GPU", 0.0)
     if share and any(_has_room(others, free.get(node["NodeID"], {})) for node in there):
         gpus = [GpuNode.of(node, free.get(node["NodeID"], {})) for node in there]
-        words = f"{no_gpu_words(share, key.generation, gpus, holders)}{_FIX}"
-        return Unplaced(words, gives_way(key, share, gpus, holders))
+        words = f"{no_gpu_words(share, key.generation, gpus, held)}{_FIX}"
+        return Unplaced(words, gives_way(key, share, gpus, held))
     have = "; ".join(
         f"{node['NodeManagerAddress']} has {_amounts(node.get('Resources') or {})}, free: "
         f"{_amounts(free.get(node['NodeID'], {}))}"
         for node in there
     )
-    held = ", ".join(
-        f"{each.key.name} version {each.key.version} ({len(each.nodes)})"
-        for each in holders
-        if each.key != key
+    replicas = ", ".join(
+        f"{other.name} version {other.version} ({len(each.nodes)})"
+        for other, each in held.items()
+        if other != key
     )
     return Unplaced(
         f"no node has room for {num_replicas} of its replicas: each wants {wanted} on a node of "
-        f"{key.generation}; {have or 'there is none'}; replicas there: {held or 'none'}{_FIX}"
+        f"{key.generation}; {have or 'there is none'}; replicas there: {replicas or 'none'}{_FIX}"
     )
 
 

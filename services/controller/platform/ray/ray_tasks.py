@@ -5,7 +5,6 @@ for it: a controller that is started again finds it by its name. What it runs is
 group of its own, at a lower priority than serving, and ends with the actor.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +15,6 @@ from services.contracts.errors import NotReadyError
 from services.controller.interfaces import BuildTask, TaskStatus
 from services.controller.platform.command import worker_arguments
 from services.controller.platform.ray.actor_answers import ActorAnswers
-
-logger = logging.getLogger(__name__)
 
 NAMESPACE = "smelt-builds"
 

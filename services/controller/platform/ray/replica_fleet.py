@@ -2,25 +2,22 @@
 
 import importlib
 import json
-import logging
 import re
 import socket
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.controller.interfaces import DeploymentKey, RoomRequest, Unplaced
-from services.controller.platform.ray.gpu_room import Holder, most_free_gpus
+from services.controller.interfaces import DeploymentKey, Unplaced
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
-from services.controller.platform.ray.room import Held, Room
+from services.controller.room import Held, Room
 from services.controller.settings import ADDRESS_ON_INPUT
-
-logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -138,49 +135,16 @@ class RayServeFleet:
         deployments = _deployments()
         messages = [deployments[key]["message"]] if key in deployments else []
         waiting = next(filter(None, map(waiting_replicas, messages)), None)
-        if waiting is None or not _is_pending(json.loads(waiting[1]), key.generation):
+        if waiting is None:
             return Unplaced()
-        holders = [
-            Holder(key=other, share=_gpu_share(found), nodes=_nodes(found))
-            for other, found in sorted(deployments.items())
-            if other.generation == key.generation
-        ]
-        return unplaced(*waiting, key, ray.nodes(), available_resources_per_node(), holders)
+        room = _rooms(deployments)[key.generation]
+        if not room.is_pending(json.loads(waiting[1])):
+            return Unplaced()
+        return unplaced(*waiting, key, ray.nodes(), available_resources_per_node(), room.held)
 
-    def gpu_shares(self) -> dict[DeploymentKey, float]:
-        """What Serve asks Ray for, for each replica of its applications."""
-        return {key: _gpu_share(found) for key, found in _deployments().items()}
-
-    def free_gpus(self) -> dict[str, float]:
-        """The most that a node of each generation has free, of all its GPUs together."""
-        import ray
-        from ray._private.state import available_resources_per_node
-
-        return most_free_gpus(ray.nodes(), available_resources_per_node())
-
-    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+    def rooms(self) -> dict[str, Room]:
         """By what Serve's applications ask for, beside what Ray's nodes have."""
-        import ray
-        from ray._private.state import available_resources_per_node
-
-        found: list[DeploymentKey] = []
-        deployments = {key: Held.of(each) for key, each in _deployments().items()}
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        free = available_resources_per_node()
-        for generation in sorted({key.generation for key in (*request.waiting, *request.modest)}):
-            room = Room.of(generation, nodes, free, deployments)
-            found += room.must_leave(request) or self._fragments(room, request, generation)
-        return found
-
-    def _fragments(self, room: Room, request: RoomRequest, generation: str) -> list[DeploymentKey]:
-        """Of what Ray does not place, although there would be room in all."""
-        if not request.is_late or any(key.generation == generation for key in request.leaving):
-            return []
-        for key in filter(room.waits, (*request.waiting, *request.modest)):
-            if _is_pending(room.held[key].amounts, generation):
-                is_modest = key in request.modest
-                return [key] if is_modest else room.next_to_leave(key, request.may_leave)
-        return []
+        return _rooms(_deployments())
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""
@@ -226,27 +190,32 @@ def _deployments() -> dict[DeploymentKey, dict[str, Any]]:
     }
 
 
-def _is_pending(wanted: Mapping[str, float], generation: str) -> bool:
-    """Whether Ray seeks a node for such a request.
+def _rooms(deployments: Mapping[DeploymentKey, dict[str, Any]]) -> dict[str, Room]:
+    """By generation, of those that Serve details."""
+    import ray
+    from ray._private.state import available_resources_per_node
 
-    Serve calls those waiting too that have theirs, and whose process is slow to start.
-    """
+    held = {key: Held.of(found) for key, found in sorted(deployments.items())}
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    free = available_resources_per_node()
+    pending = _pending()
+    generations = {key.generation for key in held}
+    return {each: Room.of(each, nodes, free, held, pending[each]) for each in sorted(generations)}
+
+
+def _pending() -> defaultdict[str, list[Mapping[str, float]]]:
+    """What requests want for which Ray seeks a node, by the labels that it must have."""
     from ray._private.worker import global_worker
     from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
-    amounts = {name: amount for name, amount in wanted.items() if amount}
+    found: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
     state = get_cluster_resource_state(global_worker.gcs_client)
-    return any(
-        pending.request.resources_bundle.keys() == amounts.keys()
-        # Ray cuts them off at 0.0001.
-        and all(abs(amounts[n] - v) < 1e-3 for n, v in pending.request.resources_bundle.items())
-        and any(
-            generation in constraint.label_values
-            for selector in pending.request.label_selectors
-            for constraint in selector.label_constraints
-        )
-        for pending in state.pending_resource_requests
-    )
+    for request in (pending.request for pending in state.pending_resource_requests):
+        for selector in request.label_selectors:
+            for constraint in selector.label_constraints:
+                for value in constraint.label_values:
+                    found[value].append(dict(request.resources_bundle))
+    return found
 
 
 def _end_unplaced(application: str, placed: Collection[str | None]) -> None:
@@ -267,15 +236,6 @@ def _end_unplaced(application: str, placed: Collection[str | None]) -> None:
             if name.startswith(f"SERVE_REPLICA::{application}#") and name not in placed:
                 with suppress(ValueError):  # it has gone
                     ray.kill(ray.get_actor(**actor))
-
-
-def _gpu_share(deployment: Mapping[str, Any]) -> float:
-    return float(deployment["deployment_config"]["ray_actor_options"].get("num_gpus") or 0.0)
-
-
-def _nodes(deployment: Mapping[str, Any]) -> list[str]:
-    """Of its replicas, by id; one that waits has none."""
-    return [each["node_id"] for each in deployment["replicas"] if each.get("node_id")]
 
 
 def raised_words(message: str) -> str:

@@ -184,6 +184,27 @@ async def test_json_beyond_its_bound_is_refused(http_fleet: "Fleet") -> None:
     assert "at most 8388608 are read" in answer["error"]
 
 
+@pytest.mark.parametrize(
+    "json_bytes",
+    [
+        b'{"inputs":[' + b"[]," * (1 << 19) + b"0]}",
+        b'{"inputs":[' + b"0," * ((1 << 21) + 1) + b"0]}",
+        b"{" + b",".join(b'"%x" :0' % number for number in range(1 << 19)) + b',"a":0}',
+    ],
+)
+async def test_json_of_too_many_values_is_refused(http_fleet: "Fleet", json_bytes: bytes) -> None:
+    status, answer = await send(http_fleet, post(json_bytes))
+    assert status == 400
+    assert "at most 2097152 and 524288 are read" in answer["error"]
+
+
+async def test_a_tensor_has_few_parameters(http_fleet: "Fleet") -> None:
+    given = document(parameters={str(number): 0 for number in range(65)})
+    status, answer = await send(http_fleet, post(given))
+    assert status == 400
+    assert "parameters: expected at most 64, got 65" in answer["error"]
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_a_bomb_is_refused(echo_fleet: "Fleet", encoding: str) -> None:
     fleet = await with_http(echo_fleet, max_decompressed_bytes=1 << 20)

@@ -1,5 +1,6 @@
 """OpenAI's own client, and one that is built on it, at the gateway's HTTP port."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -8,9 +9,12 @@ import pytest
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
+from services.contracts.errors import OverloadedError
 from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.transport.frames import InferFrame
 from tests.integration.gateway.http.conftest import run_curl, with_http
-from tests.integration.gateway.http.embedder import add_embedder
+from tests.integration.gateway.http.embedder import add_embedder, embed
+from tests.integration.gateway.http.test_same_rules import refuse
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
@@ -60,6 +64,64 @@ async def test_more_batches_than_the_model_may_have_at_once_wait_for_each_other(
     body = b'{"model":"texts","input":[' + b'"a",' * 39 + b'"a"]}'
     got = await run_curl(fleet, "--data-binary", "@-", "/v1/embeddings", given=body)
     assert got.status == 200, got.body
+
+
+async def test_a_batch_without_room_waits_while_others_of_its_request_have_it(
+    fleet_of: "Fleet",
+) -> None:
+    await add_embedder(fleet_of, "texts", TEXT)
+    num_under_way = num_refused = 0
+
+    async def one_at_a_time(frame: InferFrame) -> bytes:
+        nonlocal num_under_way, num_refused
+        if num_under_way:
+            num_refused += 1
+            raise OverloadedError("full", retry_after_s=0.01)
+        num_under_way += 1
+        if not num_refused:
+            await refused.wait()
+        num_under_way -= 1
+        return await embed(frame)
+
+    refused = asyncio.Event()
+    fleet_of.replicas["texts"].answer = one_at_a_time
+    fleet = await with_http(fleet_of, "texts")
+    body = b'{"model":"texts","input":[' + b'"a",' * 39 + b'"a"]}'
+    asked = asyncio.create_task(
+        run_curl(fleet, "--data-binary", "@-", "/v1/embeddings", given=body)
+    )
+    await fleet.until_metric(1, "smelt_requests_held", model="texts", version="1")
+    refused.set()
+    got = await asked
+    assert got.status == 200, got.body
+    # Four batches were refused at first, and none of them counts as a refused request.
+    assert num_refused >= 4
+    await fleet.until_metric(5, "smelt_requests_total", model="texts", version="1", code="OK")
+
+
+async def test_a_request_without_room_for_any_batch_is_refused_at_once(fleet_of: "Fleet") -> None:
+    await add_embedder(fleet_of, "texts", TEXT)
+    fleet_of.replicas["texts"].answer = refuse
+    fleet = await with_http(fleet_of, "texts")
+    body = b'{"model":"texts","input":[' + b'"a",' * 39 + b'"a"]}'
+    got = await run_curl(fleet, "--data-binary", "@-", "/v1/embeddings", given=body)
+    assert (got.status, got.headers["retry-after-ms"]) == (429, "1500")
+
+
+async def test_a_batch_waits_no_longer_than_the_gateway_holds(fleet_of: "Fleet") -> None:
+    await add_embedder(fleet_of, "texts", TEXT)
+    fleet_of.replicas["texts"].answer = embed_the_first_alone
+    fleet = await with_http(fleet_of, "texts", hold_s=0.2)
+    body = b'{"model":"texts","input":[' + b'"first",' * 8 + b'"a"]}'
+    got = await run_curl(fleet, "--data-binary", "@-", "/v1/embeddings", given=body)
+    assert (got.status, got.headers["retry-after-ms"]) == (429, "50")
+
+
+async def embed_the_first_alone(frame: InferFrame) -> bytes:
+    """A replica that takes texts of more than a letter alone."""
+    if b"first" not in bytes(frame.request):
+        raise OverloadedError("full")
+    return await embed(frame)
 
 
 async def test_one_text_and_lists_of_ids(client: openai.AsyncOpenAI) -> None:

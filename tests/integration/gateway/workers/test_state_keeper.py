@@ -17,7 +17,7 @@ from services.gateway.shared_memory.regions import SharedMemoryRegions
 from services.gateway.shared_memory.rpcs import REGISTER
 from services.gateway.workers.common_state import CommonState
 from services.gateway.workers.keeper_link import KeeperLink
-from services.gateway.workers.packets import Packet, PacketKind, PacketSocket, refusal_packet
+from services.gateway.workers.packets import Packet, PacketChannel, PacketKind
 from services.gateway.workers.state_keeper import StateKeeper
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -79,14 +79,12 @@ async def test_one_that_refuses_what_others_do_is_ended_and_the_client_is_answer
     above = Above()
     await above.worker("good")
     questions = above.questions
-    end: PacketSocket
 
-    def answer(packet: Packet) -> None:
-        if packet.kind is PacketKind.APPLY:
-            end.send(refusal_packet(packet.number, InvalidRequestError("not here")))
+    async def refuse(_: Packet) -> bytes:
+        raise InvalidRequestError("not here")
 
-    end = PacketSocket(above.end_for("bad"), answer, lambda: None)
-    end.send(Packet(PacketKind.READY_FOR_STATE))
+    end = PacketChannel(above.end_for("bad"), refuse)
+    await asyncio.wait_for(end.ask(Packet(PacketKind.RESTORE)), 30)
     found = await asyncio.wait_for(questions["LogSettings"](QUIET), 30)
     assert found.settings["log_info"].bool_param is False
     await asyncio.wait_for(above.was_killed.wait(), 30)
@@ -98,14 +96,14 @@ async def test_one_that_refuses_what_others_do_is_ended_and_the_client_is_answer
 async def test_one_that_dies_over_a_change_hinders_nobody() -> None:
     above = Above()
     await above.worker("good")
-    end: PacketSocket
+    end: PacketChannel
 
-    def die(packet: Packet) -> None:
-        if packet.kind is PacketKind.APPLY:
-            end.close()
+    async def die(_: Packet) -> bytes:
+        end.close()
+        return b""
 
-    end = PacketSocket(above.end_for("dying"), die, lambda: None)
-    end.send(Packet(PacketKind.READY_FOR_STATE))
+    end = PacketChannel(above.end_for("dying"), die)
+    await asyncio.wait_for(end.ask(Packet(PacketKind.RESTORE)), 30)
     found = await asyncio.wait_for(above.questions["LogSettings"](QUIET), 30)
     assert found.settings["log_info"].bool_param is False
     assert above.killed == []  # whoever keeps it sees that it has gone

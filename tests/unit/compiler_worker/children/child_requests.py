@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from compiler_worker.builders.base import BuildResult
 from compiler_worker.building.publish import engine_manifest
 from compiler_worker.children.requests import (
     BuildRequest,
-    BuildResult,
     ProofRequest,
 )
 from services.contracts.builds.build_key import BuildKey

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from compiler_worker.builders.base import BuildResult
 from compiler_worker.building.publish import engine_manifest, write_engine_folder
-from compiler_worker.children.requests import (
-    BuildResult,
-)
 from services.contracts.errors import (
     StoreError,
 )

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.builders.base import Builder, BuildOutput, BuildSpec
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
-from compiler_worker.plans.build_keys import (
-    BuildTable,
-    Wanted,
-    buckets_of,
-    plan_builds,
-)
+from compiler_worker.plans.build_keys import buckets_of, plan_for
 from compiler_worker.progress import Progress
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.builds.code_digest import build_code
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
@@ -28,6 +25,8 @@ from tests.conformance.tiny_model import master_record
 
 CPU = DeviceFacts(generation="cpu-x86_64-amx", name="Some Xeon", memory_gib=64)
 HOPPER = DeviceFacts(generation="cuda-sm90", name="NVIDIA H200", memory_gib=140, driver="580.1")
+AMX, AVX2 = CPU.parsed_generation, Generation.parse("cpu-x86_64-v3")
+SM90 = HOPPER.parsed_generation
 CPU_ONLY: Devices = {Platform.CPU: CPU}
 WITH_GPU: Devices = {Platform.CPU: CPU, Platform.CUDA: HOPPER}
 
@@ -51,7 +50,7 @@ class TableBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         return self._is_bound
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         raise AssertionError("planning builds nothing")
 
 
@@ -71,18 +70,19 @@ def version(**recipe: object) -> ModelVersion:
     )
 
 
-def rows(table: BuildTable) -> list[tuple[str, str, str]]:
-    return [(key.kind.value, key.generation, key.precision.value) for key in table.planned]
+def keys(plan: BuildPlan) -> list[BuildKey]:
+    return [planned.key for planned in plan.planned]
+
+
+def rows(*plans: BuildPlan) -> list[tuple[str, str, str]]:
+    found = [key for plan in plans for key in keys(plan)]
+    return [(key.kind.value, key.generation, key.precision.value) for key in found]
 
 
 def test_every_combination_that_was_asked_for_is_planned() -> None:
-    wanted = Wanted(
-        generations=(Generation.parse("cuda-sm90"), Generation.parse("cpu-x86_64-v3")),
-        kinds=(EngineKind.INDUCTOR,),
-        precisions=(Precision.FP32, Precision.BF16),
-    )
-    table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
-    assert sorted(rows(table)) == [
+    made, builder = version(kinds=["inductor"], precisions=["fp32", "bf16"]), TableBuilder()
+    plans = [plan_for(made, each, WITH_GPU, always(builder)) for each in (SM90, AVX2)]
+    assert sorted(rows(*plans)) == [
         ("inductor", "cpu-x86_64-v3", "bf16"),
         ("inductor", "cpu-x86_64-v3", "fp32"),
         ("inductor", "cuda-sm90", "bf16"),
@@ -90,22 +90,11 @@ def test_every_combination_that_was_asked_for_is_planned() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("devices", "local"), [(CPU_ONLY, "cpu-x86_64-amx"), (WITH_GPU, "cuda-sm90")]
-)
-def test_by_default_this_machines_generation_is_built(devices: Devices, local: str) -> None:
-    recipe = version(kinds=["onnxruntime", "openvino"], precisions=["fp32"])
-    table = plan_builds(recipe, Wanted(), devices, always(TableBuilder()))
-    assert sorted(rows(table)) == [("onnxruntime", local, "fp32"), ("openvino", local, "fp32")]
-
-
 def test_tensorrt_is_built_for_other_generations_only_where_they_are_named() -> None:
     made, builder = version(kinds=["tensorrt"], precisions=["fp32"]), always(TableBuilder())
-    assert rows(plan_builds(made, Wanted(), CPU_ONLY, builder)) == [
-        ("tensorrt", "cpu-x86_64-amx", "fp32")
-    ]
-    named = Wanted(generations=(Generation.parse("cuda-sm89"),))
-    assert rows(plan_builds(made, named, CPU_ONLY, builder)) == [("tensorrt", "cuda-sm89", "fp32")]
+    assert rows(plan_for(made, AMX, CPU_ONLY, builder)) == [("tensorrt", "cpu-x86_64-amx", "fp32")]
+    named = Generation.parse("cuda-sm89")
+    assert rows(plan_for(made, named, CPU_ONLY, builder)) == [("tensorrt", "cuda-sm89", "fp32")]
 
 
 CALIBRATION = BlobRef(sha256="5" * 64, num_bytes=1)
@@ -125,9 +114,9 @@ def test_auto_plans_what_a_generation_has_instructions_for(
     generation: str, calibration: BlobRef | None, found: list[str]
 ) -> None:
     made = version(kinds=["inductor"]).model_copy(update={"calibration": calibration})
-    wanted = Wanted(generations=(Generation.parse(generation),))
-    keys = plan_builds(made, wanted, WITH_GPU, always(TableBuilder())).planned
-    assert {key.precision.value for key in keys} == set(found)
+    place, builder = Generation.parse(generation), always(TableBuilder())
+    plan = plan_for(made, place, WITH_GPU, builder)
+    assert {key.precision.value for key in keys(plan)} == set(found)
     listed = made.model_copy(
         update={
             "recipe": made.recipe.model_copy(
@@ -138,8 +127,8 @@ def test_auto_plans_what_a_generation_has_instructions_for(
             )
         }
     )
-    by_hand = plan_builds(listed, wanted, WITH_GPU, always(TableBuilder())).planned
-    assert [key.digest() for key in by_hand] == [key.digest() for key in keys]
+    by_hand = plan_for(listed, place, WITH_GPU, builder)
+    assert by_hand.planned == plan.planned
 
 
 @pytest.mark.parametrize(
@@ -168,18 +157,17 @@ def test_auto_plans_what_a_generation_has_instructions_for(
 def test_what_promises_most_comes_first(
     generation: str, calibration: BlobRef | None, found: list[str]
 ) -> None:
-    wanted = Wanted(generations=(Generation.parse(generation),))
     made = version().model_copy(update={"calibration": calibration})
-    table = plan_builds(made, wanted, WITH_GPU, always(TableBuilder()))
-    order = [f"{key.kind} {key.precision}" for key in table.planned]
+    plan = plan_for(made, Generation.parse(generation), WITH_GPU, always(TableBuilder()))
+    order = [f"{key.kind} {key.precision}" for key in keys(plan)]
     assert order[: len(found)] == found
 
 
 def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:
-    wanted = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.FP32, Precision.FP16))
-    table = plan_builds(version(), wanted, CPU_ONLY, always(TableBuilder(refuses="fp16")))
-    assert rows(table) == [("openvino", "cpu-x86_64-amx", "fp32")]
-    (skipped,) = table.skipped
+    made = version(kinds=["openvino"], precisions=["fp32", "fp16"])
+    plan = plan_for(made, AMX, CPU_ONLY, always(TableBuilder(refuses="fp16")))
+    assert rows(plan) == [("openvino", "cpu-x86_64-amx", "fp32")]
+    (skipped,) = plan.skipped
     assert (skipped.precision, skipped.reason) == (Precision.FP16, "no such precision here")
 
 
@@ -190,14 +178,11 @@ def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
         asked.append(kind)
         return "no such op" if kind is EngineKind.OPENVINO else ""
 
-    wanted = Wanted(
-        kinds=(EngineKind.OPENVINO, EngineKind.ONNXRUNTIME),
-        precisions=(Precision.FP32, Precision.FP16),
-    )
+    made = version(kinds=["openvino", "onnxruntime"], precisions=["fp32", "fp16"])
     find = always(TableBuilder(refuses="fp16"))
-    table = plan_builds(version(), wanted, CPU_ONLY, find, refusal)
-    assert [kind for kind, *_ in rows(table)] == ["onnxruntime"]
-    reasons = {(each.kind, each.precision): each.reason for each in table.skipped}
+    plan = plan_for(made, AMX, CPU_ONLY, find, refusal=refusal)
+    assert [kind for kind, *_ in rows(plan)] == ["onnxruntime"]
+    reasons = {(each.kind, each.precision): each.reason for each in plan.skipped}
     assert reasons[EngineKind.OPENVINO, Precision.FP32] == "no such op"
     # Whoever cannot build here is not asked about the master.
     assert reasons[EngineKind.OPENVINO, Precision.FP16] == "no such precision here"
@@ -205,9 +190,8 @@ def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
 
 
 def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
-    wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
-    made = version(precisions=["fp32"])
-    (key,) = plan_builds(made, wanted, WITH_GPU, always(TableBuilder())).planned
+    made = version(kinds=["inductor"], precisions=["fp32"])
+    (key,) = keys(plan_for(made, SM90, WITH_GPU, always(TableBuilder())))
     assert key.master_digest == master_record().digest
     assert key.builder_options == {"precision": "fp32", "code": build_code(EngineKind.INDUCTOR)}
     assert key.toolchain == {"torch": "2.13.0"}
@@ -215,16 +199,13 @@ def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
 
 
 def test_a_device_bound_key_names_the_device() -> None:
-    wanted = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm90"),))
-    made = version(precisions=["fp32"])
-    (key,) = plan_builds(made, wanted, WITH_GPU, always(TableBuilder(is_bound=True))).planned
+    made = version(kinds=["tensorrt"], precisions=["fp32"])
+    (key,) = keys(plan_for(made, SM90, WITH_GPU, always(TableBuilder(is_bound=True))))
     assert (key.device_name, key.device_memory_gib, key.driver) == ("NVIDIA H200", 140, "580.1")
 
 
 def test_equal_plans_give_equal_keys() -> None:
-    digests = [
-        [key.digest() for key in plan_builds(version(), Wanted(), CPU_ONLY).planned] for _ in "ab"
-    ]
+    digests = [[p.digest for p in plan_for(version(), AMX, CPU_ONLY).planned] for _ in "ab"]
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == len(digests[0]) > 0
 
@@ -277,24 +258,23 @@ class TestCalibration:
 
     PRECISIONS = ("fp32", "int8_weight_only", "int8", "fp8")
 
-    def plan(self, calibration: BlobRef | None) -> BuildTable:
+    def plan(self, calibration: BlobRef | None) -> BuildPlan:
         made = version(
             kinds=["openvino"], precisions=self.PRECISIONS, calibration={"path": "rows.npz"}
         ).model_copy(update={"calibration": calibration})
-        wanted = Wanted(generations=(Generation.parse(CPU.generation),))
-        return plan_builds(made, wanted, CPU_ONLY, always(TableBuilder()))
+        return plan_for(made, AMX, CPU_ONLY, always(TableBuilder()))
 
     def test_the_digest_of_the_samples_is_in_the_key(self) -> None:
-        found = self.plan(BlobRef(sha256="5" * 64, num_bytes=1)).planned
+        found = keys(self.plan(BlobRef(sha256="5" * 64, num_bytes=1)))
         assert {key.precision.value: key.calibration_digest for key in found} == {
             "fp32": "", "int8_weight_only": "", "int8": "5" * 64, "fp8": "5" * 64,
         }  # fmt: skip
 
     def test_a_version_without_samples_has_a_reason(self) -> None:
-        table = self.plan(None)
-        assert [key.precision.value for key in table.planned] == ["int8_weight_only", "fp32"]
-        assert [skipped.precision.value for skipped in table.skipped] == ["int8", "fp8"]
-        assert all("without a calibration set" in s.reason for s in table.skipped)
+        plan = self.plan(None)
+        assert [key.precision.value for key in keys(plan)] == ["int8_weight_only", "fp32"]
+        assert [skipped.precision for skipped in plan.skipped] == ["int8", "fp8"]
+        assert all("without a calibration set" in s.reason for s in plan.skipped)
 
 
 class TestDevices:

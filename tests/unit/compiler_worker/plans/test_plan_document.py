@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.devices import Devices, local_devices, main_device
-from compiler_worker.plans.build_keys import BuildTable, Wanted, plan_builds
+from compiler_worker.plans.build_keys import Wanted, plan_for
 from compiler_worker.plans.plan_document import (
     chosen,
     keep_plans,
     plan_document,
-    plan_for,
     plan_lines,
 )
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import Generation, Platform
@@ -24,6 +24,7 @@ from services.contracts.hardware.node_class import NodeClass
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from tests.unit.compiler_worker.plans.test_build_keys import (
+    CPU,
     CPU_ONLY,
     HOPPER,
     WITH_GPU,
@@ -103,6 +104,20 @@ class TestPlan:
         assert len(open_store(str(tmp_path / "store")).list("plans/")) == 2
 
 
+def test_a_precision_that_auto_leaves_out_here_is_planned_where_it_is_named_and_not_kept(
+    registry: Registry, tmp_path: Path
+) -> None:
+    settings = CompilerSettings(cache_dir=tmp_path / "cache")
+    devices: Devices = {Platform.CPU: CPU.model_copy(update={"generation": "cpu-x86_64-v3"})}
+    shop = WorkerContext(registry=registry, settings=settings, devices=devices)
+    wanted = Wanted(precisions=(Precision.BF16,))
+    (plan,) = keep_plans(version(kinds=["onnxruntime"]), wanted, shop)
+    assert "bf16" in {each.precision for each in plan.skipped}
+    (kept,) = registry.build_plans("tiny", 1)
+    assert "bf16" not in {each.precision for each in kept.skipped}
+    assert kept.planned == plan.planned
+
+
 @pytest.mark.parametrize(
     ("wanted", "option", "has", "added"),
     [
@@ -136,33 +151,39 @@ def test_what_the_recipe_leaves_out_is_refused(
 
 class TestChoice:
     @pytest.fixture
-    def table(self) -> BuildTable:
+    def plan(self) -> BuildPlan:
         model = version(kinds=["openvino", "onnxruntime"], precisions=["fp32"])
-        return plan_builds(model, Wanted(), CPU_ONLY, always(TableBuilder()))
+        return plan_for(model, AMX, CPU_ONLY, always(TableBuilder()))
 
-    def test_everything_by_default(self, registry: Registry, table: BuildTable) -> None:
-        assert chosen(table, Wanted(), registry) == table
+    def test_everything_by_default(self, registry: Registry, plan: BuildPlan) -> None:
+        assert chosen([plan], Wanted(), registry) == [plan]
 
-    def test_only_the_keys_that_are_named(self, registry: Registry, table: BuildTable) -> None:
-        first, second = table.planned
-        wanted = Wanted(keys=(second.digest(), "0" * 64))
-        assert chosen(table, wanted, registry).planned == (second,)
-        with pytest.raises(NotFoundError, match="key 000000000000 is not planned"):
-            chosen(table, Wanted(keys=("0" * 64,)), registry)
-        registry.record_build(record(first, BuildOutcome.FAILED))
-        assert chosen(table, Wanted(keys=(first.digest(),)), registry).planned == (first,)
-
-    def test_untried_leaves_out_what_failed_last(
-        self, registry: Registry, table: BuildTable
+    def test_only_the_kinds_and_precisions_that_are_named(
+        self, registry: Registry, plan: BuildPlan
     ) -> None:
-        first, second = table.planned
-        registry.record_build(record(first, BuildOutcome.PROOF_FAILED, "it differs"))
+        (found,) = chosen([plan], Wanted(kinds=(EngineKind.OPENVINO,)), registry)
+        assert [each.key.kind for each in found.planned] == [EngineKind.OPENVINO]
+        (found,) = chosen([plan], Wanted(precisions=(Precision.BF16,)), registry)
+        assert found.planned == ()
+
+    def test_only_the_keys_that_are_named(self, registry: Registry, plan: BuildPlan) -> None:
+        first, second = plan.planned
+        wanted = Wanted(keys=(second.digest, "0" * 64))
+        assert chosen([plan], wanted, registry)[0].planned == (second,)
+        with pytest.raises(NotFoundError, match="key 000000000000 is not planned"):
+            chosen([plan], Wanted(keys=("0" * 64,)), registry)
+        registry.record_build(record(first.key, BuildOutcome.FAILED))
+        assert chosen([plan], Wanted(keys=(first.digest,)), registry)[0].planned == (first,)
+
+    def test_untried_leaves_out_what_failed_last(self, registry: Registry, plan: BuildPlan) -> None:
+        first, second = plan.planned
+        registry.record_build(record(first.key, BuildOutcome.PROOF_FAILED, "it differs"))
         for outcome in (BuildOutcome.FAILED, BuildOutcome.BUILT):
-            registry.record_build(record(second, outcome))
-        found = chosen(table, Wanted(is_untried=True), registry)
+            registry.record_build(record(second.key, outcome))
+        (found,) = chosen([plan], Wanted(is_untried=True), registry)
         assert found.planned == (second,)
         (skipped,) = found.skipped
-        assert skipped.kind is first.kind
+        assert skipped.kind == first.key.kind
         assert skipped.reason == "failed when it was tried last: it differs"
 
 

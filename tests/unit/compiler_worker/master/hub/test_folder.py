@@ -74,6 +74,13 @@ def test_pooling_in_a_word(tmp_path: Path, word: str, pooling: Pooling) -> None:
     ("config", "is_pair", "labels"),
     [
         ({"id2label": {"0": "LABEL_0"}}, True, ()),
+        # As transformers saves what it trained for one number.
+        ({"id2label": {"0": "score"}, "problem_type": "regression"}, False, ("score",)),
+        (
+            {"id2label": {"0": "a"}, "problem_type": "regression", "sentence_transformers": {}},
+            True,
+            (),
+        ),
         ({"id2label": {"1": "POSITIVE", "0": "NEGATIVE"}}, False, ("NEGATIVE", "POSITIVE")),
         ({"id2label": {"0": "a", "1": "b"}, "sentence_transformers": {}}, True, ("a", "b")),
     ],
@@ -93,6 +100,10 @@ def test_rerankers_and_classifiers(
     ("files", "words"),
     [
         ({"modules.json": modules("Transformer", "Pooling", "Dense")}, "modules.json has Dense"),
+        (
+            {"modules.json": modules("Transformer", "Pooling", "Pooling")},
+            "modules.json has Transformer, Pooling, Pooling; wanted are Transformer, Pooling, Nor",
+        ),
         (
             {
                 "modules.json": modules("Transformer", "Pooling"),

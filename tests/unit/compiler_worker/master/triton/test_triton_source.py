@@ -154,6 +154,26 @@ def test_warm_ups_give_the_sizes(tmp_path: Path) -> None:
     assert labels == ["batch2-sequence64", "batch8-sequence64"]
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            (
+                'max_batch_size: 8 model_warmup { name: "w" batch_size: 9 inputs { key: "ids" '
+                "value { data_type: TYPE_INT64 dims: 64 zero_data: true } } }"
+            ),
+            "has 9 of 'batch', and max_batch_size and dims have 1 to 8: correct either",
+        ),
+        (WHOLE.replace("[ 4, 8 ]", "[ 4, 32 ]"), "has 32 of 'batch', .* have 1 to 16"),
+    ],
+)
+def test_sizes_beyond_the_largest_batch_are_refused(
+    tmp_path: Path, config: str, words: str
+) -> None:
+    with pytest.raises(InvalidModelError, match=words):
+        opened(model(tmp_path, config), tmp_path)
+
+
 def test_a_size_that_is_fixed_to_one_is_no_number_of_rows(tmp_path: Path) -> None:
     master = opened(model(tmp_path, WHOLE.replace("dims: [ 32 ]", "dims: [ 1 ]")), tmp_path)
     assert master.recipe is not None

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from compiler_worker.building.pipeline import BuildReport
-from compiler_worker.plans.build_keys import BuildTable
 from services.cli.builds.build import again_lines
 from services.cli.main import app
 from services.contracts.builds.build_record import BuildOutcome
@@ -81,9 +80,7 @@ def test_what_is_built_by_hand_is_signed_too(
 def test_a_failure_that_was_tried_again_says_so(tmp_path: Path) -> None:
     registry = Registry(open_store("memory:"), tmp_path)
     failed = world.record(world.KEYS[0], BuildOutcome.PROOF_FAILED, reason="it differs")
-    report = BuildReport(
-        table=BuildTable(planned=(world.KEYS[0],), skipped=()), records=(failed,), up_to_date=()
-    )
+    report = BuildReport(plans=(), records=(failed,), up_to_date=())
     registry.record_build(failed)
     assert list(again_lines(registry, report)) == []
     registry.record_build(failed)

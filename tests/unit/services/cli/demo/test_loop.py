@@ -1,6 +1,5 @@
 """The demo follows a fleet until nothing is left to be built: a real store, and a script for it."""
 
-import io
 import itertools
 import re
 import time
@@ -11,13 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from services.cli.demo import progress_lines
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
-from services.cli.demo.words import end_words, outcome_text
-from services.cli.output import show
+from services.cli.demo.words import end_words
+from services.cli.output import progress, show
+from services.cli.output.progress import Steps
 from services.cli.settings import CliSettings
+from services.cli.why.why import case_text
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -42,7 +42,7 @@ class Answering(DemoTraffic):
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
     console = Console(record=True, width=160, force_terminal=False)
-    for module in (progress_lines, show):
+    for module in (progress, show):
         monkeypatch.setattr(module, "error_console", lambda: console)
     return console
 
@@ -66,9 +66,9 @@ def followed(
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[DemoLoop, list[dict[str, Any]]]:
     settings, version = CliSettings(home=tmp_path), registry.model_version("m")
-    with ProgressLines(is_quiet=False) as lines:
+    with Steps(is_quiet=False).step("Demo") as line:
         look: Callable[[], fleet.FleetSnapshot] = looks.__next__
-        loop = DemoLoop(settings, registry, version, look, lines, Answering(), clock)
+        loop = DemoLoop(settings, registry, version, look, ProgressLines(line), Answering(), clock)
         return loop, loop.follow(EventPosition())
 
 
@@ -106,7 +106,8 @@ def test_it_ends_when_the_best_engine_serves(
     assert places == sorted(places)
     assert case["planned"][0]["rank"] == 1
     # The table at the end is of what the loop found, and nothing else.
-    assert "openvino fp32 serves" in "".join(map(str, outcome_text(case)))
+    text = "".join(map(str, case_text(case, registry.model_version("m"))))
+    assert "serves with openvino fp32" in text
     assert loop.first_answer_s is not None
     assert loop.first_proven_s is not None
 
@@ -185,38 +186,10 @@ def test_the_time_for_a_change_begins_anew_after_another_build(
     assert case["replicas"][0]["engine_digest"] == KEY.digest()
 
 
-def test_a_terminal_shows_since_when_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Console(record=True, width=80, force_terminal=True, file=io.StringIO())
-    for module in (progress_lines, show):
-        monkeypatch.setattr(module, "error_console", lambda: terminal)
-    with ProgressLines(is_quiet=False) as lines:
-        lines.waiting("exporting [the model]")
-        time.sleep(0.4)
-    # Drawn again as time goes by, although nothing new was said.
-    shown = re.findall(r"\[ *([\d.]+) s\] exporting \[the model\]", terminal.export_text())
-    assert len(set(shown)) > 1
-
-
-def test_a_log_in_which_nothing_happens_for_long_says_what_is_awaited(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress_lines, "SILENT_S", 0.0)
-    with ProgressLines(is_quiet=False) as lines:
-        lines.waiting("exporting [the model]")
-        lines.say_still()
-    assert console.export_text().strip().endswith("s] still exporting [the model]")
-
-
-def test_a_log_has_the_figures_below_each_event_and_json_has_neither(console: Console) -> None:
-    with ProgressLines(is_quiet=True) as quiet:
-        quiet.figures("7 requests")
-        quiet.event("it happened")
-    assert console.export_text() == ""
-    with ProgressLines(is_quiet=False) as lines:
-        lines.figures("7 requests")
-        lines.event("[it] happened")
-        lines.event("again")
-    first, figures, second = console.export_text().splitlines()
-    assert first.endswith("s] [it] happened")
-    assert figures.strip() == "7 requests"
-    assert second.endswith("s] again")
+def test_an_event_has_the_seconds_since_the_start_and_json_has_none(console: Console) -> None:
+    for is_quiet in (True, False):
+        with Steps(is_quiet=is_quiet).step("Demo") as line:
+            ProgressLines(line).event("[it] happened")
+    event, done = console.export_text().splitlines()
+    assert re.fullmatch(r" *\[ *[\d.]+ s\] \[it\] happened", event)
+    assert done.startswith("done Demo")

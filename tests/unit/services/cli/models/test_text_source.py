@@ -128,6 +128,23 @@ def test_pooling_goes_with_a_tokenizer_and_length_1_with_pooling(tmp_path: Path)
         taken(tmp_path, None, asked)
 
 
+@pytest.mark.parametrize(("is_pair", "num_special"), [(False, 2), (True, 3)])
+def test_a_bound_that_leaves_no_room_for_text_is_refused(
+    tmp_path: Path, is_pair: bool, num_special: int
+) -> None:
+    least = num_special + (2 if is_pair else 1)
+    words = rf"at most {least - 1} tokens found, .* {num_special} special ones; wanted are {least}"
+    with pytest.raises(InvalidRecipeError, match=words):
+        taken(tmp_path, hub=hub_of(tmp_path, pairs=is_pair, max_tokens=least - 1))
+    assert taken(tmp_path, hub=hub_of(tmp_path, pairs=is_pair, max_tokens=least)).recipe.text
+    # The file's own bound.
+    path = tmp_path / "tokenizer.json"
+    rule = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncation": rule}))
+    with pytest.raises(InvalidRecipeError, match="at most 1 tokens found"):
+        taken(tmp_path, None, AskedText(tokenizer=path))
+
+
 @pytest.mark.parametrize("content", [None, "{}", "\0"])
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "tokenizer.json"

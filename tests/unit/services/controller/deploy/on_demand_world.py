@@ -11,19 +11,18 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
-from services.controller.interfaces import DeploymentKey, RoomRequest
-from services.controller.platform.ray.room import Held, Room
+from services.controller.interfaces import DeploymentKey
+from services.controller.room import Held, Room
 from services.telemetry.catalog import CONTROLLER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
+    NODE,
     OLD,
     FakeFleet,
     Nodes,
     add,
 )
-
-NODE = "node"
 
 
 class OneGpu(FakeFleet):
@@ -50,7 +49,7 @@ class OneGpu(FakeFleet):
     def is_running(self, key: DeploymentKey) -> bool:
         return super().is_running(key) and key in self.placed()
 
-    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
+    def rooms(self) -> dict[str, Room]:
         placed = self.placed()
         held = {
             key: Held(
@@ -59,8 +58,7 @@ class OneGpu(FakeFleet):
             )
             for key in self.present
         }
-        room = Room(total={NODE: {"GPU": 1.0}}, free={NODE: {}}, held=held)
-        return room.must_leave(request)
+        return {OLD: Room(generation=OLD, total={NODE: {"GPU": 1.0}}, free={NODE: {}}, held=held)}
 
 
 class World:

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from services.contracts.errors import NotReadyError
-from services.contracts.hardware.node_class import NodeClass
+from services.contracts.hardware.node_class import GENERATION_LABEL, NodeClass
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
-from services.controller.interfaces import DeploymentKey, NodePool, RoomRequest, Unplaced
+from services.controller.interfaces import DeploymentKey, NodePool, Unplaced
+from services.controller.room import Held, Room
 from services.pb import fleet_v1_pb2 as fleet
 
+NODE = "node"
 OLD, NEW = "cuda-sm80", "cuda-sm90"
 # Long enough for any machine; it only ends a test that fails.
 LIMIT_S = 60.0
@@ -72,15 +74,18 @@ class FakeFleet:
     def unplaced(self, key: DeploymentKey) -> Unplaced:
         return Unplaced(self.no_room, self.gives_way)
 
-    def gpu_shares(self) -> dict[DeploymentKey, float]:
-        return {key: self.shares.get(key, 0.0) for key in self.present}
-
-    def free_gpus(self) -> dict[str, float]:
-        return {OLD: self.free, NEW: self.free}
-
-    def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
-        """None: there is room for all."""
-        return []
+    def rooms(self) -> dict[str, Room]:
+        """Of one node; what is present has its place there."""
+        held = {
+            key: Held(amounts={"GPU": self.shares.get(key, 0.0)}, nodes=(NODE,))
+            for key in self.present
+        }
+        node = {"NodeID": NODE, "Resources": {"GPU": 1.0}}
+        free = {NODE: {"GPU": self.free}}
+        return {
+            each: Room.of(each, [node | {"Labels": {GENERATION_LABEL: each}}], free, held)
+            for each in (OLD, NEW)
+        }
 
     def remove(self, key: DeploymentKey) -> None:
         if self.removal_fault:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from services.controller.api.model_loading import Serving
-from services.controller.interfaces import DeploymentKey, RoomRequest
+from services.controller.interfaces import DeploymentKey
+from services.controller.room import Room
 from tests.unit.services.controller.deploy.on_demand_world import World
 from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
@@ -257,10 +258,10 @@ async def test_loads_and_evictions_are_counted(world: World) -> None:
 async def test_a_fleet_without_on_demand_models_is_asked_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: RoomRequest) -> list[DeploymentKey]:
+    def refuse() -> dict[str, Room]:
         raise AssertionError
 
-    monkeypatch.setattr(world.fake, "must_leave", refuse)
+    monkeypatch.setattr(world.fake, "rooms", refuse)
     await world.add("p", residency="pinned")
     await world.add("q", 0.6, "pinned")
     assert world.states == {"p": "READY", "q": "LOADING"}

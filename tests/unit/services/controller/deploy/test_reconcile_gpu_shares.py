@@ -11,6 +11,7 @@ from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.interfaces import DeploymentKey
+from services.controller.room import Room
 from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.controller.deploy.reconcile_world import (
     OLD,
@@ -175,11 +176,11 @@ async def test_what_serves_is_not_disturbed_while_its_shares_are_unknown(
     world = World(registry)
     master = add(registry, "a").master.digest
 
-    def broken() -> dict[DeploymentKey, float]:
+    def broken() -> dict[str, Room]:
         raise RuntimeError("Serve is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.fake, "gpu_shares", broken)
+        patch.setattr(world.fake, "rooms", broken)
         world.prove(master, 2)
         await world.sync(1)
         world.prove(master, 30)

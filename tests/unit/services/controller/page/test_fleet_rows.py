@@ -10,7 +10,7 @@ from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.selection.proof_checks import PowerCheck
 from services.controller.build.build_view import FleetView
-from services.controller.page.fleet_rows import Attention, fleet_document
+from services.controller.page.fleet_rows import Attention, Measured, fleet_document
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.page.page_host import (
@@ -74,6 +74,23 @@ def test_an_engine_has_its_speed_and_what_its_proof_would_see() -> None:
     )  # fmt: skip
     assert (found["times"], found["is_wild"]) == (2.1, False)
     assert (found["num_seen"], found["num_tried"], found["blind"]) == (4, 6, ["c", "gain 2 % off"])
+
+
+def test_an_engine_is_judged_once_for_each_of_its_proofs() -> None:
+    reports = [serving("m", GENERATIONS[0], OPENVINO.digest())]
+    snapshot = fleet.FleetSnapshot(models=[served_model()], replicas=reports)
+    known: Measured = {}
+    fleet_document(snapshot, with_engine(), known)
+    ((facts, judged),) = known.items()
+    # Whatever is known of that proof is shown again, and nothing of it once there is another.
+    judged["times"] = 7.0
+    (again,) = fleet_document(snapshot, with_engine(), known)["models"]
+    assert again["rows"][0]["times"] == 7.0
+    newer = with_engine(created_at="2026-01-02T00:00:00Z")
+    (proven,) = fleet_document(snapshot, newer, known)["models"]
+    assert proven["rows"][0]["times"] == 2.1
+    assert len(known) == 1
+    assert facts not in known
 
 
 def test_without_the_store_only_what_replicas_report_is_shown() -> None:

@@ -51,6 +51,17 @@ async def test_documents_come_by_their_logits_equals_in_their_order() -> None:
     assert found["model"] == "m"
 
 
+async def test_a_model_of_single_rows_gets_them_one_by_one() -> None:
+    reranker = Reranker()
+    # As of an export whose first dimension is fixed.
+    reranker.config.max_batch_size = 0
+    reranker.config.input[0].dims[:] = [1, 2]
+    reranker.config.output[0].dims[:] = [1, 1]
+    found = json.loads((await rerank(REQUEST, reranker)).body)
+    assert [each["index"] for each in found["results"]] == [1, 3, 0, 2]
+    assert found["usage"] == {"total_tokens": 3 * 4}
+
+
 async def test_the_best_ones_with_their_texts() -> None:
     request = REQUEST | {"top_n": 1, "return_documents": True}
     (found,) = json.loads((await rerank(request, Reranker())).body)["results"]

@@ -1,5 +1,6 @@
 """Messages of the protocol, as clients of HTTP get them."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -24,10 +25,12 @@ def response(**outputs: Any) -> pb.ModelInferResponse:
     return message
 
 
-def test_outputs_in_json_and_binary() -> None:
+async def test_outputs_in_json_and_binary() -> None:
     message = response(a=np.array([[1, 2]]), b=np.array([1.5], np.float32), c=np.array([3]))
     message.id = 'a "quoted" id'
-    answer = answer_from_response(message.SerializeToString(), OutputForms(True, frozenset("b")))
+    answer = await answer_from_response(
+        message.SerializeToString(), OutputForms(True, frozenset("b"))
+    )
     length = int(dict(answer.headers)[b"inference-header-content-length"])
     document = json.loads(answer.body[:length])
     assert document["id"] == message.id
@@ -55,32 +58,34 @@ def test_outputs_in_json_and_binary() -> None:
         (np.zeros((0, 3), np.float32), []),
     ],
 )
-def test_values_of_all_datatypes(array: Any, data: list[Any]) -> None:
-    answer = answer_from_response(response(y=array).SerializeToString(), OutputForms())
+async def test_values_of_all_datatypes(array: Any, data: list[Any]) -> None:
+    answer = await answer_from_response(response(y=array).SerializeToString(), OutputForms())
     assert json.loads(answer.body)["outputs"][0]["data"] == data
 
 
-def test_what_json_has_not_is_refused_and_sent_in_binary() -> None:
+async def test_what_json_has_not_is_refused_and_sent_in_binary() -> None:
     message = response(y=np.array([np.nan], np.float32)).SerializeToString()
     with pytest.raises(InvalidRequestError, match="NaN or infinity"):
-        answer_from_response(message, OutputForms())
-    assert answer_from_response(message, OutputForms(True)).body.endswith(b"\x00\x00\xc0\x7f")
+        await answer_from_response(message, OutputForms())
+    assert (await answer_from_response(message, OutputForms(True))).body.endswith(
+        b"\x00\x00\xc0\x7f"
+    )
 
 
-def test_outputs_that_are_too_many_for_json_are_refused() -> None:
+async def test_outputs_that_are_too_many_for_json_are_refused() -> None:
     message = response(y=np.zeros(3 << 20, np.float32)).SerializeToString()
     with pytest.raises(InvalidRequestError, match="at most 8388608 are sent as JSON"):
-        answer_from_response(message, OutputForms())
+        await answer_from_response(message, OutputForms())
 
 
-def test_outputs_in_shared_memory_have_no_values() -> None:
+async def test_outputs_in_shared_memory_have_no_values() -> None:
     message = response(y=np.array([1]))
     message.outputs[0].parameters["shared_memory_region"].string_param = "r"
     message.raw_output_contents[0] = b""
     for form in (OutputForms(), OutputForms(True)):
-        (output,) = json.loads(answer_from_response(message.SerializeToString(), form).body)[
-            "outputs"
-        ]
+        (output,) = json.loads(
+            (await answer_from_response(message.SerializeToString(), form)).body
+        )["outputs"]
         assert output["parameters"] == {"shared_memory_region": "r"}
         assert "data" not in output
 
@@ -95,3 +100,16 @@ def test_messages_keep_numbers_names_and_defaults() -> None:
     assert document["dynamic_batching"]["priority_levels"] == 2**63
     assert document["max_batch_size"] == 0
     assert "ensemble_scheduling" not in document
+
+
+async def test_other_requests_have_turns_while_an_output_becomes_json() -> None:
+    numbers = np.arange(50_000, dtype=np.float32)
+    answering = asyncio.ensure_future(
+        answer_from_response(response(y=numbers).SerializeToString(), OutputForms())
+    )
+    num_turns = 0
+    while not answering.done():
+        await asyncio.sleep(0)
+        num_turns += 1
+    assert num_turns > 10
+    assert json.loads((await answering).body)["outputs"][0]["data"] == numbers.tolist()

@@ -6,8 +6,8 @@ import pytest
 
 from services.contracts.hardware.node_class import GENERATION_LABEL, PREFIX
 from services.controller.interfaces import DeploymentKey, Unplaced
-from services.controller.platform.ray.gpu_room import Holder, most_free_gpus
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
+from services.controller.room import Held, Room
 
 GENERATION = "cuda-sm90"
 KEY = DeploymentKey("m", 2, GENERATION)
@@ -37,17 +37,22 @@ def node(
     }
 
 
-def holder(name: str, version: int, share: float, *nodes: str) -> Holder:
+def holder(name: str, version: int, share: float, *nodes: str) -> tuple[DeploymentKey, Held]:
     ids = [f"id of {node}" for node in nodes]
-    return Holder(key=DeploymentKey(name, version, GENERATION), share=share, nodes=ids)
+    return DeploymentKey(name, version, GENERATION), Held(amounts={"GPU": share}, nodes=ids)
 
 
-def wants(share: float, nodes: list[dict[str, Any]], free: list[float], *held: Holder) -> Unplaced:
+def wants(
+    share: float,
+    nodes: list[dict[str, Any]],
+    free: list[float],
+    *held: tuple[DeploymentKey, Held],
+) -> Unplaced:
     """One replica of version 2 of m that wants a share, where so much of each node is free."""
     left = {
         node["NodeID"]: {"CPU": 9.0, "GPU": gpus} for node, gpus in zip(nodes, free, strict=True)
     }
-    return unplaced(1, f'{{"CPU": 0.1, "GPU": {share}}}', KEY, nodes, left, held)
+    return unplaced(1, f'{{"CPU": 0.1, "GPU": {share}}}', KEY, nodes, left, dict(held))
 
 
 def test_replicas_that_wait_for_a_node_are_told_from_those_that_load() -> None:
@@ -60,7 +65,12 @@ def test_it_says_what_is_wanted_what_there_is_and_who_holds_it() -> None:
     nodes = [node("10.0.0.1"), node("10.0.0.2", is_alive=False), node("10.0.0.3", "cuda-sm80")]
     free = {"id of 10.0.0.1": {"CPU": 3.0, "GPU": 1.0}, "id of 10.0.0.3": {"CPU": 9.0}}
     words, ways = unplaced(
-        2, '{"CPU": 4}', KEY, nodes, free, [holder("other", 1, 0.0, "10.0.0.1"), holder("m", 2, 0)]
+        2,
+        '{"CPU": 4}',
+        KEY,
+        nodes,
+        free,
+        dict([holder("other", 1, 0.0, "10.0.0.1"), holder("m", 2, 0)]),
     )
     assert 'no node has room for 2 of its replicas: each wants {"CPU": 4} on a node of' in words
     assert (
@@ -106,7 +116,7 @@ def test_figures_are_of_the_smallest_gpu_and_of_every_node(
 
 def test_a_node_with_gpus_that_lacks_processors_is_told_as_one_without_gpus() -> None:
     free = {"id of n": {"CPU": 0.0, "GPU": 1.0}}
-    words, ways = unplaced(1, '{"CPU": 0.1, "GPU": 0.5}', KEY, [node("n")], free, [])
+    words, ways = unplaced(1, '{"CPU": 0.1, "GPU": 0.5}', KEY, [node("n")], free, {})
     assert 'each wants {"CPU": 0.1, "GPU": 0.5}' in words
     assert ways == ()
 
@@ -141,9 +151,9 @@ def test_of_several_gpus_an_older_version_gives_way_where_that_is_certain_to_do(
     ],
 )
 def test_an_older_version_gives_way_where_that_makes_room(
-    held: list[Holder], free: float, does: bool
+    held: list[tuple[DeploymentKey, Held]], free: float, does: bool
 ) -> None:
-    found = wants(0.5, [node("n")], [free], *held, holder("m", 2, 0.5))
+    found = wants(0.5, [node("n")], [free], holder("m", 2, 0.5), *held)
     assert found.gives_way == ((DeploymentKey("m", 1, GENERATION),) if does else ())
 
 
@@ -158,14 +168,15 @@ def test_an_older_version_gives_way_with_all_its_replicas_on_a_gpu(
 def test_a_version_that_waits_itself_gives_way_with_the_one_that_has_the_place() -> None:
     held = holder("m", 1, 0.5, "n"), holder("m", 3, 0.4)
     found = wants(0.5, [node("n")], [0.1], *held, holder("m", 2, 0.5))
-    assert found.gives_way == tuple(each.key for each in held)
+    assert found.gives_way == tuple(key for key, _ in held)
     assert wants(0.5, [node("n")], [0.1], held[1], holder("m", 2, 0.5)).gives_way == ()
 
 
 def test_the_most_that_a_node_of_each_generation_has_free() -> None:
-    nodes = [node("a"), node("b"), node("c", is_alive=False), node("d", "cuda-sm80")]
-    free = {"id of a": {"GPU": 0.2}, "id of b": {"GPU": 0.4}, "id of c": {"GPU": 1.0}}
-    assert most_free_gpus(nodes, free) == {GENERATION: 0.4, "cuda-sm80": 0.0}
+    nodes = [node("a"), node("b"), node("d", "cuda-sm80")]
+    free = {"id of a": {"GPU": 0.2}, "id of b": {"GPU": 0.4}, "id of d": {"GPU": 1.0}}
+    assert Room.of(GENERATION, nodes, free, {}).free_gpu == 0.4
+    assert Room.of("cuda-sm90a", nodes, free, {}).free_gpu == 0.0
 
 
 def test_without_any_node_it_says_so() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from services.contracts.hardware.node_class import GENERATION_LABEL
-from services.controller.interfaces import DeploymentKey, RoomRequest
-from services.controller.platform.ray.room import Held, Room
+from services.controller.interfaces import DeploymentKey
+from services.controller.room import Held, Room, RoomRequest
 
 GENERATION = "cuda-sm90"
 

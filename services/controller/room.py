@@ -1,4 +1,4 @@
-"""Which deployments leave so that those that wait have room. Pure.
+"""What the nodes of a generation have, who holds it, and who leaves for those that wait. Pure.
 
 What is wanted is compared with what the nodes of a generation have in all: which of those that
 load have their place Ray tells too late. Sums do where a generation has one node with one GPU and
@@ -8,15 +8,35 @@ nothing else runs on it; elsewhere Ray still waits after a while, and one more l
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from services.contracts.hardware.node_class import GENERATION_LABEL
-from services.controller.interfaces import DeploymentKey, RoomRequest
+from services.controller.interfaces import DeploymentKey
 
 Amounts = Mapping[str, float]
 _RESOURCES = ("GPU", "CPU")
 # Ray counts in steps of 0.0001.
 _ROUNDING = 1e-6
+# Ray cuts requests off at 0.0001.
+_CUT_OFF = 1e-3
+
+
+class RoomRequest(NamedTuple):
+    """What is to have room, and what may leave for it.
+
+    Attributes:
+        waiting: deployments that load, first come first; some may have their place already.
+        modest: others that load, which leave themselves where there is no room.
+        may_leave: for one that waits, the first of them first.
+        leaving: are being removed.
+        is_late: whether those that wait have waited for longer than Ray takes to place a replica.
+    """
+
+    waiting: list[DeploymentKey]
+    modest: list[DeploymentKey]
+    may_leave: list[DeploymentKey]
+    leaving: list[DeploymentKey]
+    is_late: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +66,11 @@ class Held:
             num_least=scaled.get("min_replicas") or config.get("num_replicas") or 1,
         )
 
+    @property
+    def gpu_share(self) -> float:
+        """Of a GPU, that each replica holds; 0.0 without one."""
+        return self.amounts.get("GPU", 0.0)
+
     def least(self) -> Counter[str]:
         """Of the replicas that are always wanted."""
         return Counter({name: amount * self.num_least for name, amount in self.amounts.items()})
@@ -58,11 +83,14 @@ class Room:
     Attributes:
         total, free: of each node, by id.
         held: by deployments there.
+        pending: what requests want for which Ray seeks a node there.
     """
 
+    generation: str
     total: Mapping[str, Amounts]
     free: Mapping[str, Amounts]
     held: Mapping[DeploymentKey, Held]
+    pending: Sequence[Amounts] = ()
 
     @classmethod
     def of(
@@ -71,6 +99,7 @@ class Room:
         nodes: Iterable[Mapping[str, Any]],
         free: Mapping[str, Amounts],
         held: Mapping[DeploymentKey, Held],
+        pending: Sequence[Amounts] = (),
     ) -> Self:
         """From what Ray has.
 
@@ -79,12 +108,32 @@ class Room:
             nodes: as `ray.nodes()` gives them, those that are up.
             free: unused resources of each node, by its id.
             held: by all deployments.
+            pending: what requests want for which Ray seeks a node of the generation.
         """
         here = [n for n in nodes if (n.get("Labels") or {}).get(GENERATION_LABEL) == generation]
         return cls(
+            generation=generation,
             total={node["NodeID"]: node.get("Resources") or {} for node in here},
             free={node["NodeID"]: free.get(node["NodeID"], {}) for node in here},
             held={key: each for key, each in held.items() if key.generation == generation},
+            pending=pending,
+        )
+
+    @property
+    def free_gpu(self) -> float:
+        """The most that a node has free, of all its GPUs together."""
+        return max((free.get("GPU", 0.0) for free in self.free.values()), default=0.0)
+
+    def is_pending(self, wanted: Amounts) -> bool:
+        """Whether Ray seeks a node for such a request.
+
+        Serve calls those waiting too that have theirs, and whose process is slow to start.
+        """
+        amounts = {name: amount for name, amount in wanted.items() if amount}
+        return any(
+            found.keys() == amounts.keys()
+            and all(abs(amounts[name] - amount) < _CUT_OFF for name, amount in found.items())
+            for found in self.pending
         )
 
     def waits(self, key: DeploymentKey) -> bool:
@@ -93,7 +142,10 @@ class Room:
         return held is not None and len(held.nodes) < held.num_least
 
     def must_leave(self, request: RoomRequest) -> list[DeploymentKey]:
-        """Which of those that may leave have to, and which modest ones."""
+        """Which of those that may leave have to, and which modest ones.
+
+        None for one that would have no room even so.
+        """
         waiting = list(filter(self.waits, request.waiting))
         modest = list(filter(self.waits, request.modest))
         staying = self.held.keys() - {*request.leaving, *waiting, *modest}
@@ -109,7 +161,14 @@ class Room:
                 chosen.append(key)
             else:
                 staying.add(key)
-        return chosen
+        is_leaving = any(key.generation == self.generation for key in request.leaving)
+        if chosen or is_leaving or not request.is_late:
+            return chosen
+        # What Ray does not place, although there would be room in all.
+        for key in (*waiting, *modest):
+            if self.is_pending(self.held[key].amounts):
+                return [key] if key in modest else self.next_to_leave(key, request.may_leave)
+        return []
 
     def next_to_leave(
         self, key: DeploymentKey, may_leave: Iterable[DeploymentKey]

@@ -1,0 +1,40 @@
+"""Imported by each worker that Ray starts, before it takes an actor (`RAY_preload_python_modules`).
+
+On hosts with a GPU that imports what an engine of Inductor needs, which is most of the time that a
+replica takes to load one. Nothing else may import this module.
+"""
+
+import importlib
+import os
+from typing import Final
+
+from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
+from services.replica.spare_worker import has_gpu
+
+_MODULES: Final = (
+    "services.replica.deployment",
+    "services.engines.inductor.cuda_graph",
+    "services.engines.inductor.inductor_artifact",
+    # What loading an artifact imports one by one.
+    "torch._inductor.async_compile",
+    "torch._inductor.compile_fx",
+    "torch._inductor.runtime.triton_heuristics",
+    "torch._inductor.select_algorithm",
+    "torch._inductor.standalone_compile",
+)
+# Modules ask torch whether there is a GPU; by default it initialises CUDA for the answer.
+_BY_NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+def import_ahead() -> None:
+    """Import what replicas on GPUs need; nothing on other hosts."""
+    if not has_gpu():
+        return
+    use_passive_wait_policy()
+    os.environ[_BY_NVML] = "1"
+    for name in _MODULES:
+        importlib.import_module(name)
+    del os.environ[_BY_NVML]
+
+
+import_ahead()
