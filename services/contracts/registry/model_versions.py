@@ -237,17 +237,20 @@ class ModelRegistry(ExternalRegistry):
         return self._wanted(name, version)[-1]
 
     def removed_versions(self) -> dict[str, list[int]]:
-        """Numbers of the removed versions, ascending, of each model that has any."""
-        keys = self._records.keys("models/")
-        names = sorted({key.split("/")[1] for key in keys if key.split("/")[2] == "removed"})
-        return {
-            name: revision_numbers(keys, removals_prefix(MODELS_FOLDER, name)) for name in names
-        }
+        """Numbers of the removed versions, ascending, of each model, external or not, with any."""
+        found = {}
+        for folder in (MODELS_FOLDER, EXTERNAL_FOLDER):
+            keys = self._records.keys(f"{folder}/")
+            names = {key.split("/")[1] for key in keys if key.split("/")[2] == "removed"}
+            for name in sorted(names):
+                found[name] = revision_numbers(keys, removals_prefix(folder, name))
+        return found
 
     def removal(self, name: str, version: int) -> ModelRemoval:
         """That a version was removed; raises NotFoundError when it was not."""
+        folder = EXTERNAL_FOLDER if self._numbers(EXTERNAL_FOLDER, name)[1] else MODELS_FOLDER
         return self._records.read(
-            numbered_key(removals_prefix(MODELS_FOLDER, name), version), ModelRemoval
+            numbered_key(removals_prefix(folder, name), version), ModelRemoval
         )
 
     def remove_model(

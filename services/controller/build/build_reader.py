@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildRecord
 from services.contracts.errors import SmeltError, StoreError
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelRemoval, ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
@@ -49,6 +50,14 @@ class _ModelRead:
     engines: dict[str, PublishedEngine] = field(default_factory=dict)
     runs: dict[str, list[JointRun]] = field(default_factory=dict)
     records: dict[str, list[BuildRecord]] = field(default_factory=dict)
+
+
+class _ExternalRead(NamedTuple):
+    """The newest version of an external model, and what people asked."""
+
+    model: ExternalModel
+    serving_changes: list[ServingChange]
+    weight_changes: list[VersionWeights]
 
 
 class ViewReader:
@@ -100,17 +109,23 @@ class ViewReader:
         """
         self.moment = self._registry.at_one_moment()
         models = list(self._models(attached or {}))
+        externals = list(self._externals())
+        read: list[tuple[str, _ModelRead | _ExternalRead]] = [
+            *((each.versions[0].name, each) for each in models),
+            *((each.model.name, each) for each in externals),
+        ]
         view = FleetView(
             pools=pools,
             versions=[version for model in models for version in model.versions],
+            externals=[each.model for each in externals],
             plans={where: plans for m in models for where, plans in m.plans.items()},
             engines={digest: engine for m in models for digest, engine in m.engines.items()},
             records={digest: known for m in models for digest, known in m.records.items()},
             runs={master: runs for m in models for master, runs in m.runs.items()},
             requests={m.versions[0].name: m.requests for m in models},
-            serving_changes={m.versions[0].name: m.serving_changes for m in models},
-            weight_changes={m.versions[0].name: m.weight_changes for m in models},
-            removals=self._removals({m.versions[0].name for m in models}),
+            serving_changes={name: each.serving_changes for name, each in read},
+            weight_changes={name: each.weight_changes for name, each in read},
+            removals=self._removals({name for name, _ in read}),
             running=list(self.tasks(task_names).values()),
             compiler=self._compiler,
         )
@@ -156,6 +171,21 @@ class ViewReader:
             else:
                 self._logged.pop(f"model {name}", None)
                 yield model
+
+    def _externals(self) -> Iterator[_ExternalRead]:
+        for name in self.moment.external_names():
+            subject = f"external model {name}"
+            try:
+                read = _ExternalRead(
+                    self.moment.external_versions(name)[-1],
+                    self.moment.serving_changes(name),
+                    self.moment.weight_changes(name),
+                )
+            except SmeltError as error:
+                self._log_once(subject, f"events of {subject} are left out: {error}")
+            else:
+                self._logged.pop(subject, None)
+                yield read
 
     def _prefetch(self, names: Iterable[str]) -> None:
         """Read what is new of the engines, many documents at once: at a start that is all."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildRecord
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelRemoval, ModelVersion, PublishedEngine
@@ -26,6 +27,7 @@ class FleetView:
 
     Attributes:
         versions: the newest of each model, then others that replicas are attached for.
+        externals: the newest version of each external model.
         plans: by model and version, oldest first.
         engines: by digest.
         records: attempts by key digest, oldest first; keys that are proven may lack.
@@ -49,6 +51,7 @@ class FleetView:
 
     pools: Sequence[NodePool] = ()
     versions: Sequence[ModelVersion] = ()
+    externals: Sequence[ExternalModel] = ()
     plans: Mapping[tuple[str, int], Sequence[BuildPlan]] = field(default_factory=dict)
     engines: Mapping[str, PublishedEngine] = field(default_factory=dict)
     records: Mapping[str, Sequence[BuildRecord]] = field(default_factory=dict)

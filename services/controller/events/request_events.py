@@ -1,9 +1,11 @@
 """The events of models: publications, and what people asked: loads, weights, removals. Pure."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.events import Event, EventKind
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.model.manifest import ModelRemoval, ModelVersion
 from services.contracts.registry.serving import ServingChange
 from services.contracts.registry.weights import VersionWeights
@@ -11,6 +13,7 @@ from services.controller.build.build_view import FleetView
 from services.controller.events.event_state import EventState
 
 _UNNAMED = "somebody"
+_AnyVersion = ModelVersion | ExternalModel
 
 
 def model_events(state: EventState, view: FleetView) -> Iterator[Event]:
@@ -18,7 +21,9 @@ def model_events(state: EventState, view: FleetView) -> Iterator[Event]:
     for name, removals in view.removals.items():
         unknown = (each for each in removals if not state.is_removed(name, each.version))
         yield from (_removed(view, name, removal) for removal in unknown)
-    for version in filter(view.is_newest, view.versions):
+    newest_ones = (each for each in view.versions if view.is_newest(each))
+    versions: Iterator[_AnyVersion] = chain(newest_ones, view.externals)
+    for version in versions:
         newest = state.newest(version.name)
         name = version.name
         if newest is None or newest.version < version.version:
@@ -31,7 +36,10 @@ def model_events(state: EventState, view: FleetView) -> Iterator[Event]:
         yield from (_rebuild(request, number) for number, request in rebuilds)
 
 
-def _published(state: EventState, version: ModelVersion, newest: Event | None) -> Event:
+def _published(state: EventState, version: _AnyVersion, newest: Event | None) -> Event:
+    if isinstance(version, ExternalModel):
+        kind = EventKind.MODEL_PUBLISHED
+        return Event(kind=kind, model=version.name, version=version.version, why=version.words)
     # The same master that is added once more after its removal is no change of a recipe.
     is_same_master = (
         newest is not None
@@ -51,7 +59,7 @@ def _published(state: EventState, version: ModelVersion, newest: Event | None) -
     )
 
 
-def _loaded(newest: ModelVersion, change: ServingChange, number: int) -> Event:
+def _loaded(newest: _AnyVersion, change: ServingChange, number: int) -> Event:
     undo = f"no version is to be served; undo it with: smelt models load {newest.name}"
     return Event(
         actor=change.who or _UNNAMED,
@@ -63,7 +71,7 @@ def _loaded(newest: ModelVersion, change: ServingChange, number: int) -> Event:
     )
 
 
-def _weighted(newest: ModelVersion, change: VersionWeights, number: int) -> Event:
+def _weighted(newest: _AnyVersion, change: VersionWeights, number: int) -> Event:
     weights = {version: weight for version, weight in change.weights.items() if weight > 0}
     cleared = "cleared: the newest version that is ready gets all requests that name none"
     return Event(
@@ -103,7 +111,8 @@ def _removed(view: FleetView, model: str, removal: ModelRemoval) -> Event:
 
 def _served_instead(view: FleetView, model: str) -> str:
     """What is to be served of a model now."""
-    newest = next((known.version for known in view.versions if known.name == model), None)
+    known: Iterator[_AnyVersion] = chain(view.versions, view.externals)
+    newest = next((each.version for each in known if each.name == model), None)
     loads = view.serving_changes.get(model, ())
     changes = view.weight_changes.get(model, ())
     if newest is None:

@@ -10,6 +10,7 @@ import pytest
 
 from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.events import Event, EventKind
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
@@ -178,3 +179,24 @@ def test_an_engine_that_a_rebuild_had_proven_counts_from_the_rebuild(tmp_path: P
 
 def _seconds(change: Event, event: Event) -> float:
     return (datetime.fromisoformat(event.at) - datetime.fromisoformat(change.at)).total_seconds()
+
+
+def test_what_people_ask_of_external_models_is_recorded_too(tmp_path: Path) -> None:
+    seen = Seen(tmp_path)
+    seen.look()
+    for port in (1, 2):
+        draft = ExternalModel(name="m", version=0, url=f"grpc://h:{port}", remote_name="r")
+        seen.registry.add_external_version(draft)
+        (published,) = seen.look()
+        assert (published.kind, published.version) == (EventKind.MODEL_PUBLISHED, port)
+        assert published.why == f"'r' of a KServe v2 server at grpc://h:{port}"
+    seen.registry.set_version_weights("m", {1: 90.0, 2: 10.0}, who="ann")
+    (weighted,) = seen.look()
+    assert (weighted.kind, weighted.actor) == (EventKind.WEIGHTS_CHANGED, "ann")
+    assert weighted.why.endswith("v1=90 v2=10")
+    seen.registry.remove_external("m", 2, who="bob")
+    (removed,) = seen.look()
+    assert (removed.kind, removed.version, removed.actor) == (EventKind.MODEL_REMOVED, 2, "bob")
+    assert removed.why == "requests that name no version are shared: v1=90"
+    seen.registry.remove_external("m", who="bob")
+    assert [(each.version, each.why) for each in seen.look()] == [(1, NOTHING_LEFT)]
