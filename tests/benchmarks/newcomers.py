@@ -28,7 +28,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from services.contracts.kserve.tensors import Array
-from tests.integration.newcomers.exports import NEWCOMERS, Inputs
+from tests.integration.newcomers.exports import NEWCOMERS, Inputs, plain
 
 PORT = 18001
 # Where the project's packages are on PYTHONPATH alone, there is no command.
@@ -100,7 +100,8 @@ def wanted_of(path: Path, requests: Sequence[Inputs]) -> list[dict[str, Array]]:
     """ONNX Runtime's answers, by the output's name."""
     session = onnxruntime.InferenceSession(str(path))
     names = [output.name for output in session.get_outputs()]
-    return [dict(zip(names, session.run(None, dict(each)), strict=True)) for each in requests]
+    answers = [map(plain, session.run(None, dict(each))) for each in requests]
+    return [dict(zip(names, answer, strict=True)) for answer in answers]
 
 
 def proven(name: str) -> str:

@@ -44,7 +44,8 @@ class TrafficState(NamedTuple):
 def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
     """Look at the samples of a version whose recipe has `calibration: traffic`.
 
-    A version whose calibration set another key sealed is due: nothing else can be compared.
+    A version whose calibration another key sealed is due, as nothing can be compared with it.
+    Raises InvalidRequestError where the recipe has no `calibration: traffic`.
     """
     calibration = version.recipe.calibration
     asked = calibration.traffic if calibration else None

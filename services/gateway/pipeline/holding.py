@@ -112,7 +112,10 @@ class HeldRequests:
 
         Args:
             call: the part.
-            refusal: what it was refused with, which is raised where it may not wait, or no longer.
+            refusal: what it was refused with.
+
+        Raises:
+            OverloadedError: that, as it may not wait, or no longer.
         """
         wait_s = refusal.retry_after_s
         if call.held_s + wait_s >= self._limits.max_s or self._is_full(len(call.body)):

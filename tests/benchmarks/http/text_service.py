@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,19 @@ def until_ready() -> None:
         time.sleep(COMMAND_EACH_S)
 
 
+def until_listening(port: int) -> None:
+    """Wait for the plain service, which reads its model first."""
+    until_s = time.monotonic() + PROVEN_WITHIN_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < until_s, f"nothing listens on {port}"
+            time.sleep(COMMAND_EACH_S)
+        else:
+            return
+
+
 def _replicas() -> list[dict[str, str]]:
     found: list[dict[str, str]] = json.loads(smelt("status", "--json"))["replicas"]
     return found
@@ -127,6 +141,7 @@ def main() -> None:
             print(smelt("why", "minilm"), flush=True)
             with subprocess.Popen(command) as plain:
                 try:
+                    until_listening(_PLAIN_PORT)
                     asyncio.run(measure(options.rounds, options.seconds))
                 finally:
                     plain.terminate()

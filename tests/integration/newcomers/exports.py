@@ -36,6 +36,13 @@ def is_installed(*names: str) -> bool:
     return all(importlib.util.find_spec(name) for name in names)
 
 
+def plain(output: Array | list[dict[int, float]]) -> Array:
+    """Maps of class to probability as a table, whose columns are the classes in their order."""
+    if isinstance(output, np.ndarray):
+        return output
+    return np.array([[row[key] for key in sorted(row)] for row in output], np.float32)
+
+
 def _exported(
     module: nn.Module, arguments: tuple[torch.Tensor, ...], path: Path, **options: Any
 ) -> list[str]:

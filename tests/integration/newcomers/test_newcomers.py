@@ -20,7 +20,7 @@ from services.cli.output.progress import Steps
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array
-from tests.integration.newcomers.exports import NEWCOMERS
+from tests.integration.newcomers.exports import NEWCOMERS, plain
 from tests.integration.served import serve
 from tests.quick_worker import quick_worker
 
@@ -50,13 +50,6 @@ async def test_it_is_added_without_a_recipe_proven_and_served(name: str, tmp_pat
             names = [output.name for output in session.get_outputs()]
             wanted = map(plain, session.run(None, dict(inputs)))
             await assert_answers(client, inputs, dict(zip(names, wanted, strict=True)))
-
-
-def plain(output: Array | list[dict[int, float]]) -> Array:
-    """Maps of class to probability as a table, whose columns are the classes in their order."""
-    if isinstance(output, np.ndarray):
-        return output
-    return np.array([[row[key] for key in sorted(row)] for row in output], np.float32)
 
 
 async def assert_answers(
