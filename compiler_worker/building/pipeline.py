@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildResult
 from compiler_worker.builders.select import build_place
 from compiler_worker.building.attempt import Attempt, count_build
 from compiler_worker.building.publish import engine_manifest, write_engine_folder
@@ -187,13 +186,7 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
 def _run_steps(
     attempt: Attempt, version: ModelVersion, worker: WorkerContext, folder: Path
 ) -> BuildRecord:
-    with attempt.stage(Stage.OPEN):
-        master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
-    built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
-    manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
-    # Proven where it lies under its published names: an engine that finds a file by its place in
-    # the build folder fails here and not in a replica.
-    engine_dir = write_engine_folder(built.files, folder / "engine")
+    manifest, engine_dir = build_in_child(attempt, version, worker, folder)
     proof = prove(manifest, engine_dir, version, worker, folder, attempt.follow)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
@@ -208,23 +201,25 @@ def _run_steps(
 
 
 def build_in_child(
-    attempt: Attempt, version: ModelVersion, master_path: Path, worker: WorkerContext, folder: Path
-) -> tuple[BuildResult, int]:
+    attempt: Attempt, version: ModelVersion, worker: WorkerContext, folder: Path
+) -> tuple[EngineManifest, Path]:
     """Build an engine in a child process.
 
     Args:
         attempt: follows the child's stages and log lines.
         version: its master and calibration set are read.
-        master_path: the master's `model.onnx`.
         worker: what all builds of this worker share.
         folder: of this attempt, absolute; the engine's files are below it until they are published.
 
     Returns:
-        The builder's result, and the peak memory in bytes of the child and its own children.
+        The manifest, and a folder with the files under their published names: an engine that finds
+        a file by its place in the build folder fails when it is proven there, not in a replica.
 
     Raises:
         BuildError: the builder refused, the child crashed or passed its limits.
     """
+    with attempt.stage(Stage.OPEN):
+        master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
     (folder / "build").mkdir()
     # Apart from request and result: whatever lies in the workspace may be taken for an engine's
     # file.
@@ -244,7 +239,9 @@ def build_in_child(
         request = request.model_copy(update={"compile_cache": compile_cache})
         outcome = run_child(BUILD, request, folder / "build", worker.build_limits, attempt.report)
     attempt.follow(outcome)
-    return outcome.require(BuildError), outcome.peak_memory_bytes
+    built = outcome.require(BuildError)
+    manifest = engine_manifest(attempt.key, version.master, built, outcome.peak_memory_bytes)
+    return manifest, write_engine_folder(built.files, folder / "engine")
 
 
 def _publish(

@@ -6,14 +6,13 @@ from typing import Any
 
 from compiler_worker.building.attempt import Attempt
 from compiler_worker.building.pipeline import build_in_child
-from compiler_worker.building.publish import engine_manifest, write_engine_folder
 from compiler_worker.children.child_jobs import REPLAY
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ReplayRequest, ReplayResult
 from compiler_worker.devices import device_that_runs
 from compiler_worker.proof.claim import sizes_text
 from compiler_worker.proof.proof_job import ProofJob, proof_request, version_of
-from compiler_worker.worker_context import MASTER_FILE, WorkerContext
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
 from services.contracts.hardware.facts import DeviceFacts, Generation
@@ -143,11 +142,7 @@ def _job(
         manifest = published.manifest
         engine_dir = registry.materialise_engine(published)
     else:
-        attempt = Attempt(key, worker)
-        master_path = registry.materialise_master(version.master) / MASTER_FILE
-        built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
-        manifest = engine_manifest(key, version.master, built, peak_bytes)
-        engine_dir = write_engine_folder(built.files, folder / "engine")
+        manifest, engine_dir = build_in_child(Attempt(key, worker), version, worker, folder)
     return ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
 
 

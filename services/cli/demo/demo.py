@@ -95,6 +95,7 @@ def _start(fleet: LocalFleet, lines: ProgressLines) -> ModelVersion:
     reconcile(fleet.running.controller, settings)
     version = open_registry(settings).model_version(MODEL)
     lines.event(f"{version.name} version {version.version} is published")
+    lines.show("waiting for the first answer")
     return version
 
 
@@ -118,7 +119,8 @@ def _text(
 ) -> Iterator[str | Table]:
     for case in cases:
         for part in case_text(case, version):
-            yield part._replace(wide=()) if isinstance(part, Table) else part
+            # Of a terminal's width, with the speed over eager in place of digests.
+            yield part._replace(wide=("engine",)) if isinstance(part, Table) else part
     yield from _LEGEND
     yield from answers_words(answers)
     yield f"{counts.words}."

@@ -30,5 +30,5 @@ class ProgressLines:
         return since_s
 
     def show(self, words: str) -> None:
-        """How it goes now, or what is awaited; a log has it each ten seconds at most."""
-        self._line.show(words)
+        """How it goes now, or what is awaited; a log has it once nothing has happened for long."""
+        self._line.wait(words)

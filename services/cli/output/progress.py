@@ -120,6 +120,10 @@ class StepLine:
         if self._clock() - self._logged >= _LOG_PERIOD_S:
             self._log(detail)
 
+    def wait(self, detail: str) -> None:
+        """Show what is awaited; a log has it only once it was silent for long."""
+        self._progress.update(self._task, detail=detail)
+
     def keep(self, remark: str) -> None:
         """Show something that stays, whatever the step does next."""
         if not self._is_quiet:

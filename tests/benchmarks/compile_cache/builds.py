@@ -30,7 +30,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.worker_context import MASTER_FILE, WorkerContext
+from compiler_worker.worker_context import WorkerContext
 from services.cli.demo.minilm import recipe, sentence_embedder
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
@@ -102,11 +102,12 @@ class Bench:
         (key, *_) = wanted_keys(version, wanted, worker)
         scope = builder_for(key.kind).cache_scope(key)
         assert scope is not None
-        master = Registry(open_store(self._store("models")), self._folder / "masters")
-        path = master.materialise_master(version.master) / MASTER_FILE
+        # Into the worker's cache: its own store has the compilers' caches alone.
+        models = Registry(open_store(self._store("models")), worker.settings.cache_dir)
+        models.materialise_master(version.master)
         with worker.work_folder(key) as folder:
             started, used_s = time.monotonic(), children_s()
-            build_in_child(Attempt(key, worker), version, path, worker, folder)
+            build_in_child(Attempt(key, worker), version, worker, folder)
             total_s = time.monotonic() - started
         _, kept = worker.registry.compile_cache(scope)
         num_kept = len(kept.files) if kept else 0
