@@ -108,9 +108,10 @@ def _checks(proof: Proof, limits: Mapping[str, float]) -> Iterator[tuple[Any, ..
 
 
 def attempts_table(entries: Sequence[EngineEntry]) -> Table:
-    """When each was built and proven, on which device, and what its stages took."""
+    """When each was built and proven, on which device, what its stages took, its files' size."""
     rows = []
     for name, _, engine, records in entries:
+        size = readable_size(engine.manifest.num_bytes) if engine else "-"
         for record in records:
             # That of an attempt that went well is the engine's.
             proof = record.proof or (engine.proof if engine else None)
@@ -118,9 +119,9 @@ def attempts_table(entries: Sequence[EngineEntry]) -> Table:
             stages = [f"{n} {readable_duration(s)}" for n, s in record.stage_durations_s.items()]
             toolchain = [" ".join(each) for each in record.key.toolchain.items()]
             outcome = f"{record.outcome.replace('_', ' ')} {record.reason}"
-            texts = outcome, "\n".join(stages), device, "\n".join(toolchain)
+            texts = outcome, size, "\n".join(stages), device, "\n".join(toolchain)
             rows.append((name, readable_time(record.started_at), *texts))
-    columns = ("engine", "began", "outcome", "stages", "device", "toolchain")
+    columns = ("engine", "began", "outcome", "files", "stages", "device", "toolchain")
     return Table("Builds and proofs", columns, rows)
 
 

@@ -69,7 +69,8 @@ def add_generation(registry: Registry, generation: str, words: str = "too far of
             (EngineKind.ONNXRUNTIME, {}),
         )
     )
-    registry.publish_engine(world.manifest(proven), {}, _proof(device, words))
+    files = {"engine": Path(__file__)}
+    registry.publish_engine(world.manifest(proven), files, _proof(device, words))
     failed = _proof(device, words, outcome=ProofOutcome.FAILED, reason=words, timings=())
     for record in (
         world.record(proven, BuildOutcome.PROVEN, stage_durations_s={"build": 2.0, "prove": 61.0}),

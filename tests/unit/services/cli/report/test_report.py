@@ -13,6 +13,7 @@ from services.cli.report.engine_entries import engine_entries, timed_sides
 from services.cli.report.report_parts import roofline_chart
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.registry import Registry
+from services.contracts.text.words import readable_size
 from tests.unit.services.cli.output.html_reader import Loads
 from tests.unit.services.cli.report.report_world import SIZES, add_generation, store_with_model
 
@@ -74,6 +75,8 @@ def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_pat
         "best of 1 proven: openvino fp32, 2.00x the fallback",
     ):
         assert words in text, words
+    (engine,) = registry.engines(registry.model_version("m").master.digest)
+    assert readable_size(engine.manifest.num_bytes) in read.words
     # Under accuracy alone.
     assert text.count("openvino fp32: proven on 6 drawn samples") == 1
 
