@@ -1,13 +1,15 @@
 """`smelt recipe check`: a recipe's file read as `smelt models add` reads it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.recipes.recipe_file import read_recipe, recipe_place
-from services.cli.recipes.recipe_model import RecipeModel, find_recipe_model
 from services.cli.settings import CliSettings
 from services.contracts.model.recipe import Recipe
+
+if TYPE_CHECKING:
+    from services.cli.recipes.recipe_model import RecipeModel
 
 
 def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: bool) -> None:
@@ -27,6 +29,9 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
     recipe = read_recipe(path)
     fits = ""
     if model:
+        from services.cli.output.progress import Steps
+        from services.cli.recipes.recipe_model import find_recipe_model
+
         with recipe_place(path, recipe):
             found = find_recipe_model(settings, model, Steps(is_quiet=as_json), recipe, path.parent)
             check_against(path, recipe, found)
@@ -37,7 +42,7 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
     show(document, text, as_json=as_json)
 
 
-def check_against(path: Path, recipe: Recipe, model: RecipeModel) -> None:
+def check_against(path: Path, recipe: Recipe, model: "RecipeModel") -> None:
     """Check a recipe against a model: names, sizes, values, the calibration set.
 
     Args:

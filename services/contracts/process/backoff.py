@@ -40,6 +40,6 @@ class Backoff:
 
     async def pause(self) -> None:
         """Wait for the coming pause."""
-        import asyncio  # a twentieth of the time of a short command, which has no event loop
+        import asyncio  # a tenth of the time of a short command, which has no event loop
 
         await asyncio.sleep(self.next_pause_s())

@@ -11,7 +11,7 @@ from services.contracts.errors import InvalidRequestError
 class ProcessSettings(BaseModel):
     """Fields whose values are environment variables of their names, in any case.
 
-    pydantic-settings does more, and its import would take a fifth of the time of a short command.
+    pydantic-settings does more, and its import would take a tenth of the time of a short command.
 
     Attributes:
         env_prefix: what the names of the variables begin with.
