@@ -22,6 +22,7 @@
     │   ├── InputRefusedError          the engine's library refuses the values of a request
     │   └── EngineIncompatibleError    the engine's bytes are for another device, driver or library
     └── StoreError                     the artifact store failed or gave wrong bytes
+        ├── SealedError                samples have another key than the one that is given
         ├── AlreadyPublishedError      the create-only object exists already
         ├── CorruptBlobError           bytes do not have the digest that names them
         └── UnsafeStoreError           the store failed its start-up self-test
