@@ -84,7 +84,8 @@ def run(
 
 def test_every_answer_matches_and_no_request_fails(printed: str) -> None:
     assert f"{len(QUERIES)} of {len(QUERIES)} answers match" in printed
-    num_requests, num_failed = re.findall(r"(\d+) requests?, (\d+) failed", printed)[-1]
+    # At a line's start: the sum at the end, and not what it was so far.
+    ((num_requests, num_failed),) = re.findall(r"(?m)^(\d+) requests?, (\d+) failed", printed)
     assert int(num_requests) > 0
     assert int(num_failed) == 0
 
