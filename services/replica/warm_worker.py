@@ -31,10 +31,14 @@ def import_ahead() -> None:
     if not has_gpu():
         return
     use_passive_wait_policy()
+    given = os.environ.get(_BY_NVML)
     os.environ[_BY_NVML] = "1"
     for name in _MODULES:
         importlib.import_module(name)
+    # What replicas do later is the host's own choice again.
     del os.environ[_BY_NVML]
+    if given is not None:
+        os.environ[_BY_NVML] = given
 
 
 import_ahead()

@@ -40,7 +40,7 @@ def until_idle() -> set[int]:
     until_s = time.monotonic() + _WITHIN_S
     while not (found := idle_workers()):
         assert time.monotonic() < until_s, "Ray started no worker"
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)  # neither Ray nor psutil has an event of a process's new name
     return found
 
 
