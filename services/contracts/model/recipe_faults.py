@@ -118,7 +118,7 @@ def _keys_at(document: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 
 def _tags(document: type[BaseModel]) -> set[str]:
-    """The words by which a document is told from others that may stand in its place."""
+    """The words that distinguish a document from others that may stand in its place."""
     return {tag for field in document.model_fields.values() for tag in get_args(field.annotation)}
 
 

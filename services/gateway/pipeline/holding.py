@@ -121,6 +121,7 @@ class HeldRequests:
         if call.held_s + wait_s >= self._limits.max_s or self._is_full(len(call.body)):
             raise refusal
         with self._holding(call):
+            # As the refusal asks: a replica sends no word when its queue has room.
             await asyncio.sleep(wait_s)
 
     @contextmanager

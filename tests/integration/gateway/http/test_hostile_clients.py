@@ -2,50 +2,18 @@
 
 import asyncio
 import gzip
-import json
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from services.grpc_server.limits import Limits
 from tests.integration.gateway.http.conftest import with_http
+from tests.integration.gateway.http.raw_requests import document, post, send
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
-
-TENSOR: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
-
-
-async def send(fleet: "Fleet", *pieces: bytes) -> tuple[int, Any]:
-    """Status and body of the answer to bytes; 0 where the connection is closed without one."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", fleet.gateway.http_port)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        async with asyncio.timeout(30):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
-            return int(head.split()[1]), json.loads(await reader.readexactly(length) or b"{}")
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return 0, None
-    finally:
-        writer.close()
-
-
-def post(body: bytes, *fields: str, length: int | None = None) -> bytes:
-    """An inference request."""
-    size = len(body) if length is None else length
-    lines = ["POST /v2/models/echo/infer HTTP/1.1", "Host: a", f"Content-Length: {size}", *fields]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
-
-
-def document(**changes: Any) -> bytes:
-    """A request of one tensor, with changes of that."""
-    tensor = {key: value for key, value in (TENSOR | changes).items() if value is not None}
-    return json.dumps({"inputs": [tensor]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -305,57 +273,3 @@ async def test_wrong_methods_and_paths(http_fleet: "Fleet") -> None:
     assert (await send(http_fleet, get % b"/v2/models/echo/nothing"))[0] == 404
     assert (await send(http_fleet, get % b"/v2/models/%2e%2e%2f"))[0] == 404
     assert (await send(http_fleet, get.replace(b"GET", b"POST") % b"/v2"))[0] == 405
-
-
-async def test_an_offer_of_another_protocol_is_not_taken(http_fleet: "Fleet") -> None:
-    """As Java's client makes it: with the body of a request behind it, on a connection it keeps."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", http_fleet.gateway.http_port)
-    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
-    for _ in range(3):
-        writer.write(post(document(), *offer))
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        assert head.startswith("HTTP/1.1 200")
-        length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
-        assert json.loads(await reader.readexactly(length))["outputs"]
-    writer.close()
-
-
-async def test_what_looks_like_an_offer_in_a_body_stays_there(http_fleet: "Fleet") -> None:
-    raw = b"\r\nUpgrade:  \r\n\r\n"
-    head = document(data=None, parameters={"binary_data_size": len(raw)})
-    head = head[:-1] + b',"parameters":{"binary_data_output":true}}'
-    request = post(head + raw, f"Inference-Header-Content-Length: {len(head)}")
-    begins = request.index(b"\r\n\r\n") + 3
-    reader, writer = await asyncio.open_connection("127.0.0.1", http_fleet.gateway.http_port)
-    writer.write(request[:begins])
-    await asyncio.sleep(0.2)
-    writer.write(request[begins:])
-    answer = (await reader.readuntil(b"\r\n\r\n")).decode()
-    assert answer.startswith("HTTP/1.1 200")
-    length = int(answer.lower().partition("content-length: ")[2].partition("\r\n")[0])
-    assert (await reader.readexactly(length)).endswith(raw)
-    writer.close()
-
-
-async def test_only_so_many_requests_wait_on_a_connection(http_fleet: "Fleet") -> None:
-    status, answer = await send(http_fleet, b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
-    assert (status, answer["error"]) == (429, "more than 16 requests wait on this connection")
-
-
-async def test_a_large_body_before_a_pipelined_head_is_no_head(http_fleet: "Fleet") -> None:
-    body = document() + b" " * 100_000
-    status, _ = await send(http_fleet, post(body)[:-90_000], b" " * 90_000 + post(b"")[:20])
-    assert status == 200
-
-
-async def test_pipelined_requests_are_answered_in_order(http_fleet: "Fleet") -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", http_fleet.gateway.http_port)
-    writer.write(post(document()) * 3 + b"GET /v2/none HTTP/1.1\r\nHost: a\r\n\r\n")
-    statuses = []
-    for _ in range(4):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0])
-        await reader.readexactly(length)
-        statuses.append(int(head.split()[1]))
-    assert statuses == [200, 200, 200, 404]
-    writer.close()

@@ -1,10 +1,11 @@
 """A batcher over two engines that tests can hold: the one in use and the one before it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from services.contracts.kserve.tensors import Array
 from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
 from services.replica.engine.executor import EngineExecutor, EngineThread
@@ -81,3 +82,17 @@ async def hold(pair: Pair, engine: ToyEngine) -> "asyncio.Task[dict[str, object]
     call = asyncio.create_task(submit(pair.batcher, text_call()))
     assert await asyncio.to_thread(engine.is_running.wait, 30)
     return call
+
+
+def samples(*lengths: int) -> Iterator[Mapping[str, Array]]:
+    return (text_call(length=length).inputs for length in lengths)
+
+
+def noting(submit: Callable[..., object], event: asyncio.Event) -> Callable[..., object]:
+    """As `submit`, and says when it was called."""
+
+    def submitted(*args: object) -> object:
+        event.set()
+        return submit(*args)
+
+    return submitted

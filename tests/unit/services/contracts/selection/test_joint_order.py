@@ -1,7 +1,6 @@
 """Joint runs decide between engines, with the noise between them, and chain over the incumbent."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -10,14 +9,10 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import Proof, PublishedEngine, SideTiming
 from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.registry.registry import Registry
-from services.contracts.security.signing import Signer, TrustRoot
 from services.contracts.selection.joint_order import engine_history, joint_order, unsettled
 from services.contracts.selection.joint_run import JointRun, JointTiming
 from services.contracts.selection.selection import FallbackReason, select
 from services.contracts.selection.speed_gate import deciding, speed_over_fallback
-from services.contracts.store.object_store import ObstoreArtifactStore
-from tests.signing_keys import new_keys
 from tests.unit.services.contracts.conftest import device
 
 MakeEngine = Callable[..., PublishedEngine]
@@ -323,37 +318,3 @@ class TestSelection:
         assert (selection.engine is not None) is may_serve
         slower = FallbackReason.SLOWER_THAN_FALLBACK
         assert (selection.fallback_reason is slower) is not may_serve
-
-
-class TestStore:
-    def test_runs_are_kept_in_their_order(self, registry: Registry) -> None:
-        first, second = run(a=1.0, b=2.0), run("a", a=1.0, c=2.0)
-        assert [registry.add_joint_run(each) for each in (first, second)] == [1, 2]
-        assert registry.joint_runs("a" * 64) == [first, second]
-        assert registry.joint_runs("b" * 64) == []
-
-    def test_one_that_cannot_be_read_is_left_out(
-        self, registry: Registry, store: ObstoreArtifactStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        registry.add_joint_run(run(a=1.0))
-        store.create(f"joint_runs/{'a' * 64}/{HERE}/000002.json", b'{"new": 1}')
-        assert registry.joint_runs("a" * 64) == [run(a=1.0)]
-        assert "a joint run is left out" in caplog.text
-
-    def test_with_a_trust_root_only_signed_ones_count(
-        self, registry: Registry, tmp_path: Path
-    ) -> None:
-        ours, other = (new_keys(tmp_path, name) for name in ("ours", "other"))
-        good = signed(run(a=2.0), Signer(ours.private))
-        changed = good.model_copy(update={"incumbent": "x"})
-        foreign = signed(run(a=3.0), Signer(other.private))
-        trust = TrustRoot(ours.public)
-        for each in (run(a=1.0), good, changed, foreign):
-            registry.add_joint_run(each)
-        assert registry.joint_runs("a" * 64, trust) == [good]
-        assert len(registry.joint_runs("a" * 64)) == 4
-
-
-def signed(made: JointRun, signer: Signer) -> JointRun:
-    (signature,) = signer.sign(made.payload()).signatures
-    return made.model_copy(update={"signature": signature})

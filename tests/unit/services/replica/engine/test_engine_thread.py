@@ -1,0 +1,101 @@
+"""Which thread an engine runs on, and what the event loop waits for."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from services.contracts.kserve.tensors import Array
+from tests.unit.services.replica.engine_pair import (
+    LIMIT_S,
+    Pair,
+    noting,
+    open_pair,
+    samples,
+)
+from tests.unit.services.replica.toy_batcher import ToyEngine, assert_own, submit, text_call
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with open_pair() as opened:
+        yield opened
+
+
+def note_threads(engine: ToyEngine) -> list[bool]:
+    """Whether each run is on the thread of the event loop."""
+    plain_run = engine.run
+    loop_thread = threading.current_thread()
+    found: list[bool] = []
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        found.append(threading.current_thread() is loop_thread)
+        return plain_run(inputs)
+
+    engine.run = run  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("is_brief_alone", [True, False])
+async def test_a_call_that_is_alone_is_spared_the_way_to_another_thread(
+    pair: Pair, *, is_brief_alone: bool
+) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=is_brief_alone)
+    are_on_loop = note_threads(pair.engine)
+    assert_own(text_call(), await submit(pair.batcher, text_call()))
+    assert are_on_loop == [is_brief_alone]
+    await asyncio.gather(*(submit(pair.batcher, text_call()) for _ in range(2)))
+    assert are_on_loop == [is_brief_alone, False]
+
+
+async def test_a_call_that_is_alone_waits_for_what_the_engine_runs(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    are_on_loop = note_threads(pair.engine)
+    pair.engine.may_run.clear()
+    proof = asyncio.create_task(pair.worker.prove(samples(16)))
+    assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
+    # Nobody waits for it any more, and still the engine is at it.
+    proof.cancel()
+    thread, is_in_line = pair.worker.executor.thread, asyncio.Event()
+    monkeypatch.setattr(thread, "submit", noting(thread.submit, is_in_line))
+    answer = asyncio.create_task(submit(pair.batcher, text_call(length=2)))
+    await is_in_line.wait()
+    pair.engine.may_run.set()
+    assert_own(text_call(length=2), await answer)
+    assert are_on_loop == [False, False]
+    await submit(pair.batcher, text_call())
+    assert are_on_loop == [False, False, True]
+
+
+async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pair) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    are_on_loop = note_threads(pair.engine)
+    may_load = threading.Event()
+    loading = asyncio.create_task(pair.standby.load_beside(lambda: may_load.wait(30) and None))
+    await asyncio.sleep(0)
+    await submit(pair.batcher, text_call())
+    may_load.set()
+    assert await loading is None
+    await submit(pair.batcher, text_call())
+    assert are_on_loop == [False, True]
+
+
+async def test_a_call_that_holds_the_event_loop_is_seen_from_other_threads(pair: Pair) -> None:
+    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    pair.engine.may_run.clear()
+
+    def look() -> bool:
+        assert pair.engine.is_running.wait(30)
+        pair.clock.now_s += LIMIT_S + 1
+        is_seen = pair.worker.is_loop_held
+        pair.engine.may_run.set()
+        return is_seen
+
+    looking = asyncio.get_running_loop().run_in_executor(None, look)
+    await submit(pair.batcher, text_call())
+    assert await looking
+    assert not pair.worker.is_loop_held
