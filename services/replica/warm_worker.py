@@ -31,7 +31,7 @@ def import_ahead() -> None:
     if not has_gpu():
         return
     use_passive_wait_policy()
-    given = os.environ.get(_BY_NVML)
+    given = os.environ.pop(_BY_NVML, None)
     os.environ[_BY_NVML] = "1"
     for name in _MODULES:
         importlib.import_module(name)
