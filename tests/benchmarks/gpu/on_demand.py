@@ -3,7 +3,8 @@
     python -m tests.benchmarks.gpu.on_demand [--models 50] [--fit 10] [--seconds 240] [--rate 1]
 
 One engine is built and proven; the models are names for its master, all `residency: on-demand`,
-with a `gpu_share` of which so many fit. Requests come at random moments, each with a deadline of
+with a `gpu_share` of which so many fit; with `--fit 0` each asks for what the engine's proof has
+measured, as models do that name no share. Requests come at random moments, each with a deadline of
 20 s. A pinned model beside them is asked some times a second, before and meanwhile. With
 `--simulate` the GPU is one in name, of a Ray on this host, and nothing is built.
 """
@@ -30,6 +31,7 @@ from services.cli.settings import CliSettings
 from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Recipe, Residency
+from services.controller.deploy.gpu_share import gpu_share
 from services.telemetry.metrics_page import metrics_page
 from tests.benchmarks.gpu.engine_build import export
 from tests.benchmarks.gpu.served_speed import add
@@ -52,9 +54,8 @@ _RECIPE = """\
 kinds: [inductor]
 precisions: [fp16]
 num_replicas: 1
-gpu_share: {share}
 buckets:
-  - dims: {{batch: {{min: 1, opt: 1, max: 8}}}}
+  - dims: {batch: {min: 1, opt: 1, max: 8}}
 """
 
 
@@ -151,7 +152,7 @@ def figure(address: str, name: str, *labels: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(x in line for x in labels))
 
 
-def publish(name: str, like: str, residency: Residency, share: float) -> None:
+def publish(name: str, like: str, residency: Residency, share: float | None) -> None:
     """Another name for a model's master."""
     registry = open_registry_to_publish(CliSettings())
     version = registry.model_version(like)
@@ -165,6 +166,19 @@ def publish(name: str, like: str, residency: Residency, share: float) -> None:
         dim_limits=version.dim_limits,
         fallback_verdict=version.fallback_verdict,
     )
+
+
+def placement() -> str:
+    """What a replica asks for, and needs at least; "" where no engine was proven on a GPU."""
+    registry = open_registry_to_publish(CliSettings())
+    version = registry.model_version("pinned")
+    proofs = [engine.proof for engine in registry.engines(version.master.digest)]
+    sizes_gib = [proof.device.memory_gib for proof in proofs if proof.device]
+    if not sizes_gib:
+        return ""
+    share = gpu_share(version, proofs, sizes_gib[0])
+    asked_gib, needed_gib = (each * sizes_gib[0] for each in (share.asked, share.needed))
+    return f"a replica asks for {asked_gib:.2f} GiB and needs {needed_gib:.2f} GiB at least"
 
 
 def until_settled() -> Counter[str]:
@@ -195,10 +209,10 @@ def ask_by_zipf(options: argparse.Namespace, names: list[str]) -> Asked:
     return asked
 
 
-def prepare(options: argparse.Namespace, folder: Path, share: float) -> None:
+def prepare(options: argparse.Namespace, folder: Path, share: float | None) -> None:
     """A store with one engine, which all the names share."""
     export(SOURCES["minilm"], folder / "minilm.onnx")
-    recipe = _RECIPE.format(share=share)
+    recipe = _RECIPE + (f"gpu_share: {share}\n" if share else "")
     if options.simulate:
         (folder / "recipe.yaml").write_text(recipe)
         source = str(folder / "minilm.onnx")
@@ -213,7 +227,7 @@ def prepare(options: argparse.Namespace, folder: Path, share: float) -> None:
     smelt("models", "remove", "first")
 
 
-def measure(options: argparse.Namespace, running: dict[str, str], share: float) -> None:
+def measure(options: argparse.Namespace, running: dict[str, str]) -> None:
     """Ask, and print what was found."""
     arrays = SOURCES["minilm"].inputs(1)
     until_served("pinned", {each: arrays[each] for each in _INPUTS})
@@ -247,7 +261,7 @@ def measure(options: argparse.Namespace, running: dict[str, str], share: float) 
         print(
             f"GPU memory in use: {max(memory_mib):.0f} MiB at most, {np.median(memory_mib):.0f} p50"
         )
-    print(f"placement: at most {options.fit + 1} replicas of {share:g} of the GPU", flush=True)
+    print(placement(), flush=True)
     print(smelt("status"), flush=True)
 
 
@@ -263,7 +277,7 @@ def main() -> None:
     parser.add_argument("--simulate", action="store_true")
     options = parser.parse_args()
     # And the pinned one.
-    share = int(1e4 / (options.fit + 1)) / 1e4
+    share = int(1e4 / (options.fit + 1)) / 1e4 if options.fit else None
     with ExitStack() as stack:
         home = stack.enter_context(tempfile.TemporaryDirectory())
         os.environ["SMELT_HOME"] = home
@@ -278,7 +292,7 @@ def main() -> None:
             ports += ["--ray-address", stack.enter_context(ray_cluster(labels, 1)).address]
         running = json.loads(smelt("up", "--detach", *ports, "--json"))
         try:
-            measure(options, running, share)
+            measure(options, running)
         finally:
             smelt("down")
 
