@@ -31,7 +31,7 @@ for name in "$@"; do
     compile "$name" &
   else
     use_caches "$name" compile
-    timeout 75 python3 -m tests.benchmarks.gpu.engine_times "$folder/$name" "$name" $MODES 2>"$folder/err" ||
+    timeout 135 python3 -m tests.benchmarks.gpu.engine_times "$folder/$name" "$name" $MODES 2>"$folder/err" ||
       { echo "$name: failed"; tail -8 "$folder/err"; }
   fi
 done
