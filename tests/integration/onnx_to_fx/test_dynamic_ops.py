@@ -178,6 +178,11 @@ GRAPHS = {
             count_include_pad = 1> (x) }}""",
         _image,
     ),
+    "mean of maps by a window above their size": Graph(
+        """g (float[N, 4, 7, 5] x) => (float y) { y = AveragePool <kernel_shape = [90, 6],
+            strides = [90, 2], ceil_mode = 1, count_include_pad = 1> (x) }""",
+        lambda rng, n, t: [_normal(rng, n, 4, 7, 5)],
+    ),
     "power pool rounded up": Graph(
         f"""g ({IMAGE}) => (float y) {{ y = LpPool <kernel_shape = [3, 2], strides = [2, 3],
             pads = [1, 0, 0, 1], ceil_mode = 1, p = 3> (x) }}""",
