@@ -4,8 +4,11 @@
 
 FOLDER is that of a fleet which serves the demo's model: `make run`, until nothing is left to be
 built. Requests are single texts of --length ids, sent at random times (Poisson), whether earlier
-ones are answered or not. What a lone request takes beside the engine's own time is the overhead.
-Each load is a share of what the simulation says one device can do at all.
+ones are answered or not. Each load is a share of what callers that wait for their answers get.
+
+The plan is made twice: from the engine's timings by its proof, and from what its runs took under
+this very load by the server's own statistics (`ModelStatistics`): this tells a wrong simulation
+from a machine that others use too. What a lone request takes beside its run is the overhead.
 """
 
 import argparse
@@ -16,7 +19,7 @@ from statistics import median
 import grpc
 import numpy as np
 
-from services.cli.planning.curves import MeasuredSide, measured_curves
+from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
 from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.cli.registry import open_registry
@@ -25,7 +28,14 @@ from services.pb import open_inference_v2_pb2 as inference
 
 MODEL = "all-minilm-l6-v2"
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
+STATISTICS = "/inference.GRPCInferenceService/ModelStatistics"
 NUM_LONE = 200
+NUM_CALLERS = 16
+REPORTED_WITHIN_S = 3.0
+TABLE = """\
+| load | requests/s | rows a run | fleet: p50, p99 ms | plan by the proof: p50, p99 \
+| plan by the runs then: p50, p99 | fleet's p99 / the latter |
+|---:|---:|---:|---:|---:|---:|---:|"""
 
 
 def request_of(length: int) -> bytes:
@@ -56,6 +66,19 @@ class Client:
         """The median of requests that wait for nothing."""
         return median([await self.seconds() for _ in range(NUM_LONE)])
 
+    async def most_per_s(self, seconds: float) -> float:
+        """Requests per second of so many callers that each wait for their answer."""
+        until_s = time.perf_counter() + seconds
+
+        async def call() -> int:
+            num = 0
+            while time.perf_counter() < until_s:
+                await self.seconds()
+                num += 1
+            return num
+
+        return sum(await asyncio.gather(*(call() for _ in range(NUM_CALLERS)))) / seconds
+
     async def latencies_s(self, rate: float, num: int) -> list[float]:
         """Of so many requests that come at so many per second."""
         random = np.random.default_rng(1)
@@ -68,40 +91,95 @@ class Client:
         return await asyncio.gather(*tasks)
 
 
+class Runs:
+    """What the server's runs took, since they were looked at before.
+
+    Attributes:
+        mean_rows: of a run.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, length: int) -> None:
+        """Nothing is looked at yet; each row of a run has `length` ids."""
+        self.mean_rows = 0.0
+        self._statistics = channel.unary_unary(
+            STATISTICS, response_deserializer=inference.ModelStatisticsResponse.FromString
+        )
+        self._length = length
+        self._before: dict[int, tuple[int, int]] = {}
+
+    async def curve(self) -> Curve:
+        """Their seconds by size."""
+        now = await self._totals()
+        # Replicas report every few seconds.
+        while (later := await self._totals()) != now or now == self._before:
+            now = later
+        new = {rows: np.subtract(now[rows], self._before.get(rows, (0, 0))) for rows in now}
+        self._before = now
+        ran = {rows: (int(num), float(ns)) for rows, (num, ns) in new.items() if num}
+        self.mean_rows = sum(rows * num for rows, (num, _) in ran.items()) / sum(
+            num for num, _ in ran.values()
+        )
+        points = ((rows * self._length, ns / num / 1e9) for rows, (num, ns) in ran.items())
+        curve = Curve.through("runs", points)
+        assert curve, "no run since"
+        return curve
+
+    async def _totals(self) -> dict[int, tuple[int, int]]:
+        """Runs and their nanoseconds by rows, a while from now."""
+        await asyncio.sleep(REPORTED_WITHIN_S)
+        request = inference.ModelStatisticsRequest(name=MODEL)
+        (stats,) = (await self._statistics(request.SerializeToString())).model_stats
+        return {
+            b.batch_size: (b.compute_infer.count, b.compute_infer.ns) for b in stats.batch_stats
+        }
+
+
 async def measure(arguments: argparse.Namespace) -> None:
     """Print a line for each load."""
     registry = open_registry(CliSettings())
     version = registry.model_version(MODEL)
     ((generation, sides),) = measured_curves(registry, version).items()
-    measured = next(
+    proven = next(
         sides[side] for side in (MeasuredSide.ENGINE, MeasuredSide.FALLBACK) if side in sides
     )
     sizes = {"sequence": {arguments.length: 1.0}}
     async with grpc.aio.insecure_channel(f"127.0.0.1:{arguments.port}") as channel:
         client = Client(channel, request_of(arguments.length))
+        runs = Runs(channel, arguments.length)
         await client.lone_s()
+        await runs.curve()
         lone_s = await client.lone_s()
-        overhead_ms = max(lone_s - measured.run_s(arguments.length), 0) * 1000
-        demand = ModelDemand(requests_per_s=1, p99_ms=1e6, overhead_ms=overhead_ms, sizes=sizes)
-        queue = ReplicaQueue(version, demand, measured)
-        most = queue.capacity()
+        overhead_s = lone_s - (await runs.curve()).seconds[0]
+        most = await client.most_per_s(arguments.seconds / 4)
+        await runs.curve()
         print(
-            f"{generation} {measured.name}: lone {lone_s * 1000:.2f} ms, overhead "
-            f"{overhead_ms:.2f} ms, at most {most:.0f} requests/s"
+            f"{generation} {proven.name}: lone {lone_s * 1000:.2f} ms, "
+            f"{overhead_s * 1000:.2f} of it overhead; a run by the proof "
+            f"{proven.run_s(arguments.length) * 1000:.2f} ms; at most {most:.0f} requests/s"
         )
-        print("| load | requests/s | p50 ms: plan | fleet | p99 ms: plan | fleet | fleet / plan |")
-        print("|---:|---:|---:|---:|---:|---:|---:|")
+        print(TABLE)
         for load in arguments.loads:
             rate = load * most
-            plan = queue.simulated(rate)
             found = await client.latencies_s(rate, round(rate * arguments.seconds))
-            p50_ms, p99_ms = (float(np.quantile(found, q)) * 1000 for q in (0.5, 0.99))
-            wanted = [1000 * each + overhead_ms for each in (plan.p50_s, plan.p99_s)]
-            print(
-                f"| {load} | {rate:.0f} | {wanted[0]:.1f} | {p50_ms:.1f} | {wanted[1]:.1f} "
-                f"| {p99_ms:.1f} | {p99_ms / wanted[1]:.2f} |",
-                flush=True,
+            demand = ModelDemand(
+                requests_per_s=1, p99_ms=1e6, overhead_ms=overhead_s * 1000, sizes=sizes
             )
+            then = await runs.curve()
+            plans = [
+                ReplicaQueue(version, demand, curve).simulated(rate) for curve in (proven, then)
+            ]
+            fleet = [float(np.quantile(found, q)) * 1000 for q in (0.5, 0.99)]
+            by_proof, by_runs = (
+                [1000 * (each + overhead_s) for each in (plan.p50_s, plan.p99_s)] for plan in plans
+            )
+            cells = (load, f"{rate:.0f}", f"{runs.mean_rows:.1f}", words(fleet), words(by_proof))
+            ratio = f"{fleet[1] / by_runs[1]:.2f}"
+            print("|", *(f"{each} |" for each in (*cells, words(by_runs), ratio)), flush=True)
+
+
+def words(milliseconds: list[float]) -> str:
+    """`12.3, 45.6`."""
+    return ", ".join(f"{each:.1f}" for each in milliseconds)
 
 
 def main() -> None:
