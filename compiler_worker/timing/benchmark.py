@@ -40,8 +40,8 @@ class BenchmarkLimits:
 
     Attributes:
         seconds_per_side: time that the sides are measured for at one shape, on average.
-        patience: how many times longer where the interval of a ratio is not close by then, and
-            the ratios leave a decision open.
+        patience: how many times longer, and how many times the calls, where the interval of a
+            ratio is not close by then, and the ratios leave a decision open.
         min_iterations: calls of each side even when they take longer than that; never fewer than
             tell an interval.
         max_iterations: calls after which a close interval is close enough.
@@ -55,6 +55,9 @@ class BenchmarkLimits:
     warm_below_s: float = 0.02
 
 
+# Ten calls of a slow shape tell little: where they leave a decision open, it has so many times as
+# long for more of them.
+_SLOW = 4.0
 # Eager beside a fallback: enough calls for its median.
 _CONTEXT_EVERY = 3
 
@@ -221,7 +224,10 @@ def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
         return False
     most_s = limits.seconds_per_side
     most_calls = limits.max_iterations
-    if num_calls >= limits.patience * most_calls or elapsed_s >= limits.patience * most_s:
+    longest_s = limits.patience * most_s
+    if num_calls < limits.patience * limits.min_iterations:
+        longest_s *= _SLOW
+    if num_calls >= limits.patience * most_calls or elapsed_s >= longest_s:
         return True
     return (num_calls >= most_calls or elapsed_s >= most_s) and _are_close(sides)
 

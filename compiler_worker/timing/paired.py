@@ -6,14 +6,17 @@ they are (Conover, Practical Nonparametric Statistics, 3rd edition, section 3.2)
 
 A load that is always there can meet two sides differently, however often they take turns: one
 that waits for its slowest thread loses more. Pairs whose threads had a CPU whenever they wanted
-one are counted alone where they are enough. Otherwise all are, and a call may have taken anything
-from its seconds down to those less what its threads waited: the interval holds both ends.
+one are counted alone where they are enough. Otherwise all are, and the interval holds what the
+waits may have added to a call: what they add by the side's own calls, of which some waited longer
+than others, and anything from nothing to the whole wait where these do not tell.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, sqrt
 from statistics import median
+
+import numpy as np
 
 from services.contracts.ratio import Ratio
 
@@ -28,6 +31,12 @@ _SLOWER = 0.9
 _WIDE = 2.0
 # Waits of threads side by side can add up to more than the call took.
 _LEAST_SHARE = 0.01
+# Slopes of more calls than these take longer than they tell.
+_MOST_CALLS = 100
+# A difference of waits, as a share of the call, that a slope can be told by.
+_TELLING = 0.01
+# Of a normal distribution, 99 % lies within so many standard deviations.
+_WITHIN = 2.576
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +56,11 @@ class TimedCall:
         """Whether its threads had a CPU whenever they wanted one."""
         return self.waited_share <= _HARMLESS_WAITS
 
-    @property
-    def least_s(self) -> float:
-        """What it may have taken on a machine of its own."""
+    def without_waits(self, delay: float) -> float:
+        """Seconds on a machine of its own, if each second of waits delayed it by so many."""
         if self.is_undisturbed:
             return self.seconds
-        return self.seconds * max(1 - self.waited_share, _LEAST_SHARE)
+        return self.seconds * max(1 - delay * self.waited_share, _LEAST_SHARE)
 
 
 def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
@@ -66,12 +74,36 @@ def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
     undisturbed = [pair for pair in pairs if all(call.is_undisturbed for call in pair)]
     counted = undisturbed if len(undisturbed) >= FEWEST_PAIRS else pairs
     rank = _rank(len(counted))
+    (b_low, b_high), (s_low, s_high) = (_delays([p[i] for p in counted]) for i in (0, 1))
+    lows = sorted(b.without_waits(b_high) / s.without_waits(s_low) for b, s in counted)
+    highs = sorted(b.without_waits(b_low) / s.without_waits(s_high) for b, s in counted)
     return Ratio(
         median=median(b.seconds / s.seconds for b, s in counted),
-        low=sorted(b.least_s / s.seconds for b, s in counted)[rank],
-        high=sorted(b.seconds / s.least_s for b, s in counted)[-1 - rank],
+        low=lows[rank],
+        high=highs[-1 - rank],
         num_pairs=len(counted),
     )
+
+
+def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
+    """Seconds that a second of waits delays a call by, at least and at most, from 0 to 1.
+
+    The interval of 99 % of the slope of seconds over waits, by the slopes between any two calls
+    (Sen, Journal of the American Statistical Association 63, 1968, pages 1379 to 1389).
+    """
+    chosen = calls[:: len(calls) // _MOST_CALLS + 1]
+    seconds = np.array([call.seconds for call in chosen])
+    waited = seconds * [max(call.waited_share, 0.0) for call in chosen]
+    one, other = np.triu_indices(len(chosen), 1)
+    more = waited[other] - waited[one]
+    telling = np.abs(more) > _TELLING * seconds[one]
+    slopes = np.sort((seconds[other] - seconds[one])[telling] / more[telling]).tolist()
+    n = len(chosen)
+    outside = int((len(slopes) - _WITHIN * sqrt(n * (n - 1) * (2 * n + 5) / 18)) / 2)
+    if outside < 0 or not slopes:
+        return 0.0, 1.0
+    low, high = slopes[outside], slopes[-1 - outside]
+    return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
 
 
 def is_decided(ratios: Sequence[Ratio]) -> bool:

@@ -77,6 +77,34 @@ def test_where_threads_waited_all_along_the_interval_holds_what_the_truth_may_be
     assert ratio.num_pairs == 40
 
 
+def delayed(random: Random, took_s: float, delay: float) -> TimedCall:
+    """A call whose threads waited for a while, which delayed it by a share of that."""
+    waited_s = took_s * random.uniform(0.1, 0.5)
+    seconds = took_s * random.lognormvariate(0.0, 0.05) + delay * waited_s
+    return TimedCall(seconds=seconds, waited_share=waited_s / seconds)
+
+
+def ratio_beside_load(num_calls: int, seed: int) -> Ratio:
+    """Of a side that takes 1 s, and 4 s the baseline, whose waits delay it half as much."""
+    random = Random(seed)
+    pairs = [(delayed(random, 4.0, 0.5), delayed(random, 1.0, 1.0)) for _ in range(num_calls)]
+    return ratio_of([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+def test_what_waits_add_to_a_call_is_found_by_calls_that_waited_longer_than_others() -> None:
+    ratio = ratio_beside_load(80, seed=1)
+    assert ratio.low < 4.0 < ratio.high < 1.3 * ratio.low
+    assert ratio.num_pairs == 80
+    # Of few calls it is not, and the interval is that of any delay.
+    few = ratio_beside_load(9, seed=1)
+    assert few.high > 1.5 * few.low
+
+
+def test_waits_hardly_ever_hide_the_ratio() -> None:
+    ratios = [ratio_beside_load(30, seed) for seed in range(300)]
+    assert sum(not ratio.low <= 4.0 <= ratio.high for ratio in ratios) <= 6
+
+
 def test_waits_of_many_threads_add_up_to_more_than_a_call() -> None:
     ratio = ratio_of(calls(1.0, waited=7.5) * 8, calls(1.0) * 8)
     assert (ratio.low, ratio.high) == (0.01, 1.0)
