@@ -91,6 +91,8 @@ def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
     The interval of 99 % of the slope of seconds over waits, by the slopes between any two calls
     (Sen, Journal of the American Statistical Association 63, 1968, pages 1379 to 1389).
     """
+    if all(call.is_undisturbed for call in calls):
+        return 0.0, 1.0
     chosen = calls[:: len(calls) // _MOST_CALLS + 1]
     seconds = np.array([call.seconds for call in chosen])
     waited = seconds * [max(call.waited_share, 0.0) for call in chosen]
