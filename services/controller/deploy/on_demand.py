@@ -49,6 +49,7 @@ class OnDemand:
         deployments: Deployments,
         rooms: Callable[[], Awaitable[Mapping[str, Room]]],
         has_place: Callable[[DeploymentKey], bool],
+        on_placed: Callable[[], None],
         *,
         recorder: Recorder,
         clock: Callable[[], float],
@@ -59,12 +60,14 @@ class OnDemand:
             deployments: of all models.
             rooms: asks the fleet what there is, and who holds it.
             has_place: whether replicas of a deployment that loads run already.
+            on_placed: called when the last of those that had no place has one.
             recorder: of CONTROLLER_METRICS.
             clock: monotonic seconds.
         """
         self._deployments = deployments
         self._rooms = rooms
         self._has_place = has_place
+        self._on_placed = on_placed
         self._recorder = recorder
         self._clock = clock
         self._versions: set[tuple[str, int]] = set()
@@ -98,7 +101,7 @@ class OnDemand:
         if math.isfinite(left_s) or self._clock() < self._full_until_s.get(key.generation, 0.0):
             return False
         # For the first time one after the other: the next may have no room.
-        return not self._deployments.is_loading_on(key.generation)
+        return all(each.generation != key.generation for each in self._without_place())
 
     def note_start(self, key: DeploymentKey) -> None:
         """Take that a deployment was started; where it has no room others leave."""
@@ -129,9 +132,13 @@ class OnDemand:
     async def run(self) -> None:
         """Make room while deployments wait for it, until cancelled."""
         pause_s = _SLOWEST_LOOK_S
+        is_waiting = False
         while True:
             try:
+                was_waiting = is_waiting
                 is_waiting = await self.make_room()
+                if was_waiting and not is_waiting:
+                    self._on_placed()
             except Exception as error:
                 is_waiting = True
                 logger.warning("which on-demand models could leave is unknown: %r", error)
@@ -178,11 +185,7 @@ class OnDemand:
         if not self._versions:
             return None
         known = self._deployments.known()
-        loading = [
-            key
-            for key, each in sorted(known.items(), key=lambda item: item[1].began_s)
-            if each.state is DeploymentState.LOADING and not self._has_place(key)
-        ]
+        loading = self._without_place()
         modest = [key for key in loading if key[:2] in self._versions and not self._is_asked(key)]
         waiting = [key for key in loading if key not in modest]
         if not loading:
@@ -195,6 +198,12 @@ class OnDemand:
             leaving=self._deployments.leaving(),
             is_late=waits_s >= _LATE_S,
         )
+
+    def _without_place(self) -> list[DeploymentKey]:
+        """Those that load and of which no replica runs yet, the first to begin first."""
+        known = sorted(self._deployments.known().items(), key=lambda item: item[1].began_s)
+        loading = [key for key, each in known if each.state is DeploymentState.LOADING]
+        return [key for key in loading if not self._has_place(key)]
 
     def _may_leave(self, *, is_patient: bool) -> list[DeploymentKey]:
         """Those that serve and may leave, the least recently used first."""

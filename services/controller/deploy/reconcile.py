@@ -113,6 +113,7 @@ class ReconcileLoop:
             self.deployments,
             self._rooms,
             lambda key: self._state.num_attached(*key) > 0,
+            self.enqueue,
             recorder=recorder,
             clock=self._clock,
         )

@@ -30,11 +30,13 @@ class OneGpu(FakeFleet):
 
     Attributes:
         extras: replicas of a deployment beyond its first.
+        num_looks: how often its room was asked for.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.extras: dict[DeploymentKey, int] = {}
+        self.num_looks = 0
 
     def placed(self) -> list[DeploymentKey]:
         """Those that have their share."""
@@ -50,6 +52,7 @@ class OneGpu(FakeFleet):
         return super().is_running(key) and key in self.placed()
 
     def rooms(self) -> dict[str, Room]:
+        self.num_looks += 1
         placed = self.placed()
         held = {
             key: Held(

@@ -1,6 +1,7 @@
 """On-demand models on one GPU: who leaves when another one waits, and who comes back."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from services.controller.api.model_loading import Serving
 from services.controller.interfaces import DeploymentKey
 from services.controller.room import Room
+from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller.deploy.on_demand_world import World
 from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
@@ -35,6 +37,27 @@ async def test_one_that_is_added_is_deployed_where_there_is_room_and_evicts_none
     for _ in range(3):
         await world.sync()
     assert [key.name for key, _ in world.fake.asked] == ["a", "b", "c"]
+
+
+async def test_the_next_one_begins_once_the_one_before_has_its_place(world: World) -> None:
+    world.fake.starting.add(("a", 1))
+    for name in "ab":
+        await world.add(name, share=0.3)
+    loop = asyncio.create_task(world.loop.run())
+    # It looks again as long as what loads has no place.
+    num_looks = world.fake.num_looks
+    await world.until(lambda: world.fake.num_looks > num_looks + 1)
+    assert [key.name for key, _ in world.fake.asked] == ["a"]
+    loading = fleet.REPLICA_STATE_LOADING
+    facts = json.dumps({"generation": OLD}).encode()
+    world.state.attach(
+        fleet.ReplicaReport(
+            replica_id="r", model_name="a", model_version=1, state=loading, device_facts_json=facts
+        )
+    )
+    await world.until(lambda: world.loaded() == "b")
+    loop.cancel()
+    assert world.states == {"a": "LOADING", "b": "READY"}
 
 
 @pytest.mark.parametrize(
