@@ -74,7 +74,8 @@ def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
     undisturbed = [pair for pair in pairs if all(call.is_undisturbed for call in pair)]
     counted = undisturbed if len(undisturbed) >= FEWEST_PAIRS else pairs
     rank = _rank(len(counted))
-    (b_low, b_high), (s_low, s_high) = (_delays([p[i] for p in counted]) for i in (0, 1))
+    b_low, b_high = _delays([b for b, _ in counted])
+    s_low, s_high = _delays([s for _, s in counted])
     lows = sorted(b.without_waits(b_high) / s.without_waits(s_low) for b, s in counted)
     highs = sorted(b.without_waits(b_low) / s.without_waits(s_high) for b, s in counted)
     return Ratio(
@@ -104,8 +105,8 @@ def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
     outside = int((len(slopes) - _WITHIN * sqrt(n * (n - 1) * (2 * n + 5) / 18)) / 2)
     if outside < 0 or not slopes:
         return 0.0, 1.0
-    low, high = slopes[outside], slopes[-1 - outside]
-    return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
+    low, high = (min(max(slopes[place], 0.0), 1.0) for place in (outside, -1 - outside))
+    return low, high
 
 
 def is_decided(ratios: Sequence[Ratio]) -> bool:
