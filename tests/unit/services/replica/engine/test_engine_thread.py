@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -58,7 +58,7 @@ async def test_a_call_that_is_alone_waits_for_what_the_engine_runs(
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove(samples(16)))
     assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
-    # Nobody waits for it any more, and still the engine is at it.
+    # No request waits for it any more, and still the engine is at it.
     proof.cancel()
     thread, is_in_line = pair.worker.executor.thread, asyncio.Event()
     monkeypatch.setattr(thread, "submit", noting(thread.submit, is_in_line))
@@ -84,8 +84,18 @@ async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pa
     assert are_on_loop == [False, True]
 
 
-async def test_a_call_that_holds_the_event_loop_is_seen_from_other_threads(pair: Pair) -> None:
-    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+@pytest.mark.parametrize(
+    ("executor", "work"),
+    [
+        ({"is_brief_alone": True}, lambda pair: submit(pair.batcher, text_call())),
+        ({"is_brief": True}, lambda pair: pair.worker.prove(samples(1))),
+    ],
+    ids=["call", "proof"],
+)
+async def test_what_holds_the_event_loop_is_seen_from_other_threads(
+    pair: Pair, executor: dict[str, bool], work: Callable[[Pair], Awaitable[object]]
+) -> None:
+    pair.worker.executor = replace(pair.worker.executor, **executor)
     pair.engine.may_run.clear()
 
     def look() -> bool:
@@ -96,6 +106,6 @@ async def test_a_call_that_holds_the_event_loop_is_seen_from_other_threads(pair:
         return is_seen
 
     looking = asyncio.get_running_loop().run_in_executor(None, look)
-    await submit(pair.batcher, text_call())
+    await work(pair)
     assert await looking
     assert not pair.worker.is_loop_held

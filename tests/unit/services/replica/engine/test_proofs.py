@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,6 @@ from services.contracts.errors import EngineError
 from services.contracts.kserve.tensors import Array
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from tests.unit.services.replica.engine_pair import (
-    LIMIT_S,
     Pair,
     executor_of,
     hold,
@@ -240,23 +238,6 @@ async def test_batches_run_between_the_runs_of_a_proof(
     assert_own(text_call(), await batch)
     await proof
     assert pair.engine.ran == [(1, 1), (1, 2), (1, 16)]
-
-
-async def test_a_proof_that_holds_the_event_loop_is_seen_from_other_threads(pair: Pair) -> None:
-    pair.worker.executor = replace(pair.worker.executor, is_brief=True)
-    pair.engine.may_run.clear()
-
-    def look() -> bool:
-        assert pair.engine.is_running.wait(30)
-        pair.clock.now_s += LIMIT_S + 1
-        is_seen = pair.worker.is_loop_held
-        pair.engine.may_run.set()
-        return is_seen
-
-    looking = asyncio.get_running_loop().run_in_executor(None, look)
-    await pair.worker.prove(samples(1))
-    assert await looking
-    assert not pair.worker.is_loop_held
 
 
 async def test_an_engine_that_was_replaced_is_asked_no_more(pair: Pair) -> None:
