@@ -227,10 +227,10 @@ def _end_unplaced(application: str, placed: Collection[str | None]) -> None:
     """
     import ray
 
-    # Until it knows of the deletion, Serve starts another one in the place of each, and it has no
-    # event of either: so all are looked for a few times, after the moment that a start takes.
+    # Until it knows of the deletion, Serve starts another one in the place of each: so all are
+    # looked for a few times, after the moment that a start takes.
     for _ in range(_NUM_ENDS):
-        time.sleep(_END_PERIOD_S)
+        time.sleep(_END_PERIOD_S)  # Serve has no event of a start or of a deletion
         for actor in ray.util.list_named_actors(all_namespaces=True):
             name = actor["name"]
             if name.startswith(f"SERVE_REPLICA::{application}#") and name not in placed:
