@@ -23,7 +23,8 @@ class CompilerSettings(ProcessSettings):
             most of what others leave of the host's, or of the container's, while it runs.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
         benchmark_s: seconds for which each side is timed at each shape; up to three times as long
-            where that leaves open which engine is fastest, or faster than the fallback.
+            where that leaves open which engine is fastest, or faster than the fallback; up to
+            twelve times for three times the calls, where a call is slow.
         benchmark_fallback: whether the fallback is timed too, which has to be compiled once;
             without its figures no engine is passed over for being slower.
         benchmark_together: whether proofs time an engine beside the best one so far; without it
