@@ -1,10 +1,16 @@
 """Masks of proof inputs: rows of different length, with pads on either side and holes."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
+from compiler_worker.inputs.integer_draws import drawn_role
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
+from services.engines.shapes import shape_at
 
 # So many rows are padded on either side in one draw.
 MANY_ROWS = 4
@@ -13,9 +19,9 @@ MANY_ROWS = 4
 def draw_mask(
     shape: tuple[int, ...],
     generator: np.random.Generator,
+    padding_side: Literal["right"] | None = None,
     *,
     has_pads_first: bool,
-    padding_side: Literal["right"] | None = None,
 ) -> Array:
     """Valid positions first; of several rows one has just one and one has all.
 
@@ -25,8 +31,8 @@ def draw_mask(
     Args:
         shape: of the mask; its last axis is that of the positions.
         generator: what lengths are drawn from.
-        has_pads_first: every row has its valid positions last, and no holes.
         padding_side: `right`: every row has its valid positions first, whatever else is said.
+        has_pads_first: every row has its valid positions last, and no holes.
 
     Returns:
         True where a position is valid; ones where the mask has no position.
@@ -50,3 +56,27 @@ def draw_mask(
     has_holes = ((lengths.size >= MANY_ROWS) & (places % MANY_ROWS == 2))[..., np.newaxis]
     holed: Array = mask & (~has_holes | (np.arange(length) % 3 != 1))
     return holed
+
+
+def mask_shapes(
+    master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]
+) -> list[tuple[int, ...]]:
+    """Shapes of the masks; none where they have one position, and so nothing to mask out.
+
+    Args:
+        master: names the inputs and their shapes.
+        recipe: says which are masks.
+        sizes: one for each dynamic dimension.
+    """
+    shapes = [shape_at(spec, dict(sizes)) for spec in _masks(master, recipe)]
+    return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
+
+
+def may_be_left_padded(master: MasterRecord, recipe: Recipe) -> bool:
+    """Whether some mask may have pads first."""
+    masks = _masks(master, recipe)
+    return any(recipe.inputs.get(m.name, InputRecipe()).padding_side is None for m in masks)
+
+
+def _masks(master: MasterRecord, recipe: Recipe) -> list[TensorSpec]:
+    return [s for s in master.inputs if drawn_role(master, recipe, s.name) is InputRole.MASK]

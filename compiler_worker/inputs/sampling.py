@@ -16,7 +16,12 @@ import numpy as np
 
 from compiler_worker.inputs.float_draws import draw_floats, takes_zero
 from compiler_worker.inputs.integer_draws import draw_integers, drawn_role
-from compiler_worker.inputs.mask_draws import MANY_ROWS, draw_mask
+from compiler_worker.inputs.mask_draws import (
+    MANY_ROWS,
+    draw_mask,
+    mask_shapes,
+    may_be_left_padded,
+)
 from compiler_worker.inputs.sample_sizes import (
     each_once,
     edge_sizes,
@@ -257,14 +262,15 @@ def _same_first_row(
 def _variants(
     master: MasterRecord, recipe: Recipe, bucket: Bucket, sizes: Mapping[str, int]
 ) -> list[SampleVariant]:
-    lengths = _mask_shapes(master, recipe, sizes)
+    lengths = mask_shapes(master, recipe, sizes)
     fewest = min((math.prod(shape[:-1]) for shape in lengths), default=0)
     is_usual = sizes == timed_sizes(bucket)[0]
     # Requests of one length are joined to batches without a pad.
     variants = [SampleVariant.FULL] if fewest == 1 or not lengths or is_usual else []
     if lengths:
         variants.append(SampleVariant.RAGGED)
-    if 0 < fewest < MANY_ROWS and sizes in timed_sizes(bucket) and _has_left_pads(master, recipe):
+    is_few = 0 < fewest < MANY_ROWS and may_be_left_padded(master, recipe)
+    if is_few and sizes in timed_sizes(bucket):
         variants.append(SampleVariant.LEFT_PADDED)
     if is_usual:
         variants += _extremes(master, recipe)
@@ -287,25 +293,8 @@ def usual_variant(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]
         recipe: says which are masks.
         sizes: one for each dynamic dimension.
     """
-    has_masks = bool(_mask_shapes(master, recipe, sizes))
+    has_masks = bool(mask_shapes(master, recipe, sizes))
     return SampleVariant.RAGGED if has_masks else SampleVariant.FULL
-
-
-def _mask_shapes(
-    master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]
-) -> list[tuple[int, ...]]:
-    """Shapes of the masks; none where they have one position, and so nothing to mask out."""
-    shapes = [shape_at(spec, dict(sizes)) for spec in _masks(master, recipe)]
-    return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
-
-
-def _has_left_pads(master: MasterRecord, recipe: Recipe) -> bool:
-    masks = _masks(master, recipe)
-    return any(recipe.inputs.get(m.name, InputRecipe()).padding_side is None for m in masks)
-
-
-def _masks(master: MasterRecord, recipe: Recipe) -> list[TensorSpec]:
-    return [s for s in master.inputs if drawn_role(master, recipe, s.name) is InputRole.MASK]
 
 
 def is_integer(spec: TensorSpec) -> bool:
@@ -344,12 +333,8 @@ def _draw(
     if drawn_role(master, recipe, spec.name) is InputRole.MASK:
         if variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED):
             return np.ones(shape, dtype)
-        mask = draw_mask(
-            shape,
-            generator,
-            has_pads_first=variant is SampleVariant.LEFT_PADDED,
-            padding_side=own.padding_side,
-        )
+        has_pads_first = variant is SampleVariant.LEFT_PADDED
+        mask = draw_mask(shape, generator, own.padding_side, has_pads_first=has_pads_first)
         return mask.astype(dtype)
     if dtype.kind == "b":
         return generator.integers(0, 2, size=shape).astype(dtype)
