@@ -31,6 +31,7 @@ _CUDA = """
 inductor    fp16             1.4  2.6   1.6  2.0  gpu_rewrites_h200
 tensorrt    fp16             0 0 0 0 never timed
 inductor    bf16             0 0 0 0 never timed
+inductor    fp8              1.16 1.88 0 0   fp8_h200
 tensorrt    bf16             0 0 0 0 never timed
 tensorrt    fp8              0 0 0 0 never timed
 tensorrt    int8             0 0 0 0 never timed

@@ -14,12 +14,16 @@ from torch.export import ExportedProgram
 
 from compiler_worker.builders.artifact_cache import keep_artifact, load_artifacts
 from compiler_worker.builders.base import BuildResult, BuildSpec
-from compiler_worker.builders.graphs import export_static, fx_graph
-from compiler_worker.builders.typed_graphs import check_outputs
+from compiler_worker.builders.graphs import export_static
+from compiler_worker.builders.typed_graphs import check_outputs, planned_graph
 from compiler_worker.builders.weight_sorter import WeightSorter
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import Rewritten, rewritten
+from compiler_worker.onnx_to_fx import graph_module_from_onnx
+from compiler_worker.precision.typed import typed_model
 from compiler_worker.progress import Progress
+from services.contracts.errors import UnsupportedGraphError
+from services.contracts.hardware.kinds import Precision
 from services.engines.artifacts.artifact_index import (
     CONSTANTS,
     INDEX,
@@ -44,10 +48,11 @@ def build_artifacts(
 
     Raises:
         BuildError: an output has a size that the engine cannot cut off padded rows by.
+        UnsupportedGraphError: in fp8, no product of the graph has such a kernel.
     """
     check_outputs(plan.master.inputs, plan.master.outputs)
     progress("importing the master")
-    module = fx_graph(plan.master_path, plan.key.precision)
+    module = _module(plan)
     if num_known := load_artifacts(plan.compile_cache):
         progress(f"{num_known} graphs are known from earlier builds")
     sorter = WeightSorter(plan.master_path)
@@ -71,13 +76,27 @@ def build_artifacts(
     )
 
 
+def _module(plan: BuildSpec) -> torch.fx.GraphModule:
+    typed = planned_graph(plan)
+    # What is not quantised runs in what fp8 products write.
+    rest = Precision.BF16 if plan.key.precision.is_quantised else Precision.FP32
+    return graph_module_from_onnx(typed_model(typed, rest))
+
+
 def _rewritten(
     plan: BuildSpec, module: torch.fx.GraphModule, sizes: Sizes, device: str
 ) -> Rewritten:
     def export(graph: torch.fx.GraphModule) -> ExportedProgram:
         return export_static(graph, plan.master.inputs, sizes, device)
 
-    return rewritten(export(module), rewrites_for(device), export)
+    precision = plan.key.precision
+    found = rewritten(export(module), rewrites_for(device, precision), export)
+    if precision is Precision.FP8 and not found.counts.get("fp8_products"):
+        raise UnsupportedGraphError(
+            "no product of the graph has an fp8 kernel: a MatMul or Gemm with constant weights is "
+            "wanted, both of its sizes multiples of 16; build it in fp16"
+        )
+    return found
 
 
 def _compile_bucket(

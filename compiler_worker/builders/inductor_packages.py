@@ -11,7 +11,6 @@ from compiler_worker.builders.graphs import export_dynamic
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.progress import Progress
-from services.contracts.hardware.kinds import Precision
 from services.engines.caches.compile_cache import keep_headers_in_cache
 from services.engines.inductor.inductor_package import PACKAGE
 from services.engines.shapes import union_of
@@ -42,7 +41,7 @@ def build_package(
     progress("exporting with dynamic dimensions")
     program = _exported(plan, module)
     progress("rewriting the graph")
-    names = rewrites_for("cpu", is_int8=plan.key.precision is Precision.INT8)
+    names = rewrites_for("cpu", plan.key.precision)
     program = rewritten(program, names, lambda graph: _exported(plan, graph)).program
     progress("compiling C++")
     target = workspace / PACKAGE

@@ -18,6 +18,7 @@ from compiler_worker.fx_rewrites.common_subexpressions import share_repeated
 from compiler_worker.fx_rewrites.constant_masks import fold_truths
 from compiler_worker.fx_rewrites.convolutions import fuse_convolutions, use_channels_last
 from compiler_worker.fx_rewrites.editor import Editor, aten
+from compiler_worker.fx_rewrites.fp8_products import lower_fp8_products
 from compiler_worker.fx_rewrites.int8_products import lower_int8_products
 from compiler_worker.fx_rewrites.names import NAMES
 from compiler_worker.fx_rewrites.norms import recognise_layer_norms
@@ -38,6 +39,7 @@ REWRITES: Mapping[str, Rewrite] = {
     "biases": join_biases,
     "casts": fold_casts,
     "channels_last": use_channels_last,
+    "fp8_products": lower_fp8_products,
     "fused_convolutions": fuse_convolutions,
     "gelu": recognise_gelu,
     "int8_products": lower_int8_products,

@@ -91,12 +91,21 @@ def dequantised(editor: Editor, node: Any) -> Dequantised | None:
     if not is_call(node, aten.mul.Tensor) or dtype_of(node) is not torch.float32:
         return None
     q = _uncast(node.args[0])
-    scale = _constant(editor, node.args[1])
+    scale = constant_of(editor, node.args[1])
     q, zero = _with_constant(editor, q, aten.sub.Tensor)
     q = _uncast(q)
     if scale is None or zero is None or dtype_of(q) not in _LIMITS:
         return None
     return Dequantised(q, scale, zero)
+
+
+def constant_of(editor: Editor, node: Any) -> torch.Tensor | None:
+    """The value of a weight, also reshaped or cast."""
+    if is_call(node, aten.to.dtype, *RESHAPES):
+        inner = constant_of(editor, node.args[0])
+        return None if inner is None else node.target(inner, *node.args[1:])
+    weight = editor.weight(node)
+    return None if weight is None else weight.detach()
 
 
 def _quantised(editor: Editor, node: Any) -> Quantised | None:
@@ -107,7 +116,7 @@ def _quantised(editor: Editor, node: Any) -> Quantised | None:
     divided = _rounded(_uncast(total))
     if not is_call(divided, aten.div.Tensor) or dtype_of(divided) is not torch.float32:
         return None
-    scale = _constant(editor, divided.args[1])
+    scale = constant_of(editor, divided.args[1])
     if scale is None or zero is None or scale.numel() != 1 or zero.numel() != 1:
         return None
     return Quantised(divided.args[0], float(scale), int(zero))
@@ -116,7 +125,7 @@ def _quantised(editor: Editor, node: Any) -> Quantised | None:
 def _with_constant(editor: Editor, node: Any, call: Any) -> tuple[Any, torch.Tensor | None]:
     """Both sides of a sum or difference, the right one when it is constant; 0 without any."""
     if is_call(node, call):
-        return node.args[0], _constant(editor, node.args[1])
+        return node.args[0], constant_of(editor, node.args[1])
     return node, torch.zeros((), dtype=torch.int32)
 
 
@@ -133,12 +142,3 @@ def _is_pair(back: Dequantised, found: Quantised) -> bool:
 
 def _uncast(node: Any) -> Any:
     return node.args[0] if is_call(node, aten.to.dtype) else node
-
-
-def _constant(editor: Editor, node: Any) -> torch.Tensor | None:
-    """The value of a weight, also reshaped or cast."""
-    if is_call(node, aten.to.dtype, *RESHAPES):
-        inner = _constant(editor, node.args[0])
-        return None if inner is None else node.target(inner, *node.args[1:])
-    weight = editor.weight(node)
-    return None if weight is None else weight.detach()

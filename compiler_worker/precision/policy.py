@@ -86,8 +86,9 @@ _SUMS = (
         "STFT",
     }
 )
-# A row of a table is data, although the table is constant and the index an integer.
-_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+# A row of a table is data, although the table is constant and the index an integer; so is what is
+# made of quantised numbers, although its one float, the scale, is constant.
+_DATA = frozenset({"DequantizeLinear", "Gather", "GatherElements", "GatherND"})
 
 
 class Standing(Enum):
@@ -216,7 +217,7 @@ def _typed(
 
 def _standing(op_type: str, floats: list[Standing]) -> Standing:
     is_data = Standing.FULL in floats or Standing.NARROW in floats
-    if op_type in _LOOKUPS and floats and not is_data:
+    if op_type in _DATA and floats and not is_data:
         return Standing.NARROW
     if not is_data:
         # Without a float input it is a cast or range of integers.

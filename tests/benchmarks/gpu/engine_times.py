@@ -1,4 +1,4 @@
-"""Times a published inductor engine beside its PyTorch source, eager and compiled.
+"""Times published inductor engines beside their PyTorch source, eager and compiled.
 
     python -m tests.benchmarks.gpu.engine_times STORE NAME [MODE...]
     python -m tests.benchmarks.gpu.engine_times --only-compile NAME [MODE...]
@@ -14,7 +14,7 @@ by default the two that use CUDA graphs; `--only-compile` fills torch.compile's 
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from compiler_worker.builders.graphs import export_static, fx_graph
 from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.engines.artifacts.artifact_index import INDEX, ArtifactIndex
@@ -42,28 +43,42 @@ NUM_PROFILED = 3
 MODES = ("reduce-overhead", "max-autotune")
 SIDE = 8192
 Calls = dict[str, Callable[[], Any]]
+Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 def main(store: str, name: str, *modes: str) -> int:
     """Load, check, time, and print one table for each batch size."""
     registry = Registry(open_store(f"{store}/store"), Path(tempfile.mkdtemp()))
     version = registry.model_version(name)
-    [engine] = registry.engines(version.master.digest)
-    spec = LoadSpec(
-        manifest=engine.manifest,
-        master=version.master,
-        directory=registry.materialise_engine(engine),
-        master_path=registry.materialise_master(version.master) / "model.onnx",
-        device=probe_device(),
-    )
-    index = ArtifactIndex.from_json((spec.directory / INDEX).read_bytes())
-    weights = WeightTable.open(spec.directory, spec.master_path, "cuda")
-    for artifact, batch in zip(index.artifacts, SOURCES[name].batches, strict=True):
-        code = CompiledArtifact.load(path=str(spec.directory / artifact.file), format="binary")
-        held = [weights.tensor(ref) for ref in artifact.weights]
-        calls = _calls(spec, partial(_run, code, held), batch, SOURCES[name], modes or MODES)
-        _report(name, batch, calls)
+    engines = registry.engines(version.master.digest)
+    loaded = {f"engine {e.manifest.key.precision}": _Loaded(registry, version, e) for e in engines}
+    for number, batch in enumerate(SOURCES[name].batches):
+        runs = {side: each.run_of(number) for side, each in loaded.items()}
+        first = next(iter(loaded.values()))
+        _report(name, batch, _calls(first.spec, runs, batch, SOURCES[name], modes or MODES))
     return 0
+
+
+class _Loaded:
+    """An engine's files, and its weights on the device."""
+
+    def __init__(self, registry: Registry, version: ModelVersion, engine: PublishedEngine) -> None:
+        self.spec = LoadSpec(
+            manifest=engine.manifest,
+            master=version.master,
+            directory=registry.materialise_engine(engine),
+            master_path=registry.materialise_master(version.master) / "model.onnx",
+            device=probe_device(),
+        )
+        self._index = ArtifactIndex.from_json((self.spec.directory / INDEX).read_bytes())
+        self._weights = WeightTable.open(self.spec.directory, self.spec.master_path, "cuda")
+
+    def run_of(self, bucket: int) -> Run:
+        """The call of one bucket's kernels."""
+        artifact = self._index.artifacts[bucket]
+        path = self.spec.directory / artifact.file
+        code = CompiledArtifact.load(path=str(path), format="binary")
+        return partial(_run, code, [self._weights.tensor(ref) for ref in artifact.weights])
 
 
 def _run(
@@ -76,7 +91,7 @@ def _run(
 
 def _calls(
     spec: LoadSpec,
-    run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
+    runs: Mapping[str, Run],
     batch: int,
     source: Source,
     modes: Sequence[str],
@@ -93,10 +108,11 @@ def _calls(
         torch.compiler.reset()
         calls[f"compile {mode}"] = _compiled(source.make().cuda().half(), mode, halves)
     calls["unwritten"] = _unwritten(spec, batch, tensors)
-    calls["engine"] = capture_cuda_graph(lambda: run(tensors))
+    for side, run in runs.items():
+        calls[side] = capture_cuda_graph(partial(run, tensors))
     with torch.no_grad():
         wanted = source.make().cuda()(*tensors)
-    for side in ("eager", "unwritten", "engine"):
+    for side in ("eager", "unwritten", *runs):
         [found] = _listed(calls[side]())
         error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
         print(f"{side} b{batch}: rel L2 to fp32 eager {error:.1e}")

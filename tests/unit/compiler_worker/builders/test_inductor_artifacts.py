@@ -1,7 +1,9 @@
 """Kernels without weights: what the index says and what travels with the engine."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -10,7 +12,7 @@ from onnx import numpy_helper
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.inductor_artifacts import build_artifacts
 from compiler_worker.builders.weight_sorter import WeightSorter
-from services.contracts.errors import BuildError
+from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.engines.artifacts.artifact_index import CONSTANTS, INDEX, ArtifactIndex
@@ -112,3 +114,14 @@ def test_an_engine_without_constants_of_its_own_has_no_file_for_them(
 ) -> None:
     WeightSorter(master_path).save(workspace / CONSTANTS)
     assert list(workspace.iterdir()) == []
+
+
+def test_a_graph_without_a_product_for_fp8_kernels_is_refused(
+    make_plan: PlanMaker, workspace: Path, tmp_path: Path
+) -> None:
+    plan = make_plan(EngineKind.INDUCTOR, "cuda-sm90", precision=Precision.FP8, buckets=ONE_BUCKET)
+    rows = tmp_path / "rows.npz"
+    np.savez(rows, ids=np.arange(128).reshape(16, 8) % 40, mask=np.ones((16, 8), np.int64))
+    # On a CPU no product is given to such a kernel.
+    with pytest.raises(UnsupportedGraphError, match="no product of the graph has an fp8 kernel"):
+        build_artifacts(replace(plan, calibration_path=rows), {}, workspace, print, device="cpu")

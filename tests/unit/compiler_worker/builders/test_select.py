@@ -59,7 +59,7 @@ REFUSALS = [
     (EngineKind.INDUCTOR, "cpu-x86_64-avx512", Precision.INT8, "AVX512_VNNI is needed"),
     (EngineKind.INDUCTOR, AVX512_BF16, Precision.INT8_WEIGHT_ONLY, "2.6 times as long"),
     (EngineKind.INDUCTOR, AVX512_BF16, Precision.FP8, "no fp8 products"),
-    (EngineKind.INDUCTOR, "cuda-sm90", Precision.INT8, "a quantised graph in floats"),
+    (EngineKind.INDUCTOR, "cuda-sm90", Precision.INT8, "gain nothing over fp16"),
     (EngineKind.OPENVINO, AVX512_BF16, Precision.FP8, "fp32, bf16 or int8 on a CPU, not in fp8"),
     (EngineKind.ONNXRUNTIME, AVX512_BF16, Precision.FP8, "compute in fp32"),
     (EngineKind.ONNXRUNTIME, "cuda-sm90", Precision.INT8, "computes int8 graphs in floats"),

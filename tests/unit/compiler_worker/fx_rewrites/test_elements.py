@@ -9,6 +9,7 @@ from torch.export import Dim
 
 from compiler_worker.fx_rewrites.names import NAMES, rewrites_for
 from compiler_worker.fx_rewrites.rewrite import REWRITES
+from services.contracts.hardware.kinds import Precision
 from tests.unit.compiler_worker.fx_rewrites.rewritten import Case, double
 
 aten = torch.ops.aten
@@ -145,7 +146,8 @@ def test_what_is_equal_is_shared_and_what_is_drawn_is_not() -> None:
 
 def test_every_name_has_its_rewrite_and_none_is_cudas_on_a_cpu() -> None:
     assert sorted(NAMES) == sorted(REWRITES)
-    assert rewrites_for("cuda", is_int8=True) == NAMES
+    in_each = [rewrites_for("cuda", precision) for precision in Precision]
+    assert {name for names in in_each for name in names} == set(NAMES)
     on_cpu = rewrites_for("cpu")
     assert "projections" in on_cpu
     assert not {"fused_convolutions", "short_attention", "activations"} & set(on_cpu)

@@ -10,8 +10,9 @@ from onnx import numpy_helper, parser
 from torch import fx
 from torch.export import Dim
 
-from compiler_worker.fx_rewrites.names import NAMES, rewrites_for
+from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
+from services.contracts.hardware.kinds import Precision
 from tests.unit.compiler_worker.fx_rewrites.rewritten import Case
 
 aten, decomposed = torch.ops.aten, torch.ops.quantized_decomposed
@@ -145,5 +146,5 @@ def test_rows_of_nothing_stay_in_floats() -> None:
 
 
 def test_floats_have_the_names_that_they_had() -> None:
-    assert "int8_products" in rewrites_for("cpu", is_int8=True)
-    assert set(NAMES) - set(rewrites_for("cuda")) == {"int8_products"}
+    assert "int8_products" in rewrites_for("cpu", Precision.INT8)
+    assert "int8_products" not in rewrites_for("cuda") + rewrites_for("cpu")
