@@ -95,7 +95,7 @@ class Tiring:
 
     def time_together(self, *_: object) -> JointResult:
         self._is_tired = True
-        return JointResult(shapes=(), failed={}, fallback="")
+        return JointResult(shapes=(), failed={}, fallback="", kernels={})
 
     def close(self) -> None:
         """Nothing is held."""
