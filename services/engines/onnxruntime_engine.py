@@ -106,7 +106,8 @@ class OnnxruntimeEngine(GuardedEngine):
             options.profile_file_prefix = f"{folder}/call"
             # Weights stay in their file, and take neither time nor memory.
             options.add_session_config_entry("session.disable_prepacking", "1")
-            path, providers = self._session._model_path, self._session.get_providers()  # noqa: SLF001
+            path = self._session._model_path  # noqa: SLF001
+            providers = self._session.get_providers()
             off = list(_DISABLED_OPTIMIZERS)
             session = type(self._session)(path, options, providers, disabled_optimizers=off)
             session.run(None, dict(inputs))
