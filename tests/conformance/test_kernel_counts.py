@@ -61,7 +61,8 @@ def test_what_a_deeper_graph_runs_besides_is_counted(
             assert engine.num_kernels(INPUTS) == counts[-1]
     num_nodes = len(model.graph.node)
     assert num_nodes / 2 < counts[0] <= num_nodes
-    assert counts[1] == counts[0] + 2
+    # A library may compute both in one.
+    assert counts[0] < counts[1] <= counts[0] + 2
 
 
 def test_ops_of_eager_are_counted_without_views(model: onnx.ModelProto, tmp_path: Path) -> None:
