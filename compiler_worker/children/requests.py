@@ -141,12 +141,13 @@ class JointResult(Document):
 
     Attributes:
         failed: why engines were not timed that could not be loaded or run, by digest.
-        fallback: how the fallback computes, or why it was not timed.
+        fallback, kernels: as in `Proof`, of the engine that the request is of.
     """
 
     shapes: tuple[JointTiming, ...]
     failed: dict[str, str]
     fallback: str
+    kernels: dict[str, tuple[int, str]]
 
 
 class ProofResult(Document):

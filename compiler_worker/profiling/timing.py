@@ -1,6 +1,7 @@
 """Seconds of every op and kernel from torch's profiler; and its Chrome traces."""
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch.profiler import ProfilerActivity
 from compiler_worker.profiling.eager_run import NODE_PREFIX
 from compiler_worker.profiling.inductor_record import FusedKernel
 from compiler_worker.profiling.peaks import timed_s
+from compiler_worker.profiling.traffic import DispatchCounter
 
 _NUM_RUNS = 5
 # A run of seconds is not repeated that often.
@@ -66,6 +68,29 @@ def profiled(calls: Mapping[Path, Callable[[], Any]], device: str) -> list[Profi
         )
         for each in runs.values()
     ]
+
+
+def num_kernels(call: Callable[[], Any], device: str) -> int:
+    """Of one call: those on a GPU; on a CPU ops that are no views, and generated functions."""
+    if device == "cuda":
+        with torch.profiler.profile(activities=[ProfilerActivity.CUDA], acc_events=True) as run:
+            call()
+        return len(_gpu_kernels(run.events()))
+    modules: list[str] = []
+
+    def note(_: Any, event: str, called: Any) -> None:
+        if event == "c_call":
+            modules.append(str(getattr(called, "__module__", "")))
+
+    with DispatchCounter() as counter:
+        sys.setprofile(note)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+    # No dispatcher sees Inductor's functions; each is the one `kernel` of a module.
+    num_generated = sum(name.endswith(".kernel") for name in modules)
+    return num_generated + sum(not op.is_free for op in counter.ops)
 
 
 def node_times(found: Profiled, device: str) -> dict[str, float]:

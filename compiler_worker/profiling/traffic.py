@@ -91,6 +91,9 @@ class DispatchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.node = ""
         self.ops: list[Dispatched] = []
 
+    # Nothing is traced here: to hide from Dynamo would import it, for seconds.
+    _should_skip_dynamo = classmethod(lambda _: False)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op, and note it."""
         result = func(*args, **(kwargs or {}))

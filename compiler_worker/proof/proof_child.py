@@ -164,6 +164,7 @@ class _Proving:
             "reason": reason,
             "timings": tuple(shape.timing(digest) for shape in timed.shapes),
             "fallback": timed.fallback,
+            "kernels": timed.kernels,
         }
         return ProofResult(proof=proof.model_copy(update=found), timed=timed)
 

@@ -7,13 +7,19 @@ from compiler_worker.children.child import Events
 from compiler_worker.children.requests import JointEntrant, JointResult, ProofRequest, Stage
 from compiler_worker.inputs.sampling import Sample, timed_samples
 from compiler_worker.proof.engine_loading import load_engine
+from compiler_worker.references.models import Model
 from compiler_worker.timing.benchmark import BenchmarkLimits, Contender, Contest, benchmark
 from compiler_worker.timing.fallback import open_fallback
 from compiler_worker.timing.host_turns import alone, beside_others
 from services.contracts.errors import EngineError, InvalidRequestError
+from services.contracts.hardware.facts import Platform
 from services.engines.base import Engine
+from services.engines.guarded import GuardedEngine
 
 logger = logging.getLogger(__name__)
+
+# All sides are counted within a second; of slower calls kernels say little.
+_SLOWEST_S = 0.2
 
 
 def time_together(
@@ -53,10 +59,30 @@ def time_together(
         words = f"{len(contest.engines)} engines " if beside else ""
         events.line(f"timing {words}beside eager; the fallback: {fallback.words}")
         shapes = tuple(benchmark(contest, each, request.recipe, limits) for each in samples)
+        sides = {"engine": engine.model, "eager": eager.model, "fallback": fallback.engine}
+        counted = sides if shapes[0].eager.p50_s < _SLOWEST_S else {}
+        # Last: a profiler may slow what follows.
+        found = {n: m and _kernels(m, samples[0], contest.platform) for n, m in counted.items()}
         fallback.close()
         for other in others.values():
             other.close()
-    return JointResult(shapes=shapes, failed=failed, fallback=fallback.words)
+    kernels = {name: each for name, each in found.items() if each}
+    return JointResult(shapes=shapes, failed=failed, fallback=fallback.words, kernels=kernels)
+
+
+def _kernels(model: Model, sample: Sample, platform: Platform) -> tuple[int, str] | None:
+    """How many a call runs, and what counts them; None where nothing does."""
+    engine = model if platform is Platform.CPU and isinstance(model, GuardedEngine) else None
+    try:
+        from compiler_worker.profiling.timing import num_kernels
+
+        if engine and (num := engine.num_kernels(sample.inputs)):
+            return num, engine.name
+        num = num_kernels(lambda: model.run(sample.inputs), platform.value)
+    except Exception:  # of any library: a proof does without
+        logger.info("kernels of %s are not counted", type(model).__name__, exc_info=True)
+        return None
+    return (num, "PyTorch" if platform is Platform.CPU else "CUPTI") if num else None
 
 
 def _loaded(

@@ -80,6 +80,10 @@ class GuardedEngine(ABC):
                 self._is_closed = True
                 self._release()
 
+    def num_kernels(self, _: Mapping[str, Array]) -> int:
+        """How many a call of these inputs runs on a CPU; 0 where the library does not say."""
+        return 0
+
     @abstractmethod
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         """Run on checked arrays in input order; results in output order, owned by the caller."""

@@ -1,9 +1,11 @@
 """Run half of kind `onnxruntime`: the master itself, or a typed copy of it, in ONNX Runtime."""
 
 import ctypes
+import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -94,6 +96,23 @@ class OnnxruntimeEngine(GuardedEngine):
         with library_errors(f"ONNX Runtime failed to load {path.name}"):
             session = open_session(str(path), Platform.CPU, num_threads, is_optimised=False)
         return cls(master, buckets, session)
+
+    def num_kernels(self, inputs: Mapping[str, Array]) -> int:
+        """Nodes in the profile of a call, for which a session is opened beside this one."""
+        assert self._session is not None
+        with TemporaryDirectory() as folder:
+            options = self._session.get_session_options()
+            options.enable_profiling = True
+            options.profile_file_prefix = f"{folder}/call"
+            # Weights stay in their file, and take neither time nor memory.
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            path = self._session._model_path  # noqa: SLF001
+            providers = self._session.get_providers()
+            off = list(_DISABLED_OPTIMIZERS)
+            session = type(self._session)(path, options, providers, disabled_optimizers=off)
+            session.run(None, dict(inputs))
+            events = json.loads(Path(session.end_profiling()).read_bytes())
+        return sum(event["cat"] == "Node" for event in events)
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._session is not None

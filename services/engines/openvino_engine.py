@@ -5,7 +5,7 @@ own format, its weights stay shared with every other engine, and it picks kernel
 processor that loads it. A quantised engine is its quantised graph.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -51,6 +51,17 @@ class OpenvinoEngine(GuardedEngine):
         with library_errors(f"OpenVINO failed to load {path.name}"):
             hint = precision_hint(spec.manifest.key)
             return cls(spec, compile_for_cpu(path, hint, spec.num_threads))
+
+    def num_kernels(self, _: Mapping[str, Array]) -> int:
+        """Layers that depend on an input: those of weights alone ran when it was compiled."""
+        assert self._model is not None
+        is_layer: dict[str, bool] = {}
+        for node in self._model.get_runtime_model().get_ordered_ops():
+            kind = node.get_type_name()
+            sources = {value.get_node().get_friendly_name() for value in node.input_values()}
+            if kind == "Parameter" or sources & is_layer.keys():
+                is_layer[node.get_friendly_name()] = kind == "ExecutionNode"
+        return sum(is_layer.values())
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._request is not None

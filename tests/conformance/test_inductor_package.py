@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from services.engines.inductor.inductor_engine import InductorEngine
 from services.engines.inductor.inductor_package import PACKAGE
 from tests.conformance.cases import ENGINE_CASES, EngineCase
 from tests.conformance.tiny_model import draw_inputs, reference
@@ -47,6 +49,19 @@ def package(built_of: Callable[[EngineCase], Built]) -> Published:
     built = built_of(next(case for case in ENGINE_CASES if case.name == "inductor"))
     assert isinstance(built, Published)
     return built
+
+
+def test_kernels_are_the_calls_in_its_code(package: Published) -> None:
+    """Those that were generated, and those of libraries, whatever they are given."""
+    with zipfile.ZipFile(package.spec.directory / PACKAGE) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".wrapper.cpp"))
+        code = archive.read(name).decode()
+    body = code[code.index("AOTInductorModel::run_impl(") :]
+    num_generated, num_library = body.count("\n    cpp_fused_"), body.count("(aoti_torch_cpu_")
+    assert num_generated
+    engine = InductorEngine.load(package.spec)
+    assert engine.num_kernels({}) == num_generated + num_library
+    engine.close()
 
 
 def test_a_fresh_process_loads_it_with_empty_caches_and_no_compiler(

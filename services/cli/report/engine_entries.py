@@ -34,6 +34,7 @@ class TimedSide(NamedTuple):
     name: str
     source: str
     shapes: Sequence[tuple[Timing, Timing | SideTiming]]
+    kernels: str
 
 
 def engine_entries(
@@ -71,11 +72,14 @@ def timed_sides(entries: Sequence[EngineEntry], runs: Sequence[JointRun]) -> lis
         mine = (each for each in reversed(runs) if engine.digest in each.digests)
         run = next((each for each in mine if each.timings(engine.digest) == timings), None)
         source = f"joint run of {made(run)}" if run else f"proof of {made(engine.proof)}"
+        kernels = {side: f"{num} by {by}" for side, (num, by) in engine.proof.kernels.items()}
         if not sides:
             eager = [(each, each.eager) for each in timings if each.eager]
             fallback = [(each, each.fallback) for each in timings if each.fallback]
-            sides += [TimedSide("eager", source, eager), TimedSide("fallback", source, fallback)]
-        sides.append(TimedSide(name, source, [(each, each) for each in timings]))
+            both = {"eager": eager, "fallback": fallback}
+            sides += [TimedSide(key, source, both[key], kernels.get(key, "-")) for key in both]
+        shapes = [(each, each) for each in timings]
+        sides.append(TimedSide(name, source, shapes, kernels.get("engine", "-")))
     return [side for side in sides if side.shapes]
 
 

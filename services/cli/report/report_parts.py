@@ -23,7 +23,7 @@ _MILLION_PER_HOUR = 1e6 / 3600
 
 
 def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Iterator[Part]:
-    """Latency, rows per second and memory by size; what a million rows cost, at a price."""
+    """Latency, rows per second, memory, kernels by size; what a million rows cost, at a price."""
     yield Element("h3", "Eager, fallback and engines")
     shapes = [(side, timing, figures) for side in sides for timing, figures in side.shapes]
     if not shapes:
@@ -43,11 +43,12 @@ def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Itera
             *(f"{1e3 * seconds:.2f}" for seconds in (figures.p50_s, figures.p95_s)),
             f"{figures.throughput:,.1f}",
             readable_size(figures.peak_memory_bytes) if figures.peak_memory_bytes else "-",
+            side.kernels if timing is side.shapes[0][0] else "-",
             readable_ratio(price * _MILLION_PER_HOUR / figures.throughput) if price else "-",
         )
         for side, timing, figures in shapes
     ]
-    columns = ("what", dims, "p50 ms", "p95 ms", "rows/s", "peak memory", "cost")
+    columns = ("what", dims, "p50 ms", "p95 ms", "rows/s", "peak memory", "kernels", "cost")
     yield Table("By size", columns, rows)
     yield (
         f"Cost: of a million rows, on a device for {price:g} an hour, busy all the time."

@@ -265,6 +265,7 @@ class Proof(Document):
         reference: what the engine was compared with.
         device: where it ran; None when it did not.
         fallback: how the fallback that was timed computes, or why none was; "" in older proofs.
+        kernels: of a call at the first shape, and who counts: of `engine`, `eager`, `fallback`.
         peak_memory_bytes, eager_peak_memory_bytes: growth of resident or device memory.
         findings: warnings of builder and loader, word for word.
         worst: the worst sample of a proof that failed; None in older ones, and where no sample
@@ -283,6 +284,7 @@ class Proof(Document):
     tasks: tuple[TaskCheck, ...] = ()
     timings: tuple[Timing, ...] = ()
     fallback: str = Field(default="", exclude_if=_is_empty)
+    kernels: dict[str, tuple[int, str]] = Field(default={}, exclude_if=_is_empty)
     peak_memory_bytes: int = 0
     eager_peak_memory_bytes: int = 0
     findings: tuple[str, ...] = ()

@@ -4,7 +4,9 @@ An AOTInductor package on CPUs, a compiled artifact per bucket under a CUDA grap
 both are a `Program` to this class.
 """
 
-from collections.abc import Sequence
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 from services.contracts.hardware.facts import Platform
@@ -14,7 +16,10 @@ from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
+from services.engines.inductor.inductor_package import PACKAGE
 from services.engines.request_check import Sizes
+
+_CALL = re.compile(r"^ +(\w+\()?(kernels\.)?(cpp_|aoti_torch_(cpu|proxy_executor)_)\w+\(", re.M)
 
 
 class Program(Protocol):
@@ -33,6 +38,7 @@ class InductorEngine(GuardedEngine):
     def __init__(self, spec: LoadSpec, program: Program) -> None:
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._program: Program | None = program
+        self._directory = spec.directory
 
     @classmethod
     def unavailable_reason(cls) -> str:
@@ -46,6 +52,13 @@ class InductorEngine(GuardedEngine):
         refuse_incompatible(spec, EngineKind.INDUCTOR)
         with library_errors("Inductor's code failed to load"):
             return cls(spec, _program(spec))
+
+    def num_kernels(self, _: Mapping[str, Array]) -> int:
+        """Calls of generated kernels and of libraries, in the C++ code that a package keeps."""
+        with zipfile.ZipFile(self._directory / PACKAGE) as package:
+            (name,) = (each for each in package.namelist() if each.endswith(".wrapper.cpp"))
+            code = package.read(name).decode()
+        return len(_CALL.findall(code.partition("Model::run_impl(")[2]))
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._program is not None

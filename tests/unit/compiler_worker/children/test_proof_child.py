@@ -20,10 +20,11 @@ from services.contracts.errors import (
     EngineIncompatibleError,
 )
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import ProofOutcome
+from services.contracts.model.manifest import Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
+from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from tests.unit.compiler_worker.children.child_requests import KEY, RECIPE, events_of, proof_request
 
 
@@ -36,10 +37,25 @@ def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO
     assert timing.sizes == {"batch": 2, "sequence": 4}
     assert timing.throughput == pytest.approx(2 / timing.p50_s)
     assert proof.fallback == "compiled", "of one row, too, where there are two at most"
+    counters = {side: by for side, (_, by) in proof.kernels.items()}
+    assert counters == {"engine": "ONNX Runtime", "eager": "PyTorch", "fallback": "PyTorch"}
+    # Of the fallback products that a library computes, and what Inductor made of the rest.
+    num_products = 7
+    assert num_products < proof.kernels["fallback"][0] < proof.kernels["eager"][0]
+    assert Proof.from_json(proof.canonical_json()) == proof
     assert proof.duration_s > 0
     stages = [event["ended_stage"] for event in events_of(stream) if event["ended_stage"]]
     # The fallback is opened beside other builds, and all are timed alone.
     assert stages == ["prove", "benchmark", "benchmark", "prove"]
+
+
+def test_kernels_that_cannot_be_counted_cost_no_proof(
+    tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OnnxruntimeEngine, "num_kernels", lambda *_: 1 / 0)
+    request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
+    proof = prove_one(request, Events(stream)).proof
+    assert (proof.outcome, set(proof.kernels)) == (ProofOutcome.PASSED, {"eager"})
 
 
 def test_a_newcomer_is_timed_beside_the_best_engine_so_far(
@@ -95,7 +111,7 @@ class Tiring:
 
     def time_together(self, *_: object) -> JointResult:
         self._is_tired = True
-        return JointResult(shapes=(), failed={}, fallback="")
+        return JointResult(shapes=(), failed={}, fallback="", kernels={})
 
     def close(self) -> None:
         """Nothing is held."""

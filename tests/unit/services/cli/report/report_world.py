@@ -107,6 +107,7 @@ def _proof(device: DeviceFacts, words: str, **changes: Any) -> Proof:
         "samples": {"full": 6, "given": 8},
         "notes": (words,),
         "fallback": f"as {words}",
+        "kernels": {"eager": (31, "PyTorch"), "engine": (9, f"OpenVINO {words}")},
         "timings": tuple(_timing(sizes, 10.0**-i) for i, sizes in enumerate(reversed(SIZES))),
     }  # fmt: skip
     return world.proof(**fields | changes)

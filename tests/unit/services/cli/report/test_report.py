@@ -12,6 +12,7 @@ from services.cli.main import app
 from services.cli.report.engine_entries import engine_entries, timed_sides
 from services.cli.report.report_parts import roofline_chart
 from services.contracts.errors import InvalidRequestError
+from services.contracts.model.manifest import Proof
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import readable_size
 from tests.unit.services.cli.output.html_reader import Loads
@@ -51,12 +52,13 @@ def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_pat
     (tmp_path / "profile.yaml").write_text(PROFILE)
     document, read = reported("--prices", "profile.yaml")
     assert document == {"model": "m", "version": 1, "file": "m-v1.html"}
-    # By size: latency, rows/s, memory, and a million rows at 3.6 an hour; the largest distance
-    # over all shapes, and its limit; agreement.
+    # By size: latency, rows/s, memory, kernels where they are known, and a million rows at 3.6 an
+    # hour; the largest distance over all shapes, and its limit; agreement.
     for row in (
-        ("eager", "8 x 128", "40.00", "60.00", "200.0", "50.0 MB", "5.00"),
-        ("fallback", "8 x 128", "20.00", "30.00", "400.0", "80.0 MB", "2.50"),
-        ("openvino fp32", "1 x 16", "1.00", "1.50", "1,000.0", "70.0 MB", "1.00"),
+        ("eager", "8 x 128", "40.00", "60.00", "200.0", "50.0 MB", "31 by PyTorch", "5.00"),
+        ("fallback", "8 x 128", "20.00", "30.00", "400.0", "80.0 MB", "-", "2.50"),
+        ("800.0", "70.0 MB", "9 by OpenVINO too far off", "1.25"),
+        ("openvino fp32", "1 x 16", "1.00", "1.50", "1,000.0", "70.0 MB", "-", "1.00"),
         ("openvino fp32", "y too far off", "rel_l2", "7e-06", "1e-05", "passed"),
         ("openvino fp32", "y", "column", "0.25", "0.5", "passed"),
         ("openvino fp32", "z", "agreement", "0.969", "0.9", "passed"),
@@ -86,6 +88,17 @@ def test_texts_of_the_store_run_nothing(registry: Registry) -> None:
     _, read = reported()
     for words in ("proof failed", "no compiler", "Device", "gain", "2026.4"):
         assert any(words in each and HOSTILE in each for each in read.words), words
+
+
+def test_an_older_proof_has_no_kernels(registry: Registry) -> None:
+    add_generation(registry, "cpu-x86_64-v3")
+    (engine,) = registry.engines()
+    older = engine.proof.model_copy(update={"kernels": {}})
+    assert b"kernels" not in older.canonical_json()
+    registry.add_proof(engine.digest, Proof.from_json(older.canonical_json()))
+    _, read = reported()
+    assert "kernels" in read.words
+    assert not [word for word in read.words if " by PyTorch" in word or " by OpenVINO" in word]
 
 
 def test_each_generation_has_its_own_section(registry: Registry) -> None:
