@@ -1,0 +1,136 @@
+"""External models that are applications of Ray Serve, which builds them in tasks of its own.
+
+They stand in Serve's declarative config. To apply one ends the applications of the config before
+that it has not: those of others are kept in it. Replicas, which `serve.run` deployed, are in none.
+"""
+
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from services.contracts.errors import ExternalServerError, NotReadyError
+from services.contracts.external.dial import one_line
+from services.contracts.external.external_model import ExternalModel
+from services.contracts.security.fleet_security import is_loopback
+from services.controller.platform.ray.replica_fleet import retried, status_words
+
+_PREFIX: Final = "smelt-external:"
+_PROXY: Final = "smelt-http-proxy"
+_PROXY_READY_S: Final = 20.0
+
+
+class RayServeApps:
+    """Applications by their import paths, behind one HTTP proxy that is there while they are.
+
+    Serve decides when it starts whether it has proxies, and for all nodes: this one is its own
+    actor, and costs a fleet without such applications nothing.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Nothing is asked of Ray yet; `host` is the interface of replicas, see `replica_host`."""
+        self._host = host
+        # Two that look for the proxy at once would both start it.
+        self._starting = threading.Lock()
+
+    def apply(self, models: Sequence[ExternalModel]) -> bool:
+        """Have these run, and no other; whether one runs, or still ends."""
+        from ray.serve.context import _get_global_client
+        from ray.serve.schema import ServeDeploySchema
+
+        client = _get_global_client()
+        details = retried(client.get_serve_details)
+        found = details["applications"]
+        # None of one that is being deleted.
+        configs = {name: each.get("deployed_app_config") for name, each in found.items()}
+        declared = {name: config for name, config in configs.items() if config}
+        wanted = {name: c for name, c in declared.items() if not name.startswith(_PREFIX)}
+        wanted |= {_name(model): _config(model) for model in models}
+        if wanted != declared:
+            capacity = details.get("target_capacity")
+            make = partial(ServeDeploySchema, target_capacity=capacity)
+            config = retried(partial(make, applications=list(wanted.values())))
+            retried(partial(client.deploy_apps, config))
+        is_any = bool(models) or any(name.startswith(_PREFIX) for name in found)
+        if not is_any:
+            _end_proxy()
+        return is_any
+
+    def find(self, model: ExternalModel) -> ExternalModel:
+        """A model as its running application is asked.
+
+        Raises:
+            NotReadyError: it is being deployed.
+            ExternalServerError: it could not be; the message has Serve's reason.
+        """
+        from ray import serve
+        from ray.serve.schema import ApplicationStatus
+
+        found = retried(serve.status).applications.get(_name(model))
+        if found is None:
+            raise NotReadyError("Ray Serve has not taken its application yet")
+        why = one_line(status_words(found))
+        if found.status is ApplicationStatus.DEPLOY_FAILED:
+            raise ExternalServerError(why)
+        if found.status not in (ApplicationStatus.RUNNING, ApplicationStatus.UNHEALTHY):
+            raise NotReadyError("Ray Serve deploys its application" + (why and f": {why}"))
+        with self._starting:
+            return model.behind(self._proxy_address())
+
+    def _proxy_address(self) -> str:
+        """Of the proxy, which is started where there is none, on the controller's node."""
+        import ray
+
+        proxy = self._proxy()
+        try:
+            ray.get(proxy.ready.remote(), timeout=_PROXY_READY_S)
+            options = ray.get(proxy._get_http_options.remote())
+        except ray.exceptions.RayError as error:
+            ray.kill(proxy)
+            why = f"the HTTP proxy of Ray Serve does not start: {one_line(error)}"
+            raise NotReadyError(why) from error
+        return f"{options.host}:{options.port}"
+
+    def _proxy(self) -> Any:
+        import ray
+
+        # It has no public name, as Serve starts all proxies itself.
+        from ray.serve._private.proxy_state import ActorProxyWrapper
+        from ray.serve.config import HTTPOptions, gRPCOptions
+        from ray.serve.schema import LoggingConfig
+
+        node_address = ray.util.get_node_ip_address()
+        host = self._host if is_loopback(self._host) else node_address
+        with socket.create_server((host, 0)) as free:
+            port = free.getsockname()[1]
+        return ActorProxyWrapper(
+            LoggingConfig(log_level="WARNING"),
+            http_options=HTTPOptions(host=host, port=port),
+            grpc_options=gRPCOptions(),
+            name=_PROXY,
+            node_id=ray.get_runtime_context().get_node_id(),
+            node_ip_address=node_address,
+        ).actor_handle
+
+
+def _end_proxy() -> None:
+    import ray
+    from ray.serve._private.constants import SERVE_NAMESPACE
+
+    with suppress(ValueError):  # there is none
+        ray.kill(ray.get_actor(_PROXY, namespace=SERVE_NAMESPACE))
+
+
+def _name(model: ExternalModel) -> str:
+    return f"{_PREFIX}{model.name}:{model.version}"
+
+
+def _config(model: ExternalModel) -> dict[str, Any]:
+    return {
+        "name": _name(model),
+        "route_prefix": model.route_prefix,
+        "import_path": model.import_path,
+        "args": model.args,
+    }
