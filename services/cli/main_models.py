@@ -51,9 +51,8 @@ def models_add(
     token: Annotated[
         str, typer.Option(help="Name of a file in SMELT_GATEWAY_EXTERNAL_TOKEN_DIR.")
     ] = "",
-    app_args: Annotated[
-        Path | None,
-        typer.Option(help="`args` of a Ray Serve application, a YAML file; the store keeps them."),
+    args: Annotated[
+        Path | None, typer.Option(help="Arguments of a Ray Serve application, a YAML file.")
     ] = None,
     store: Store = "",
     as_json: AsJson = False,
@@ -68,7 +67,7 @@ def models_add(
         from services.cli.models.external import RemoteModel, run_add_external
 
         options = (recipe, samples, tokenizer, pooling, normalize)
-        remote = RemoteModel(source, remote_name or name, remote_version, token, app_args)
+        remote = RemoteModel(source, remote_name or name, remote_version, token, args)
         has_options = any(each is not None for each in options)
         run_add_external(
             settings_for(store), name, remote, has_options=has_options, as_json=as_json

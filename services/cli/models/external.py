@@ -27,7 +27,7 @@ class RemoteModel(NamedTuple):
     name: str
     version: str
     token: str
-    app_args: Path | None = None
+    args: Path | None = None
 
 
 def run_add_external(
@@ -57,7 +57,7 @@ def run_add_external(
             url=remote.url,
             remote_name=remote.name,
             remote_version=remote.version,
-            args=_read_args(remote.app_args) if remote.app_args else {},
+            args=_read_args(remote.args) if remote.args else {},
             token=remote.token,
         )
     except ValidationError as error:
@@ -76,7 +76,7 @@ def _read_args(path: Path) -> Any:
     try:
         return value_from_yaml(path.read_text()) or {}
     except (OSError, UnicodeDecodeError, YamlFault) as error:
-        raise InvalidRequestError(f"--app-args {path}: {error}") from error
+        raise InvalidRequestError(f"--args {path}: {error}") from error
 
 
 def external_document(version: ExternalModel) -> dict[str, Any]:

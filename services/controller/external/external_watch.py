@@ -35,8 +35,9 @@ _Key = tuple[str, int]
 _Found = tuple[DeploymentState, str]
 _UNCHECKED: Final[_Found] = (DeploymentState.LOADING, "it is being checked")
 _NO_APPS: Final = (
-    "a RayService deploys what this fleet serves, and Smelt starts no application beside it: "
-    "deploy it there, and add its URL, openai+http://HOST:PORT/v1"
+    "this fleet runs no applications, as its replicas are placed by a RayService or it has "
+    "SMELT_CONTROLLER_SERVE_APPS=false: deploy it yourself, and add its URL, "
+    "openai+http://HOST:PORT/v1"
 )
 
 
@@ -64,7 +65,7 @@ class ExternalWatch:
             state: shows what is found.
             token_dir: where tokens are; None without any.
             check_every_s: pause between two looks at a server where nothing is wrong.
-            apps: runs those that are applications; None where that is not Smelt's to do.
+            apps: runs those that are applications; None where none are to run.
         """
         self._state = state
         self._token_dir = token_dir

@@ -30,7 +30,7 @@ class ClusterPlatform:
     """Where replicas are placed, nodes are seen and builds run.
 
     Attributes:
-        apps: runs external models that are applications; None where a RayService deploys all.
+        apps: runs external models that are applications; None where it runs none.
         close: ends threads and connections; each may block.
     """
 
@@ -67,7 +67,7 @@ def open_platform(
         extra_arguments=tuple(settings.build_arguments.split()),
     )
     nodes = CombinedNodes([RayNodes()], _described(settings))
-    apps = RayServeApps(settings.replica_host)
+    apps = RayServeApps(settings.replica_host) if settings.serve_apps else None
     return ClusterPlatform(replicas=replicas, nodes=nodes, launcher=launcher, apps=apps)
 
 

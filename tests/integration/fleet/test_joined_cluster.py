@@ -18,6 +18,7 @@ from tests.integration.hardware_change.cluster_keeper import ray_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
+QUICK = {"SMELT_CONTROLLER_RESYNC_S": "2"}
 # Says which named actors there are; with a name it first begins a build task of that name.
 ACTORS = """
 import json, sys
@@ -31,22 +32,49 @@ for name in sys.argv[2:]:
 print(json.dumps([each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]))
 """
 
+# Somebody else applies a declarative config, which ends the applications of the one before; waits
+# until those are back beside it, and takes its own away.
+DECLARED = """
+import sys, time
+import ray
+from ray import serve
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
+path, args = "tests.integration.fleet.chat_app:build", {"name": "other", "words": "x"}
+app = {"name": "other", "route_prefix": "/other", "import_path": path, "args": args}
+_get_global_client().deploy_apps(ServeDeploySchema(applications=[app]))
+while True:
+    found = {name: each.status.value for name, each in serve.status().applications.items()}
+    if all(found.get(name) == "RUNNING" for name in ("other", *sys.argv[2:])):
+        break
+    time.sleep(0.2)  # Serve has no event of it
+serve.delete("other")
+"""
+
+
+def run(script: str, *arguments: str) -> str:
+    """Run a script in a process that joins the cluster."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True, text=True, timeout=WAIT_S, check=True,
+    ).stdout  # fmt: skip
+
 
 def actors(address: str, *begun: str) -> list[str]:
     """Names of the cluster's actors, after build tasks of these names were begun."""
-    done = subprocess.run(
-        [sys.executable, "-c", ACTORS, address, *begun],
-        capture_output=True, text=True, timeout=WAIT_S, check=True,
-    )  # fmt: skip
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    printed = run(ACTORS, address, *begun)
+    found: list[str] = json.loads(printed.splitlines()[-1])
     return found
 
 
 def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of the cluster's workers, which import an application of tests.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     labels = NodeClass.from_facts(probe_device()).labels()
-    with ray_cluster(labels) as cluster, fleet_home() as fleet:
+    with ray_cluster(labels) as cluster, fleet_home(**QUICK) as fleet:
         recipe = write_recipe(tmp_path / "noop.yaml", 1, tokens=8)
         fleet.add("noop", write_noop(tmp_path / "noop.onnx"), recipe)
         fleet.up("--ray-address", cluster.address)
@@ -65,6 +93,14 @@ def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
         )  # fmt: skip
         assert Path(again["addresses"][0].removeprefix("unix:")).is_socket()
         assert "build-x" in actors(cluster.address, "build-x")
+        args = tmp_path / "args.yaml"
+        args.write_text("{name: chat, words: hi}")
+        source = "ray+openai://tests.integration.fleet.chat_app:build"
+        fleet.smelt("models", "add", "chat", source, "--args", str(args))
+        run(DECLARED, cluster.address, "smelt-external:chat:1")
+        fleet.wait_until(
+            lambda seen: any(m.external_json and m.state == "READY" for m in seen.models)
+        )
         living = psutil.Process(replica["process_id"])
         fleet.down()
         assert still_running([living]) == []

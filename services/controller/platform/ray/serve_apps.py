@@ -86,7 +86,8 @@ class RayServeApps:
         proxy = self._proxy()
         try:
             ray.get(proxy.ready.remote(), timeout=_PROXY_READY_S)
-            options = ray.get(proxy._get_http_options.remote())
+            # An earlier controller may have started it, on a port that this one does not know.
+            options = ray.get(proxy._get_http_options.remote())  # noqa: SLF001 - no public one
         except ray.exceptions.RayError as error:
             ray.kill(proxy)
             why = f"the HTTP proxy of Ray Serve does not start: {one_line(error)}"
