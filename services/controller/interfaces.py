@@ -213,7 +213,7 @@ class ReplicaFleet(Protocol):
 
 
 class ServeApplications(Protocol):
-    """Runs external models that are Ray Serve applications. Methods block, see `FleetThreads`."""
+    """Runs external models that are applications. Methods block; call them in `FleetThreads`."""
 
     def apply(self, models: Sequence[ExternalModel]) -> bool:
         """Have these run, and no other; whether one runs, or still ends."""

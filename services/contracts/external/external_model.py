@@ -54,16 +54,13 @@ class ExternalModel(Document):
 
     @model_validator(mode="after")
     def _has_url(self) -> Self:
-        if self.import_path:
-            if not _IMPORT_PATH.fullmatch(self.import_path):
-                raise ValueError(f"URL '{self.url}': expected {EXPECTED_URL}")
-            return self
-        if self.args:
+        if self.args and not self.import_path:
             raise ValueError(f"URL '{self.url}': arguments are of ray+openai://... alone")
         parts = urlsplit(self.url)
-        is_openai = parts.scheme.startswith(_OPENAI)
+        is_openai = self.protocol is ServerProtocol.OPENAI
         has_port = is_openai or (parts.port is not None and parts.path in ("", "/"))
         is_plain = not (parts.query or parts.fragment or parts.username or parts.password)
+        is_plain &= not self.import_path or bool(_IMPORT_PATH.fullmatch(self.import_path))
         if not (is_external_url(self.url) and parts.hostname and has_port and is_plain):
             raise ValueError(f"URL '{self.url}': expected {EXPECTED_URL}")
         return self

@@ -96,18 +96,13 @@ class ExternalWatch:
             self._checks[key] = asyncio.create_task(self._check(key), name=f"check {key}")
         for key in self._wanted:
             self._show(key)
-        await self._apply([self._wanted[key].model for key in sorted(loaded)])
-
-    async def _apply(self, loaded: Iterable[ExternalModel]) -> None:
-        """Have the applications among these run, and no other."""
-        models = [model for model in loaded if model.import_path]
-        if not self._apps or not (models or self._has_apps):
-            return
-        try:
-            self._has_apps = await self._threads.ask(self._apps.apply, models)
-        except Exception:
-            # Replicas are deployed all the same, and the next sync tries again.
-            logger.exception("Ray Serve does not take the applications of external models")
+        models = [model for key in sorted(loaded) if (model := self._wanted[key].model).import_path]
+        if self._apps and (models or self._has_apps):
+            try:
+                self._has_apps = await self._threads.ask(self._apps.apply, models)
+            except Exception:
+                # Replicas are deployed all the same, and the next sync tries again.
+                logger.exception("Ray Serve does not take the applications of external models")
 
     async def close(self) -> None:
         """End all checks."""
@@ -144,23 +139,17 @@ class ExternalWatch:
         model = self._wanted[key].model
         if model.import_path and (had_fault or key not in self._running):
             try:
-                self._running[key] = await self._find(model)
+                if self._apps is None:
+                    raise ExternalServerError(_NO_APPS)
+                self._running[key] = await self._threads.ask(self._apps.find, model)
             except ExternalServerError as error:
-                why = f"{ExternalFault.NOT_DEPLOYED.value}: {error}"
-                return DeploymentState.UNAVAILABLE, why
+                return DeploymentState.UNAVAILABLE, f"{ExternalFault.NOT_DEPLOYED.value}: {error}"
             except NotReadyError as error:
                 return DeploymentState.LOADING, str(error)
-            except Exception as error:
-                # Ray's own: it may be back at the next look.
-                logger.exception("Ray Serve cannot be asked about %s", model.words)
+            except Exception as error:  # Ray's own
                 return DeploymentState.LOADING, f"Ray Serve cannot be asked: {error!r}"
         fault = await self._fault(self._running.get(key, model), is_asking=is_asking)
         return (DeploymentState.UNAVAILABLE, fault) if fault else (DeploymentState.READY, "")
-
-    async def _find(self, model: ExternalModel) -> ExternalModel:
-        if self._apps is None:
-            raise ExternalServerError(_NO_APPS)
-        return await self._threads.ask(self._apps.find, model)
 
     async def _fault(self, model: ExternalModel, *, is_asking: bool) -> str:
         self._session = self._session or http_session()

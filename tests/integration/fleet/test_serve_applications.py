@@ -6,16 +6,18 @@ import openai
 import psutil
 import pytest
 
+from services.contracts.external.external_model import ExternalModel
+from services.pb import fleet_v1_pb2 as fleet_pb
 from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet
 
 SOURCE = "ray+openai://tests.integration.fleet.chat_app:build"
 
 
-def add(fleet: LocalFleet, folder: Path, words: str) -> None:
-    """The next version of `chat`, which says these words."""
+def add(fleet: LocalFleet, folder: Path, words: str) -> int:
+    """The number of the next version of `chat`, which says these words."""
     (folder / "args.yaml").write_text(f"name: tiny\nwords: {words}\n")
     args = ("--remote-name", "tiny", "--args", str(folder / "args.yaml"))
-    fleet.smelt("models", "add", "chat", SOURCE, *args)
+    return int(fleet.smelt("models", "add", "chat", SOURCE, *args)["version"])
 
 
 def wait_state(fleet: LocalFleet, model: str, version: int, state: str) -> str:
@@ -26,6 +28,13 @@ def wait_state(fleet: LocalFleet, model: str, version: int, state: str) -> str:
         )
     )
     return next(m.reason for m in last.models if (m.name, m.version) == (model, version))
+
+
+def address_in(snapshot: fleet_pb.FleetSnapshot) -> str:
+    """Where the newest version of `chat` is asked; "" while it is not ready."""
+    model = max((m for m in snapshot.models if m.name == "chat"), key=lambda m: m.version)
+    is_ready = model.state == "READY"
+    return ExternalModel.from_json(model.external_json).url if is_ready else ""
 
 
 def answers(fleet: LocalFleet, num: int) -> set[str]:
@@ -55,8 +64,8 @@ def wait_ended(processes: list[psutil.Process]) -> None:
 
 
 def test_one_is_deployed_asked_and_ended(fleet: LocalFleet, tmp_path: Path) -> None:
-    add(fleet, tmp_path, "one two three")
-    wait_state(fleet, "chat", 1, "READY")
+    number = add(fleet, tmp_path, "one two three")
+    wait_state(fleet, "chat", number, "READY")
     assert answers(fleet, 1) == {"one two three"}
     ours = [*actors(fleet, "ServeReplica:smelt-external:chat:"), *actors(fleet, "ray::ProxyActor")]
     assert len(ours) == 2
@@ -69,25 +78,28 @@ def test_versions_share_requests_and_a_wrong_one_is_explained(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     fleet.smelt("models", "add", "wrong", "ray+openai://no.such.module:app")
-    for words in ("one two", "three four"):
-        add(fleet, tmp_path, words)
-    old, new = fleet.smelt("models", "list", "--all-versions")["models"][:2]
-    assert (old["args"]["words"], new["args"]["words"]) == ("one two", "three four")
-    for number in (old["version"], new["version"]):
+    old, new = (add(fleet, tmp_path, words) for words in ("one two", "three four"))
+    for number in (old, new):
         wait_state(fleet, "chat", number, "READY")
-    fleet.smelt("models", "weights", "chat", f"{old['version']}=50", f"{new['version']}=50")
+    fleet.smelt("models", "weights", "chat", f"{old}=50", f"{new}=50")
     assert answers(fleet, 40) == {"one two", "three four"}
     why = "not deployed: No module named 'no'"
     assert wait_state(fleet, "wrong", 1, "UNAVAILABLE") == why
     assert fleet.smelt("why", "wrong")["external"]["reason"] == why
-    first = actors(fleet, f"ServeReplica:smelt-external:chat:{old['version']}:")
-    fleet.smelt("models", "remove", "chat", "--version", str(old["version"]))
+    first = actors(fleet, f"ServeReplica:smelt-external:chat:{old}:")
+    fleet.smelt("models", "remove", "chat", "--version", str(old))
     wait_ended(first)
     assert answers(fleet, 1) == {"three four"}
     fleet.smelt("models", "unload", "chat")
     wait_ended(actors(fleet, "ServeReplica:smelt-external:chat:"))
     fleet.smelt("models", "load", "chat")
-    wait_state(fleet, "chat", new["version"], "READY")
+    wait_state(fleet, "chat", new, "READY")
+    assert answers(fleet, 1) == {"three four"}
+    before = address_in(fleet.wait_until(lambda seen: bool(address_in(seen))))
+    for proxy in actors(fleet, "ray::ProxyActor"):
+        proxy.kill()
+    # Another one takes its place, on a port of its own.
+    fleet.wait_until(lambda seen: address_in(seen) not in ("", before))
     assert answers(fleet, 1) == {"three four"}
     fleet.smelt("models", "remove", "chat")
     fleet.smelt("models", "remove", "wrong")

@@ -8,8 +8,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from services.contracts.errors import ExternalServerError, NotReadyError
 from services.contracts.external.dial import one_line
@@ -25,12 +24,12 @@ _PROXY_READY_S: Final = 20.0
 class RayServeApps:
     """Applications by their import paths, behind one HTTP proxy that is there while they are.
 
-    Serve decides when it starts whether it has proxies, and for all nodes: this one is its own
-    actor, and costs a fleet without such applications nothing.
+    Serve decides when it starts whether it has proxies, and where: this one is an actor beside
+    those, and costs a fleet without applications nothing.
     """
 
     def __init__(self, host: str) -> None:
-        """Nothing is asked of Ray yet; `host` is the interface of replicas, see `replica_host`."""
+        """Nothing is asked of Ray yet; `host` is where replicas listen."""
         self._host = host
         # Two that look for the proxy at once would both start it.
         self._starting = threading.Lock()
@@ -43,16 +42,20 @@ class RayServeApps:
         client = _get_global_client()
         details = retried(client.get_serve_details)
         found = details["applications"]
-        # None of one that is being deleted.
-        configs = {name: each.get("deployed_app_config") for name, each in found.items()}
-        declared = {name: config for name, config in configs.items() if config}
+        # One that is being deleted has none.
+        declared = {name: c for name in found if (c := found[name].get("deployed_app_config"))}
         wanted = {name: c for name, c in declared.items() if not name.startswith(_PREFIX)}
-        wanted |= {_name(model): _config(model) for model in models}
+        for model in models:
+            wanted[_name(model)] = {
+                "name": _name(model),
+                "route_prefix": model.route_prefix,
+                "import_path": model.import_path,
+                "args": model.args,
+            }
         if wanted != declared:
-            capacity = details.get("target_capacity")
-            make = partial(ServeDeploySchema, target_capacity=capacity)
-            config = retried(partial(make, applications=list(wanted.values())))
-            retried(partial(client.deploy_apps, config))
+            config = {"applications": list(wanted.values())}
+            config["target_capacity"] = details.get("target_capacity")
+            retried(lambda: client.deploy_apps(ServeDeploySchema.model_validate(config)))
         is_any = bool(models) or any(name.startswith(_PREFIX) for name in found)
         if not is_any:
             _end_proxy()
@@ -69,51 +72,48 @@ class RayServeApps:
         from ray.serve.schema import ApplicationStatus
 
         found = retried(serve.status).applications.get(_name(model))
-        if found is None:
-            raise NotReadyError("Ray Serve has not taken its application yet")
-        why = one_line(status_words(found))
-        if found.status is ApplicationStatus.DEPLOY_FAILED:
+        why = one_line(status_words(found)) if found else ""
+        if found and found.status is ApplicationStatus.DEPLOY_FAILED:
             raise ExternalServerError(why)
-        if found.status not in (ApplicationStatus.RUNNING, ApplicationStatus.UNHEALTHY):
+        if not found or found.status not in (
+            ApplicationStatus.RUNNING,
+            ApplicationStatus.UNHEALTHY,
+        ):
             raise NotReadyError("Ray Serve deploys its application" + (why and f": {why}"))
         with self._starting:
-            return model.behind(self._proxy_address())
+            return model.behind(_proxy_address(self._host))
 
-    def _proxy_address(self) -> str:
-        """Of the proxy, which is started where there is none, on the controller's node."""
-        import ray
 
-        proxy = self._proxy()
-        try:
-            ray.get(proxy.ready.remote(), timeout=_PROXY_READY_S)
-            # An earlier controller may have started it, on a port that this one does not know.
-            options = ray.get(proxy._get_http_options.remote())  # noqa: SLF001 - no public one
-        except ray.exceptions.RayError as error:
-            ray.kill(proxy)
-            why = f"the HTTP proxy of Ray Serve does not start: {one_line(error)}"
-            raise NotReadyError(why) from error
-        return f"{options.host}:{options.port}"
+def _proxy_address(host: str) -> str:
+    """Of the proxy, which is started where there is none, on the controller's node."""
+    import ray
 
-    def _proxy(self) -> Any:
-        import ray
+    # It has no public name, as Serve starts all proxies itself.
+    from ray.serve._private.proxy_state import ActorProxyWrapper
+    from ray.serve.config import HTTPOptions, gRPCOptions
+    from ray.serve.schema import LoggingConfig
 
-        # It has no public name, as Serve starts all proxies itself.
-        from ray.serve._private.proxy_state import ActorProxyWrapper
-        from ray.serve.config import HTTPOptions, gRPCOptions
-        from ray.serve.schema import LoggingConfig
-
-        node_address = ray.util.get_node_ip_address()
-        host = self._host if is_loopback(self._host) else node_address
-        with socket.create_server((host, 0)) as free:
-            port = free.getsockname()[1]
-        return ActorProxyWrapper(
-            LoggingConfig(log_level="WARNING"),
-            http_options=HTTPOptions(host=host, port=port),
-            grpc_options=gRPCOptions(),
-            name=_PROXY,
-            node_id=ray.get_runtime_context().get_node_id(),
-            node_ip_address=node_address,
-        ).actor_handle
+    node_address = ray.util.get_node_ip_address()
+    host = host if is_loopback(host) else node_address
+    with socket.create_server((host, 0)) as free:
+        port = free.getsockname()[1]
+    proxy = ActorProxyWrapper(
+        LoggingConfig(log_level="WARNING"),
+        http_options=HTTPOptions(host=host, port=port),
+        grpc_options=gRPCOptions(),
+        name=_PROXY,
+        node_id=ray.get_runtime_context().get_node_id(),
+        node_ip_address=node_address,
+    ).actor_handle
+    try:
+        ray.get(proxy.ready.remote(), timeout=_PROXY_READY_S)
+        # An earlier controller may have started it, on a port that this one does not know.
+        options = ray.get(proxy._get_http_options.remote())  # noqa: SLF001 - no public one
+    except ray.exceptions.RayError as error:
+        ray.kill(proxy)
+        why = f"the HTTP proxy of Ray Serve does not start: {one_line(error)}"
+        raise NotReadyError(why) from error
+    return f"{options.host}:{options.port}"
 
 
 def _end_proxy() -> None:
@@ -126,12 +126,3 @@ def _end_proxy() -> None:
 
 def _name(model: ExternalModel) -> str:
     return f"{_PREFIX}{model.name}:{model.version}"
-
-
-def _config(model: ExternalModel) -> dict[str, Any]:
-    return {
-        "name": _name(model),
-        "route_prefix": model.route_prefix,
-        "import_path": model.import_path,
-        "args": model.args,
-    }

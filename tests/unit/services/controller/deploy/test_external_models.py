@@ -125,3 +125,13 @@ async def test_where_no_applications_run_it_is_told(
     registry.add_external_version(APP)
     await loop.reconcile_now()
     await until_model(state, lambda m: m.reason.startswith("not deployed: this fleet runs no appl"))
+
+
+async def test_one_that_cannot_be_read_is_left_as_it_is(
+    registry: Registry, state: FleetState, loop: ReconcileLoop, tmp_path: Path
+) -> None:
+    registry.add_external_version(APP)
+    await loop.reconcile_now()
+    (tmp_path / "store" / "external" / "app" / "versions" / "1.json").write_text("{")
+    await loop.reconcile_now()
+    assert [model.name for model in state.models()] == ["app"]
