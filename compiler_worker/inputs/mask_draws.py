@@ -1,5 +1,7 @@
 """Masks of proof inputs: rows of different length, with pads on either side and holes."""
 
+from typing import Literal
+
 import numpy as np
 
 from services.contracts.kserve.tensors import Array
@@ -9,7 +11,11 @@ MANY_ROWS = 4
 
 
 def draw_mask(
-    shape: tuple[int, ...], generator: np.random.Generator, *, has_pads_first: bool
+    shape: tuple[int, ...],
+    generator: np.random.Generator,
+    *,
+    has_pads_first: bool,
+    padding_side: Literal["right"] | None = None,
 ) -> Array:
     """Valid positions first; of several rows one has just one and one has all.
 
@@ -20,6 +26,7 @@ def draw_mask(
         shape: of the mask; its last axis is that of the positions.
         generator: what lengths are drawn from.
         has_pads_first: every row has its valid positions last, and no holes.
+        padding_side: `right`: every row has its valid positions first, whatever else is said.
 
     Returns:
         True where a position is valid; ones where the mask has no position.
@@ -32,6 +39,8 @@ def draw_mask(
         lengths.flat[0] = 1
         lengths.flat[1] = length
     mask: Array = np.arange(length) < lengths[..., np.newaxis]
+    if padding_side == "right":
+        return mask
     if has_pads_first:
         return mask[..., ::-1]
     places = np.arange(lengths.size).reshape(lengths.shape)

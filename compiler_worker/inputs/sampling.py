@@ -264,7 +264,7 @@ def _variants(
     variants = [SampleVariant.FULL] if fewest == 1 or not lengths or is_usual else []
     if lengths:
         variants.append(SampleVariant.RAGGED)
-    if 0 < fewest < MANY_ROWS and sizes in timed_sizes(bucket):
+    if 0 < fewest < MANY_ROWS and sizes in timed_sizes(bucket) and _has_left_pads(master, recipe):
         variants.append(SampleVariant.LEFT_PADDED)
     if is_usual:
         variants += _extremes(master, recipe)
@@ -295,12 +295,17 @@ def _mask_shapes(
     master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]
 ) -> list[tuple[int, ...]]:
     """Shapes of the masks; none where they have one position, and so nothing to mask out."""
-    shapes = [
-        shape_at(spec, dict(sizes))
-        for spec in master.inputs
-        if drawn_role(master, recipe, spec.name) is InputRole.MASK
-    ]
+    shapes = [shape_at(spec, dict(sizes)) for spec in _masks(master, recipe)]
     return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
+
+
+def _has_left_pads(master: MasterRecord, recipe: Recipe) -> bool:
+    masks = _masks(master, recipe)
+    return any(recipe.inputs.get(m.name, InputRecipe()).padding_side is None for m in masks)
+
+
+def _masks(master: MasterRecord, recipe: Recipe) -> list[TensorSpec]:
+    return [s for s in master.inputs if drawn_role(master, recipe, s.name) is InputRole.MASK]
 
 
 def is_integer(spec: TensorSpec) -> bool:
@@ -339,8 +344,13 @@ def _draw(
     if drawn_role(master, recipe, spec.name) is InputRole.MASK:
         if variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED):
             return np.ones(shape, dtype)
-        has_pads_first = variant is SampleVariant.LEFT_PADDED
-        return draw_mask(shape, generator, has_pads_first=has_pads_first).astype(dtype)
+        mask = draw_mask(
+            shape,
+            generator,
+            has_pads_first=variant is SampleVariant.LEFT_PADDED,
+            padding_side=own.padding_side,
+        )
+        return mask.astype(dtype)
     if dtype.kind == "b":
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":

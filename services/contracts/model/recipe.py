@@ -6,7 +6,7 @@ without one; `Recipe.from_yaml` raises with key, value and what was expected.
 
 import math
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -100,6 +100,8 @@ class InputRecipe(Document):
             above it. Integers are drawn by default over all that the graph takes (see
             `input_values`) and min and max allow; where none of them say, low and its successor.
         pad: value for padded positions.
+        padding_side: `right`: a mask's valid positions come first in every request, so proofs
+            draw no pads before them and none between; otherwise they draw those too.
         min, max: the values that a request may hold, both allowed, for integers; by default
             those that the graph takes, the rows of the tables that it looks them up in. A recipe
             may only narrow these. Engines differ in what they do with others: most fail,
@@ -117,6 +119,7 @@ class InputRecipe(Document):
     values: tuple[str, ...] | None = Field(
         default=None, min_length=1, exclude_if=lambda v: v is None
     )
+    padding_side: Literal["right"] | None = Field(default=None, exclude_if=lambda v: v is None)
 
     @property
     def has_range(self) -> bool:
