@@ -122,7 +122,7 @@ def _read_external(
             observed.externals.append(WantedExternal(model, weight, is_unloaded))
     except SmeltError as error:
         # An application that runs must not end because the store was slow.
-        observed.externals += [each for each in known if each.model.name == name]
+        observed.externals.extend(each for each in known if each.model.name == name)
         logger.error("external model '%s' is left as it is: %s", name, error)
 
 

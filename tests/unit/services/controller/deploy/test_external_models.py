@@ -131,7 +131,9 @@ async def test_one_that_cannot_be_read_is_left_as_it_is(
     registry: Registry, state: FleetState, loop: ReconcileLoop, tmp_path: Path
 ) -> None:
     registry.add_external_version(APP)
+    registry.set_version_weights("app", {1: 1})
     await loop.reconcile_now()
-    (tmp_path / "store" / "external" / "app" / "versions" / "1.json").write_text("{")
+    (weights,) = (tmp_path / "store" / "weights" / "app").iterdir()
+    weights.with_name("000002.json").write_text("{")
     await loop.reconcile_now()
     assert [model.name for model in state.models()] == ["app"]
