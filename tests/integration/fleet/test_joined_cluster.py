@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.node_class import NodeClass
 from services.engines.device.device_probe import probe_device
-from tests.integration.fleet.local_fleet import WAIT_S, fleet_home, still_running
+from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet, fleet_home, still_running
 from tests.integration.fleet.onnx_files import write_noop, write_recipe
 from tests.integration.hardware_change.cluster_keeper import ray_cluster
 
@@ -68,6 +69,15 @@ def actors(address: str, *begun: str) -> list[str]:
     return found
 
 
+def asked_at(fleet: LocalFleet) -> str:
+    """Where the external model is asked, once it is ready."""
+    seen = fleet.wait_until(
+        lambda seen: any(m.external_json and m.state == "READY" for m in seen.models)
+    )
+    (model,) = (m for m in seen.models if m.external_json)
+    return ExternalModel.from_json(model.external_json).url
+
+
 def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +90,11 @@ def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
         fleet.up("--ray-address", cluster.address)
         fleet.wait_ready("noop", 1)
         (replica,) = fleet.replicas("noop")
+        args = tmp_path / "args.yaml"
+        args.write_text("{name: chat, words: hi}")
+        source = "ray+openai://tests.integration.fleet.chat_app:build"
+        fleet.smelt("models", "add", "chat", source, "--args", str(args))
+        chat = asked_at(fleet)
         own, controller = fleet.processes(), fleet.running["controller"]
         os.kill(fleet.running["supervisor_pid"], signal.SIGKILL)
         assert still_running(own) == []
@@ -87,20 +102,16 @@ def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
         fleet.up("--ray-address", cluster.address)
         assert fleet.running["controller"] == controller
         fleet.wait_ready("noop", 1)
+        assert asked_at(fleet) == chat
         (again,) = fleet.replicas("noop")
         assert (again["process_id"], again["addresses"]) == (
             replica["process_id"], replica["addresses"],
         )  # fmt: skip
         assert Path(again["addresses"][0].removeprefix("unix:")).is_socket()
         assert "build-x" in actors(cluster.address, "build-x")
-        args = tmp_path / "args.yaml"
-        args.write_text("{name: chat, words: hi}")
-        source = "ray+openai://tests.integration.fleet.chat_app:build"
-        fleet.smelt("models", "add", "chat", source, "--args", str(args))
+        # Somebody else's application comes and goes.
         run(DECLARED, cluster.address, "smelt-external:chat:1")
-        fleet.wait_until(
-            lambda seen: any(m.external_json and m.state == "READY" for m in seen.models)
-        )
+        assert asked_at(fleet) == chat
         living = psutil.Process(replica["process_id"])
         fleet.down()
         assert still_running([living]) == []
