@@ -5,7 +5,6 @@ that it has not: those of others are kept in it. Replicas, which `serve.run` dep
 """
 
 import socket
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -31,11 +30,11 @@ class RayServeApps:
     def __init__(self, host: str) -> None:
         """Nothing is asked of Ray yet; `host` is where replicas listen."""
         self._host = host
-        # Two that look for the proxy at once would both start it.
-        self._starting = threading.Lock()
 
     def apply(self, models: Sequence[ExternalModel]) -> bool:
         """Have these run, and no other; whether one runs, or still ends."""
+        import ray
+        from ray.serve._private.constants import SERVE_NAMESPACE
         from ray.serve.context import _get_global_client
         from ray.serve.schema import ServeDeploySchema
 
@@ -53,12 +52,13 @@ class RayServeApps:
                 "args": model.args,
             }
         if wanted != declared:
-            config = {"applications": list(wanted.values())}
-            config["target_capacity"] = details.get("target_capacity")
+            capacity = details.get("target_capacity")
+            config = {"applications": list(wanted.values()), "target_capacity": capacity}
             retried(lambda: client.deploy_apps(ServeDeploySchema.model_validate(config)))
         is_any = bool(models) or any(name.startswith(_PREFIX) for name in found)
         if not is_any:
-            _end_proxy()
+            with suppress(ValueError):  # there is no proxy
+                ray.kill(ray.get_actor(_PROXY, namespace=SERVE_NAMESPACE))
         return is_any
 
     def find(self, model: ExternalModel) -> ExternalModel:
@@ -80,8 +80,7 @@ class RayServeApps:
             ApplicationStatus.UNHEALTHY,
         ):
             raise NotReadyError("Ray Serve deploys its application" + (why and f": {why}"))
-        with self._starting:
-            return model.behind(_proxy_address(self._host))
+        return model.behind(_proxy_address(self._host))
 
 
 def _proxy_address(host: str) -> str:
@@ -111,17 +110,8 @@ def _proxy_address(host: str) -> str:
         options = ray.get(proxy._get_http_options.remote())  # noqa: SLF001 - no public one
     except ray.exceptions.RayError as error:
         ray.kill(proxy)
-        why = f"the HTTP proxy of Ray Serve does not start: {one_line(error)}"
-        raise NotReadyError(why) from error
+        raise NotReadyError(f"Ray Serve's HTTP proxy does not start: {one_line(error)}") from error
     return f"{options.host}:{options.port}"
-
-
-def _end_proxy() -> None:
-    import ray
-    from ray.serve._private.constants import SERVE_NAMESPACE
-
-    with suppress(ValueError):  # there is none
-        ray.kill(ray.get_actor(_PROXY, namespace=SERVE_NAMESPACE))
 
 
 def _name(model: ExternalModel) -> str:
