@@ -25,7 +25,8 @@ def models_add(
         typer.Argument(
             help="FILE.onnx, a folder as Hugging Face's hub lays it out, hf://ORG/MODEL, "
             "package.module:factory, triton://DIR, oci://REGISTRY/REPOSITORY:TAG; or a server that "
-            "has the model: openai+http://HOST/v1, grpc://HOST:PORT (https, grpcs)."
+            "has the model: openai+http://HOST/v1, grpc://HOST:PORT (https, grpcs), or an "
+            "application for Ray Serve to run: ray+openai://PACKAGE.MODULE:NAME."
         ),
     ],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
@@ -50,12 +51,15 @@ def models_add(
     token: Annotated[
         str, typer.Option(help="Name of a file in SMELT_GATEWAY_EXTERNAL_TOKEN_DIR.")
     ] = "",
+    args: Annotated[
+        Path | None, typer.Option(help="Arguments of a Ray Serve application, a YAML file.")
+    ] = None,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
     """Make an ONNX master of a model and publish it as the model's next version.
 
-    Of a URL of a server nothing is made: gateways pass requests on to it.
+    Of a server or an application nothing is made: gateways pass requests on to it.
     """
     from services.contracts.external.external_model import is_external_url
 
@@ -63,7 +67,7 @@ def models_add(
         from services.cli.models.external import RemoteModel, run_add_external
 
         options = (recipe, samples, tokenizer, pooling, normalize)
-        remote = RemoteModel(source, remote_name or name, remote_version, token)
+        remote = RemoteModel(source, remote_name or name, remote_version, token, args)
         has_options = any(each is not None for each in options)
         run_add_external(
             settings_for(store), name, remote, has_options=has_options, as_json=as_json

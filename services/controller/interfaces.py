@@ -4,11 +4,13 @@ Ray, a fleet description file and Kubernetes each know nodes; a Ray task and a K
 each can run a build. The reconcile loop knows these few verbs only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from services.contracts.builds.build_plan import TaskSpec
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.hardware.node_class import NodeClass
 
 if TYPE_CHECKING:
@@ -207,4 +209,21 @@ class ReplicaFleet(Protocol):
 
     def stop(self) -> None:
         """Leave the cluster."""
+        ...
+
+
+class ServeApplications(Protocol):
+    """Runs external models that are applications. Methods block; call them in `FleetThreads`."""
+
+    def apply(self, models: Sequence[ExternalModel]) -> bool:
+        """Have these run, and no other; whether one runs, or still ends."""
+        ...
+
+    def find(self, model: ExternalModel) -> ExternalModel:
+        """A model as its running application is asked.
+
+        Raises:
+            NotReadyError: it is being deployed.
+            ExternalServerError: it could not be; the message has Serve's reason.
+        """
         ...

@@ -47,6 +47,8 @@ class ControllerSettings(FleetSecuritySettings):
         sample_key: file of the key of encrypted samples, as the replicas have it; needed where a
             recipe has `calibration: traffic`.
         external_token_dir: tokens for external servers, as the gateways have them.
+        serve_apps: run external models that are Ray Serve applications: code that those choose who
+            may publish models.
         resync_s: seconds after which the store is read again without an event.
     """
 
@@ -76,6 +78,7 @@ class ControllerSettings(FleetSecuritySettings):
     reattach_grace_s: float = Field(default=30.0, ge=0)
     sample_key: Path | None = None
     external_token_dir: Path | None = None
+    serve_apps: bool = True
     resync_s: float = 15.0
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from services.controller.platform.ray.replica_fleet import (
     key_from_application,
     retried,
 )
+from services.controller.platform.ray.serve_apps import RayServeApps
 from services.controller.settings import ControllerSettings
 from services.telemetry.logs import configure_logging
 
@@ -42,8 +43,9 @@ def withdraw(settings: ControllerSettings) -> None:
     keys = fleet.deployed()
     for key in keys:
         fleet.remove(key)
+    apps = RayServeApps(settings.replica_host)
     ends_s = time.monotonic() + _TIMEOUT_S
-    while fleet.deployed() and time.monotonic() < ends_s:
+    while (apps.apply([]) or fleet.deployed()) and time.monotonic() < ends_s:
         time.sleep(_POLL_S)  # Serve has no event of a deleted application
     if left := fleet.deployed():
         logger.warning("%d applications still end after %g s", len(left), _TIMEOUT_S)

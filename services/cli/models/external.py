@@ -1,6 +1,7 @@
 """External models on the command line: added, listed and explained."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -13,18 +14,20 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.external.external_model import ExternalModel
+from services.contracts.model.yaml_text import YamlFault, value_from_yaml
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import NO_FLEET
 from services.pb import fleet_v1_pb2 as fleet
 
 
 class RemoteModel(NamedTuple):
-    """What the server calls it; see `ExternalModel`."""
+    """What the server calls it, and a file of the application's arguments; see `ExternalModel`."""
 
     url: str
     name: str
     version: str
     token: str
+    args: Path | None = None
 
 
 def run_add_external(
@@ -54,6 +57,7 @@ def run_add_external(
             url=remote.url,
             remote_name=remote.name,
             remote_version=remote.version,
+            args=_read_args(remote.args) if remote.args else {},
             token=remote.token,
         )
     except ValidationError as error:
@@ -66,6 +70,13 @@ def run_add_external(
     then = f"whether it answers: smelt why {name}" if is_noticed else f"{NO_FLEET}; {START_ONE}"
     line = f"{name} version {version.version} is {version.words}"
     show(external_document(version), [line, then], as_json=as_json)
+
+
+def _read_args(path: Path) -> Any:
+    try:
+        return value_from_yaml(path.read_text()) or {}
+    except (OSError, UnicodeDecodeError, YamlFault) as error:
+        raise InvalidRequestError(f"--args {path}: {error}") from error
 
 
 def external_document(version: ExternalModel) -> dict[str, Any]:

@@ -1,21 +1,25 @@
-"""A model that another server serves, by its URL.
+"""A model that another server serves, by its URL, or an application that Ray Serve runs.
 
 external/<name>/versions/<n>.json     ExternalModel
 external/<name>/removed/<n>.json      ModelRemoval
 """
 
+import re
 from enum import StrEnum
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from services.contracts.model.document import Document
 
 _OPENAI: Final = "openai+"
-_SCHEMES: Final = ("openai+http", "openai+https", "grpc", "grpcs")
+_RAY: Final = "ray+openai://"
+_SCHEMES: Final = ("openai+http", "openai+https", "grpc", "grpcs", "ray+openai")
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 EXPECTED_URL: Final = (
-    "openai+http://HOST[:PORT]/v1, openai+https://..., grpc://HOST:PORT or grpcs://HOST:PORT"
+    "openai+http://HOST[:PORT]/v1, openai+https://..., grpc://HOST:PORT, grpcs://HOST:PORT or "
+    "ray+openai://PACKAGE.MODULE:NAME"
 )
 
 
@@ -30,7 +34,9 @@ class ExternalModel(Document):
     """One numbered version of a model that an external server serves: it has no master.
 
     Attributes:
-        url: of the server, see `EXPECTED_URL`; without user, query and fragment.
+        url: of the server, see `EXPECTED_URL`; without user, query and fragment. `ray+openai` has
+            the import path of an application that the fleet's Ray Serve runs.
+        args: of that application, as in a config file of Ray Serve.
         remote_name, remote_version: what the server calls the model; "" leaves the version to it.
         token: names the file in the folder of tokens (`external_token_dir`) whose content is sent
             as bearer token; "" sends none. The token itself is never in a store.
@@ -42,15 +48,19 @@ class ExternalModel(Document):
     url: str
     remote_name: str
     remote_version: str = ""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
     token: str = Field(default="", pattern="^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$")
     created_at: str = ""
 
     @model_validator(mode="after")
     def _has_url(self) -> Self:
+        if self.args and not self.import_path:
+            raise ValueError(f"URL '{self.url}': arguments are of ray+openai://... alone")
         parts = urlsplit(self.url)
-        is_openai = parts.scheme.startswith(_OPENAI)
+        is_openai = self.protocol is ServerProtocol.OPENAI
         has_port = is_openai or (parts.port is not None and parts.path in ("", "/"))
         is_plain = not (parts.query or parts.fragment or parts.username or parts.password)
+        is_plain &= not self.import_path or bool(_IMPORT_PATH.fullmatch(self.import_path))
         if not (is_external_url(self.url) and parts.hostname and has_port and is_plain):
             raise ValueError(f"URL '{self.url}': expected {EXPECTED_URL}")
         return self
@@ -58,8 +68,23 @@ class ExternalModel(Document):
     @property
     def protocol(self) -> ServerProtocol:
         """What the server speaks, by the URL."""
-        is_openai = self.url.startswith(_OPENAI)
+        is_openai = self.url.startswith((_OPENAI, _RAY))
         return ServerProtocol.OPENAI if is_openai else ServerProtocol.KSERVE
+
+    @property
+    def import_path(self) -> str:
+        """Of the application that Ray Serve runs; "" for a server that runs without Smelt."""
+        return self.url.removeprefix(_RAY) if self.url.startswith(_RAY) else ""
+
+    @property
+    def route_prefix(self) -> str:
+        """Of that application, at the HTTP proxy of Ray Serve."""
+        return f"/external/{self.name}/{self.version}"
+
+    def behind(self, address: str) -> Self:
+        """As it is asked once its application runs behind a proxy at `host:port`."""
+        url = f"{_OPENAI}http://{address}{self.route_prefix}/v1"
+        return self.model_copy(update={"url": url, "args": {}})
 
     @property
     def is_tls(self) -> bool:
@@ -79,6 +104,8 @@ class ExternalModel(Document):
     @property
     def words(self) -> str:
         """What it is, for people."""
+        if self.import_path:
+            return f"'{self.remote_name}' of the Ray Serve application {self.import_path}"
         version = f" version {self.remote_version}" if self.remote_version else ""
         kind = "an OpenAI" if self.protocol is ServerProtocol.OPENAI else "a KServe v2"
         return f"'{self.remote_name}'{version} of {kind} server at {self.url}"

@@ -52,6 +52,7 @@ class StoreView:
     def __init__(self, source: Registry) -> None:
         self._source = self._moment = source
         self._documents: dict[tuple[str, int], ModelVersion] = {}
+        self._externals: list[WantedExternal] = []
 
     def look(self, deployed: Iterable[DeploymentKey]) -> Observed:
         """The store now, and of what is deployed that which it has no more; blocks.
@@ -66,7 +67,8 @@ class StoreView:
         for name in sorted(observed.names):
             _read_newest(source, name, observed)
         for name in source.external_names():
-            _read_external(source, name, observed)
+            _read_external(source, name, observed, self._externals)
+        self._externals = observed.externals
         for name, number in {*(key[:2] for key in deployed), *observed.weights}:
             newest = observed.versions.get(name)
             if newest is None or newest.version != number:
@@ -109,7 +111,9 @@ def _read_newest(source: Registry, name: str, observed: Observed) -> None:
             observed.weights[name, number] = weight
 
 
-def _read_external(source: Registry, name: str, observed: Observed) -> None:
+def _read_external(
+    source: Registry, name: str, observed: Observed, known: Collection[WantedExternal]
+) -> None:
     is_unloaded = name in observed.unloaded
     try:
         weights = source.version_weights(name)
@@ -117,7 +121,9 @@ def _read_external(source: Registry, name: str, observed: Observed) -> None:
             weight = weights.get(model.version, 0.0)
             observed.externals.append(WantedExternal(model, weight, is_unloaded))
     except SmeltError as error:
-        logger.error("external model '%s' is left out: %s", name, error)
+        # An application that runs must not end because the store was slow.
+        observed.externals.extend(each for each in known if each.model.name == name)
+        logger.error("external model '%s' is left as it is: %s", name, error)
 
 
 def _is_there(source: Registry, name: str, number: int) -> bool:

@@ -207,7 +207,7 @@ class ReconcileLoop:
         self._state.set_metrics_addresses(addresses)
         # Before anything is deployed: a replica gets the engines that are known when it attaches.
         self._announce_changes(observed)
-        self.externals.follow(observed.externals)
+        await self.externals.follow(observed.externals)
         if self._replicas.is_placing:
             await self._place(observed)
         self._show()

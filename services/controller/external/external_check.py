@@ -36,6 +36,7 @@ class ExternalFault(StrEnum):
     REFUSING = "refusing"
     WRONG_MODEL = "wrong model"
     WRONG_PROTOCOL = "wrong protocol"
+    NOT_DEPLOYED = "not deployed"
 
 
 class _FoundError(Exception):

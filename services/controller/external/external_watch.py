@@ -1,4 +1,7 @@
-"""Checks of all external models, each at its own pace, and their state in the fleet's."""
+"""Checks of all external models, each at its own pace, and their state in the fleet's.
+
+Those that are applications of Ray Serve are deployed, and are checked as others once they run.
+"""
 
 import asyncio
 import logging
@@ -7,13 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.contracts.errors import ExternalServerError
+from services.contracts.errors import ExternalServerError, NotReadyError
 from services.contracts.external.dial import http_session, token_headers
 from services.contracts.external.external_model import ExternalModel
 from services.contracts.process.backoff import Backoff
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployment import DeploymentState
+from services.controller.deploy.fleet_threads import FleetThreads
 from services.controller.external.external_check import ExternalFault, found_fault
+from services.controller.interfaces import ServeApplications
 from services.pb import fleet_v1_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -29,6 +34,10 @@ LONGEST_PAUSE_S: Final = 30.0
 _Key = tuple[str, int]
 _Found = tuple[DeploymentState, str]
 _UNCHECKED: Final[_Found] = (DeploymentState.LOADING, "it is being checked")
+_NO_APPS: Final = (
+    "this fleet runs no applications: a RayService places its replicas, or it has "
+    "SMELT_CONTROLLER_SERVE_APPS=false. Deploy it, and add its URL, openai+http://HOST:PORT/v1"
+)
 
 
 class WantedExternal(NamedTuple):
@@ -43,7 +52,11 @@ class ExternalWatch:
     """Keeps a check running for each external version that is wanted; use it in the event loop."""
 
     def __init__(
-        self, state: FleetState, token_dir: Path | None = None, check_every_s: float = CHECK_EVERY_S
+        self,
+        state: FleetState,
+        token_dir: Path | None = None,
+        check_every_s: float = CHECK_EVERY_S,
+        apps: ServeApplications | None = None,
     ) -> None:
         """Check nothing yet.
 
@@ -51,22 +64,30 @@ class ExternalWatch:
             state: shows what is found.
             token_dir: where tokens are; None without any.
             check_every_s: pause between two looks at a server where nothing is wrong.
+            apps: runs those that are applications; None where none are to run.
         """
         self._state = state
         self._token_dir = token_dir
         self._check_every_s = check_every_s
+        self._apps = apps
+        # An earlier controller may have left some.
+        self._has_apps = apps is not None
+        self._threads = FleetThreads()
         self._session: aiohttp.ClientSession | None = None
         self._wanted: dict[_Key, WantedExternal] = {}
         self._found: dict[_Key, _Found] = {}
+        # Applications that run, as they are asked.
+        self._running: dict[_Key, ExternalModel] = {}
         self._checks: dict[_Key, asyncio.Task[None]] = {}
 
-    def follow(self, wanted: Iterable[WantedExternal]) -> None:
+    async def follow(self, wanted: Iterable[WantedExternal]) -> None:
         """Take what the store has now: begin and end checks, and show all of them."""
         self._wanted = {(each.model.name, each.model.version): each for each in wanted}
         loaded = {key for key, each in self._wanted.items() if not each.is_unloaded}
         for key in self._checks.keys() - loaded:
             self._checks.pop(key).cancel()
             self._found.pop(key, None)
+            self._running.pop(key, None)
         for shown in self._state.models():
             if shown.external_json and (shown.name, shown.version) not in self._wanted:
                 self._state.remove_model(shown.name, shown.version)
@@ -74,39 +95,60 @@ class ExternalWatch:
             self._checks[key] = asyncio.create_task(self._check(key), name=f"check {key}")
         for key in self._wanted:
             self._show(key)
+        models = [model for key in sorted(loaded) if (model := self._wanted[key].model).import_path]
+        if self._apps and (models or self._has_apps):
+            try:
+                self._has_apps = await self._threads.ask(self._apps.apply, models)
+            except Exception:
+                # Replicas are deployed all the same, and the next sync tries again.
+                logger.exception("Ray Serve does not take the applications of external models")
 
     async def close(self) -> None:
         """End all checks."""
         for check in self._checks.values():
             check.cancel()
+        self._threads.close()
         if self._session:
             await self._session.close()
 
     async def _check(self, key: _Key) -> None:
         """Check one until cancelled; one that served fails by two faults in a row."""
-        model = self._wanted[key].model
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         had_fault = False
         ask_at_s = time.monotonic()
         while True:
             is_asking = had_fault or time.monotonic() >= ask_at_s
-            fault = await self._fault(model, is_asking=is_asking)
+            was = self._found.get(key, _UNCHECKED)
+            now = await self._look(key, is_asking=is_asking, had_fault=had_fault)
             if is_asking:
                 ask_at_s = time.monotonic() + ASK_EVERY_S
-            was = self._found.get(key, _UNCHECKED)
-            if not fault:
-                self._found[key] = (DeploymentState.READY, "")
-            elif had_fault or was[0] is not DeploymentState.READY:
-                self._found[key] = (DeploymentState.UNAVAILABLE, fault)
-            if (now := self._found.get(key, was)) != was:
-                logger.info("external model %s version %d is %s %s", *key, *now)
+            is_ready = now[0] is DeploymentState.READY
+            if is_ready or had_fault or was[0] is not DeploymentState.READY:
+                self._found[key] = now
+                if now != was:
+                    logger.info("external model %s version %d is %s %s", *key, *now)
                 self._show(key)
-            had_fault = bool(fault)
-            if fault:
-                await backoff.pause()
-            else:
+            had_fault = not is_ready
+            if now[0] is not DeploymentState.UNAVAILABLE:
                 backoff.reset()
-                await asyncio.sleep(self._check_every_s)
+            await (asyncio.sleep(self._check_every_s) if is_ready else backoff.pause())
+
+    async def _look(self, key: _Key, *, is_asking: bool, had_fault: bool) -> _Found:
+        """What is found now; an application is looked for again after a fault."""
+        model = self._wanted[key].model
+        if model.import_path and (had_fault or key not in self._running):
+            try:
+                if self._apps is None:
+                    raise ExternalServerError(_NO_APPS)
+                self._running[key] = await self._threads.ask(self._apps.find, model)
+            except ExternalServerError as error:
+                return DeploymentState.UNAVAILABLE, f"{ExternalFault.NOT_DEPLOYED.value}: {error}"
+            except NotReadyError as error:
+                return DeploymentState.LOADING, str(error)
+            except Exception as error:  # Ray's own
+                return DeploymentState.LOADING, f"Ray Serve cannot be asked: {error!r}"
+        fault = await self._fault(self._running.get(key, model), is_asking=is_asking)
+        return (DeploymentState.UNAVAILABLE, fault) if fault else (DeploymentState.READY, "")
 
     async def _fault(self, model: ExternalModel, *, is_asking: bool) -> str:
         self._session = self._session or http_session()
@@ -122,6 +164,7 @@ class ExternalWatch:
 
     def _show(self, key: _Key) -> None:
         model, weight, is_unloaded = self._wanted[key]
+        model = self._running.get(key, model)
         state, reason = self._found.get(key, _UNCHECKED)
         if is_unloaded:
             state = DeploymentState.UNAVAILABLE

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 
 from services.contracts.errors import InvalidRequestError
 from services.controller.api.fleet_state import FleetState
-from services.controller.interfaces import BuildLauncher, NodeSource, ReplicaFleet
+from services.controller.interfaces import (
+    BuildLauncher,
+    NodeSource,
+    ReplicaFleet,
+    ServeApplications,
+)
 from services.controller.platform.combined import CombinedNodes
 from services.controller.platform.fleet_file import FleetFile
 from services.controller.platform.ray.ray_nodes import RayNodes
 from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from services.controller.platform.ray.replica_fleet import RayServeFleet
+from services.controller.platform.ray.serve_apps import RayServeApps
 from services.controller.platform.ray.session_logs import link_logs, session_logs
 from services.controller.settings import ControllerSettings
 
@@ -24,12 +30,14 @@ class ClusterPlatform:
     """Where replicas are placed, nodes are seen and builds run.
 
     Attributes:
+        apps: runs external models that are applications; None where it runs none.
         close: ends threads and connections; each may block.
     """
 
     replicas: ReplicaFleet
     nodes: NodeSource
     launcher: BuildLauncher
+    apps: ServeApplications | None = None
     close: tuple[Callable[[], None], ...] = ()
 
 
@@ -59,7 +67,8 @@ def open_platform(
         extra_arguments=tuple(settings.build_arguments.split()),
     )
     nodes = CombinedNodes([RayNodes()], _described(settings))
-    return ClusterPlatform(replicas=replicas, nodes=nodes, launcher=launcher)
+    apps = RayServeApps(settings.replica_host) if settings.serve_apps else None
+    return ClusterPlatform(replicas=replicas, nodes=nodes, launcher=launcher, apps=apps)
 
 
 def _in_kubernetes(

@@ -27,9 +27,9 @@ class Watched:
         self.state = FleetState("memory://", epoch=1)
         self.watch = ExternalWatch(self.state, token_dir, check_every_s=0.01)
 
-    def follow(self, *models: ExternalModel, **fields: Any) -> None:
+    async def follow(self, *models: ExternalModel, **fields: Any) -> None:
         given = {"weight": 0.0, "is_unloaded": False} | fields
-        self.watch.follow([WantedExternal(model, **given) for model in models])
+        await self.watch.follow([WantedExternal(model, **given) for model in models])
 
     async def until(self, state: str, reason: str = "") -> fleet.ServedModel:
         """Wait until the only model is so."""
@@ -80,7 +80,7 @@ def free_port() -> int:
 async def test_a_server_is_ready_fails_and_comes_back(
     watched: Watched, server: OpenAiServer
 ) -> None:
-    watched.follow(external_model(server.url), weight=3.0)
+    await watched.follow(external_model(server.url), weight=3.0)
     assert (await watched.until("READY")).weight == 3.0
     await server.stop()
     failed = await watched.until("UNAVAILABLE", "unreachable: Cannot connect to host 127.0.0.1")
@@ -94,11 +94,11 @@ async def test_a_server_is_ready_fails_and_comes_back(
         "external_ready",
         f"'Qwen2.5' of an OpenAI server at {server.url}",
     )
-    watched.follow(external_model(server.url), is_unloaded=True)
+    await watched.follow(external_model(server.url), is_unloaded=True)
     unloaded = await watched.until("UNAVAILABLE", "unloaded")
     assert unloaded.is_unloaded
     assert external_models(fleet.FleetSnapshot(models=[unloaded])) == []
-    watched.follow()
+    await watched.follow()
     assert not watched.state.models()
 
 
@@ -115,14 +115,14 @@ async def test_faults_of_openai_servers(
     watched: Watched, server: OpenAiServer, fault: str, reason: str
 ) -> None:
     server.fault = fault
-    watched.follow(external_model(server.url))
+    await watched.follow(external_model(server.url))
     await watched.until("UNAVAILABLE", reason)
 
 
 async def test_a_server_of_another_model_or_with_another_token(
     watched: Watched, server: OpenAiServer, tmp_path: Path
 ) -> None:
-    watched.follow(external_model(server.url, remote_name="Llama", token="llm"))
+    await watched.follow(external_model(server.url, remote_name="Llama", token="llm"))
     await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' cannot be had")
     server.token = "right"
     (tmp_path / "llm").write_text("wrong")
@@ -148,7 +148,7 @@ async def test_faults_of_kserve_servers(
     watched: Watched, resnet: KserveServer, fault: str, reason: str
 ) -> None:
     resnet.fault = fault
-    watched.follow(external_model(resnet.url, remote_name="resnet"))
+    await watched.follow(external_model(resnet.url, remote_name="resnet"))
     await watched.until("UNAVAILABLE" if fault else "READY", reason)
 
 
@@ -156,13 +156,13 @@ async def test_what_is_no_kserve_server(
     watched: Watched, resnet: KserveServer, server: OpenAiServer, mute_port: int, free_port: int
 ) -> None:
     resnet.name = "other"
-    watched.follow(external_model(resnet.url, remote_name="resnet"))
+    await watched.follow(external_model(resnet.url, remote_name="resnet"))
     await watched.until("UNAVAILABLE", "wrong model: asked for 'resnet', it says it is 'oth")
-    watched.follow(external_model(f"grpc://127.0.0.1:{free_port}", version=2))
+    await watched.follow(external_model(f"grpc://127.0.0.1:{free_port}", version=2))
     await watched.until("UNAVAILABLE", "unreachable: ")
-    watched.follow(external_model(f"grpc://127.0.0.1:{mute_port}", version=3))
+    await watched.follow(external_model(f"grpc://127.0.0.1:{mute_port}", version=3))
     await watched.until("UNAVAILABLE", "unreachable: ")
-    watched.follow(external_model(f"grpc://127.0.0.1:{server.port}", version=4))
+    await watched.follow(external_model(f"grpc://127.0.0.1:{server.port}", version=4))
     await watched.until("UNAVAILABLE", "unreachable: ")
-    watched.follow(external_model(f"openai+http://127.0.0.1:{mute_port}", version=5))
+    await watched.follow(external_model(f"openai+http://127.0.0.1:{mute_port}", version=5))
     await watched.until("UNAVAILABLE", "slow: ")

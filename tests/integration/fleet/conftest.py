@@ -1,6 +1,7 @@
 """One real local fleet for all tests of this folder, with a Prometheus that scrapes it."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,15 +68,18 @@ def served(
     """
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     folder = tmp_path_factory.mktemp("models")
-    with fleet_home(**QUICK, **environment_of_forks()) as fleet:
+    environment = environment_of_forks()
+    # Ray Serve imports applications of tests.
+    environment["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parents[3]}"
+    with fleet_home(**QUICK, **environment) as fleet:
         linear, noop = write_linear(folder / "linear.onnx"), write_noop(folder / "noop.onnx")
         fleet.add("linear", linear, write_recipe(folder / "linear.yaml", 2))
         fleet.add("noop", noop, write_recipe(folder / "noop.yaml", 1, tokens=300))
         num_replicas = {"linear": 2, "noop": 1}
-        options: tuple[str, ...] = ()
+        options: tuple[str, ...] = ("--http-port", "0")
         if "watched" in asked and is_prometheus_installed():
             num_replicas |= _publish_watched(fleet, folder)
-            options = ("--observe", "--observe-port", "0")
+            options += ("--observe", "--observe-port", "0")
         fleet.up(*options)
         for model, num in num_replicas.items():
             fleet.wait_ready(model, num)

@@ -121,8 +121,7 @@ class RayServeFleet:
         if found is None:
             raise NotReadyError(f"{what}: its application was deleted")
         if found.status is ApplicationStatus.DEPLOY_FAILED:
-            faults = [raised_words(each.message) for each in found.deployments.values()]
-            raise NotReadyError(f"{what}: {'; '.join(filter(None, faults)) or found.message}")
+            raise NotReadyError(f"{what}: {status_words(found)}")
         return bool(found.status is ApplicationStatus.RUNNING)
 
     def unplaced(self, key: DeploymentKey) -> Unplaced:
@@ -245,6 +244,13 @@ def raised_words(message: str) -> str:
     names a fault.
     """
     return next(iter(_RAISED.findall(message)[::-1]), "")
+
+
+def status_words(status: Any) -> str:
+    """What Serve says of an application and its deployments: exceptions where it quotes some."""
+    messages = [status.message, *(each.message for each in status.deployments.values())]
+    raised = filter(None, map(raised_words, messages))
+    return "; ".join(raised) or " ".join(filter(None, messages))
 
 
 def application_name(key: DeploymentKey) -> str:

@@ -85,3 +85,20 @@ def test_what_the_fleet_found_is_shown(
         assert listed["serving"] == [1]
         states = json.loads(run("models", "weights", "chat", "--json"))["states"]
         assert states["1"] == {"state": "ready", "served_share": 1.0}
+
+
+def test_an_application_of_ray_serve_with_its_arguments(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "llm.yaml"
+    file.write_text("llm_configs: [{model_id: qwen}]\n")
+    add = ("models", "add", "chat", "ray+openai://ray.serve.llm:build_openai_app")
+    assert "'chat' of the Ray Serve application ray.serve" in run(*add, "--args", str(file))
+    (version,) = registry.external_versions("chat")
+    assert version.args == {"llm_configs": [{"model_id": "qwen"}]}
+    with pytest.raises(InvalidRequestError, match="arguments are of ray"):
+        run("models", "add", "chat", URL, "--args", str(file))
+    file.write_text("- a\n")
+    with pytest.raises(InvalidRequestError, match="--args: Input should be a valid dictionary"):
+        run(*add, "--args", str(file))
+    file.write_text("a: [\n")
+    with pytest.raises(InvalidRequestError, match=r"--args .*llm.yaml: line 2, column 1"):
+        run(*add, "--args", str(file))

@@ -83,6 +83,7 @@ def test_urls(url: str, protocol: ServerProtocol, place: tuple[str, int]) -> Non
     [
         "http://h/v1", "grpc://h", "grpc://h:1/x", "openai+http://", "openai+http://a:b@h/v1",
         "openai+http://h/v1?key=x", "openai+ftp://h", "grpc://h:x",
+        "ray+openai://app", "ray+openai://a.b:", "ray+openai://:app", "ray+openai://a/b:c", "ray+grpc://a:b",
     ],
 )  # fmt: skip
 def test_what_is_no_url(url: str) -> None:
@@ -93,3 +94,22 @@ def test_what_is_no_url(url: str) -> None:
 def test_a_token_names_no_path() -> None:
     with pytest.raises(ValidationError):
         external(token="../secret")
+
+
+def test_an_application_of_ray_serve(registry: Registry) -> None:
+    llms = {"llm_configs": [{"model_loading_config": {"model_id": "qwen"}}]}
+    source = "ray+openai://ray.serve.llm:build_openai_app"
+    draft = ExternalModel(name="chat", version=0, url=source, args=llms, remote_name="qwen")
+    kept = registry.add_external_version(draft)
+    assert registry.external_version("chat", 1) == kept
+    assert (kept.import_path, kept.args) == ("ray.serve.llm:build_openai_app", llms)
+    assert kept.protocol is ServerProtocol.OPENAI
+    assert kept.words == "'qwen' of the Ray Serve application ray.serve.llm:build_openai_app"
+    asked = kept.behind("10.0.0.1:4711")
+    assert (asked.http_url, asked.args, asked.import_path) == (
+        "http://10.0.0.1:4711/external/chat/1/v1", {}, "",
+    )  # fmt: skip
+    assert registry.add_external_version(draft).version == 1
+    assert registry.add_external_version(draft.model_copy(update={"args": {}})).version == 2
+    with pytest.raises(ValidationError, match="arguments are of ray"):
+        ExternalModel(name="c", version=0, url="grpc://h:1", args=llms, remote_name="c")

@@ -1,10 +1,11 @@
 """The reconcile loop with external models: shown and checked, and never deployed or built."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from services.contracts.errors import ExternalServerError, NotReadyError, SmeltError
 from services.contracts.external.external_model import ExternalModel
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
@@ -13,6 +14,8 @@ from services.controller.api.model_loading import Serving
 from services.controller.build.build_reader import ViewReader
 from services.controller.build.key_status import RetryPolicy
 from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.external import external_watch
+from services.controller.external.external_watch import ExternalWatch, WantedExternal
 from tests.unit.services.controller.deploy.reconcile_world import (
     FakeFleet,
     add,
@@ -20,6 +23,7 @@ from tests.unit.services.controller.deploy.reconcile_world import (
     until_model,
 )
 
+APP = ExternalModel(name="app", version=1, url="ray+openai://a.b:c", remote_name="m")
 # Nobody listens there.
 CHAT = ExternalModel(name="chat", version=0, url="openai+http://127.0.0.1:9/v1", remote_name="m")
 
@@ -71,3 +75,65 @@ async def test_one_is_unloaded_and_loaded(
     reply = await serving.set_served("chat", is_served=True)
     assert not reply.is_ready
     assert reply.reason.startswith("unreachable: ")
+
+
+class FakeApps:
+    """Ray Serve, which says of any application what a test wants; one that runs is not there."""
+
+    def __init__(self) -> None:
+        self.applied: list[list[str]] = []
+        self.fault: SmeltError | None = None
+
+    def apply(self, models: Sequence[ExternalModel]) -> bool:
+        self.applied.append([model.name for model in models])
+        return bool(models)
+
+    def find(self, model: ExternalModel) -> ExternalModel:
+        if self.fault:
+            raise self.fault
+        return model.behind("127.0.0.1:9")
+
+
+async def test_what_ray_serve_says_of_an_application_is_shown(
+    state: FleetState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external_watch, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(external_watch, "LONGEST_PAUSE_S", 0.01)
+    apps = FakeApps()
+    apps.fault = NotReadyError("no GPU is free")
+    watch = ExternalWatch(state, apps=apps)
+    wanted = [WantedExternal(each, 0.0, False) for each in (APP, CHAT)]
+    await watch.follow(wanted)
+    await until_model(state, lambda m: (m.state, m.reason) == ("LOADING", "no GPU is free"))
+    apps.fault = ExternalServerError("no module")
+    await until_model(
+        state, lambda m: (m.state, m.reason) == ("UNAVAILABLE", "not deployed: no module")
+    )
+    apps.fault = None
+    await until_model(state, lambda m: m.name == "app" and m.reason.startswith("unreachable: "))
+    await until_model(state, lambda m: b"http://127.0.0.1:9/external/app/1/v1" in m.external_json)
+    await watch.follow([wanted[0]._replace(is_unloaded=True), wanted[1]])
+    # Of the last look nothing was left, so that Serve is asked no more.
+    await watch.follow(wanted[1:])
+    assert apps.applied == [["app"], []]
+    await watch.close()
+
+
+async def test_where_no_applications_run_it_is_told(
+    registry: Registry, state: FleetState, loop: ReconcileLoop
+) -> None:
+    registry.add_external_version(APP)
+    await loop.reconcile_now()
+    await until_model(state, lambda m: m.reason.startswith("not deployed: this fleet runs no appl"))
+
+
+async def test_one_that_cannot_be_read_is_left_as_it_is(
+    registry: Registry, state: FleetState, loop: ReconcileLoop, tmp_path: Path
+) -> None:
+    registry.add_external_version(APP)
+    registry.set_version_weights("app", {1: 1})
+    await loop.reconcile_now()
+    (weights,) = (tmp_path / "store" / "weights" / "app").iterdir()
+    weights.with_name("000002.json").write_text("{")
+    await loop.reconcile_now()
+    assert [model.name for model in state.models()] == ["app"]
