@@ -134,7 +134,7 @@ def _round_once(editor: Editor, q: fx.Node) -> None:
     cast: Any = q
     while is_call(cast, aten.view.dtype):
         cast = cast.args[0]
-    inside = cast.args[0] if is_call(cast, *CASTS) else None
+    inside: Any = cast.args[0] if is_call(cast, *CASTS) else None
     chain = (aten.clamp.default, aten.mul.Tensor, aten.round.default, aten.mul.Tensor)
     x: Any = inside
     for call in chain:

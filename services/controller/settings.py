@@ -78,7 +78,7 @@ class ControllerSettings(FleetSecuritySettings):
     reattach_grace_s: float = Field(default=30.0, ge=0)
     sample_key: Path | None = None
     external_token_dir: Path | None = None
-    serve_apps: bool = True
+    serve_apps: bool = False
     resync_s: float = 15.0
 
     @model_validator(mode="after")

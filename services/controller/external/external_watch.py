@@ -35,8 +35,8 @@ _Key = tuple[str, int]
 _Found = tuple[DeploymentState, str]
 _UNCHECKED: Final[_Found] = (DeploymentState.LOADING, "it is being checked")
 _NO_APPS: Final = (
-    "this fleet runs no applications: a RayService places its replicas, or it has "
-    "SMELT_CONTROLLER_SERVE_APPS=false. Deploy it, and add its URL, openai+http://HOST:PORT/v1"
+    "this fleet runs no applications: set SMELT_CONTROLLER_SERVE_APPS=true where it is started; "
+    "where a RayService places replicas, have that deploy it, and add its URL"
 )
 
 

@@ -26,6 +26,7 @@ __all__ = ["forked_children"]  # a fixture
 QUICK = {
     "SMELT_SCRAPE_INTERVAL_S": "2",
     "SMELT_CONTROLLER_RESYNC_S": "2",
+    "SMELT_CONTROLLER_SERVE_APPS": "true",
     "RAY_metrics_report_interval_ms": "4000",
     # Enough requests are traced that histograms have exemplars.
     "OTEL_TRACES_EXPORTER": "console",

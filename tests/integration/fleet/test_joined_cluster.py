@@ -19,7 +19,7 @@ from tests.integration.hardware_change.cluster_keeper import ray_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-QUICK = {"SMELT_CONTROLLER_RESYNC_S": "2"}
+QUICK = {"SMELT_CONTROLLER_RESYNC_S": "2", "SMELT_CONTROLLER_SERVE_APPS": "true"}
 # Says which named actors there are; with a name it first begins a build task of that name.
 ACTORS = """
 import json, sys
