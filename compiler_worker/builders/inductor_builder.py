@@ -22,10 +22,12 @@ from services.engines.shapes import union_of
 # torch's name of the setting, and the build key's.
 _MAX_AUTOTUNE = "max_autotune"
 # Measured in tests/benchmarks/results/gpu/fp8_h200_202611.md.
-_CUDA_REASON = (
-    "on a GPU Inductor's int8 products write 32 bits, and gain nothing over fp16: use fp8, or kind "
-    "tensorrt"
-)
+_CUDA_REASONS = {
+    Precision.INT8: "on a GPU Inductor's int8 products write 32 bits, and gain nothing over fp16: "
+    "use kind tensorrt",
+    Precision.INT8_WEIGHT_ONLY: "on a GPU Inductor would bring int8 weights back to floats in "
+    "every call: use fp16 or bf16",
+}
 # Measured in tests/benchmarks/results/inductor_int8_cpu_202611.md.
 _CPU_REASONS = {
     Precision.FP16: "fp16 on a CPU is slower than fp32: use bf16 where the generation has it",
@@ -137,7 +139,7 @@ def _compile(
 def _cuda_precision_reason(generation: Generation, precision: Precision) -> str:
     if precision is Precision.FP8:
         return missing_instructions(generation, precision) or quantiser_reason(precision)
-    return _CUDA_REASON if precision.is_quantised else ""
+    return _CUDA_REASONS.get(precision, "")
 
 
 def _cpu_precision_reason(generation: Generation, precision: Precision) -> str:

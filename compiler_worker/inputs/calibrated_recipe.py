@@ -29,8 +29,9 @@ def calibrated_recipe(
     for spec in master.inputs:
         is_mask = drawn_role(master, recipe, spec.name) is InputRole.MASK
         values = calibration.get(spec.name)
-        if is_mask and values is not None and _is_right_padded(values):
-            own = drawn.get(spec.name, InputRecipe())
+        own = drawn.get(spec.name, InputRecipe())
+        is_open = is_mask and own.padding_side is None
+        if is_open and values is not None and _is_right_padded(values):
             drawn[spec.name] = own.model_copy(update={"padding_side": "right"})
     return recipe.model_copy(update={"inputs": drawn})
 

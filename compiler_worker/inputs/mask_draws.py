@@ -19,7 +19,7 @@ MANY_ROWS = 4
 def draw_mask(
     shape: tuple[int, ...],
     generator: np.random.Generator,
-    padding_side: Literal["right"] | None = None,
+    padding_side: Literal["right", "either"] | None = None,
     *,
     has_pads_first: bool,
 ) -> Array:
@@ -72,10 +72,15 @@ def mask_shapes(
     return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
 
 
+def right_padded(master: MasterRecord, recipe: Recipe) -> list[str]:
+    """Names of the masks that have no pads before or between valid positions."""
+    names = [spec.name for spec in _masks(master, recipe)]
+    return [n for n in names if recipe.inputs.get(n, InputRecipe()).padding_side == "right"]
+
+
 def may_be_left_padded(master: MasterRecord, recipe: Recipe) -> bool:
     """Whether some mask may have pads first."""
-    masks = _masks(master, recipe)
-    return any(recipe.inputs.get(m.name, InputRecipe()).padding_side is None for m in masks)
+    return len(right_padded(master, recipe)) < len(_masks(master, recipe))
 
 
 def _masks(master: MasterRecord, recipe: Recipe) -> list[TensorSpec]:

@@ -86,9 +86,8 @@ _SUMS = (
         "STFT",
     }
 )
-# A row of a table is data, although the table is constant and the index an integer; so is what is
-# made of quantised numbers, although its one float, the scale, is constant.
-_DATA = frozenset({"DequantizeLinear", "Gather", "GatherElements", "GatherND"})
+# A row of a table is data, although the table is constant and the index an integer.
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 class Standing(Enum):
@@ -130,7 +129,7 @@ class Policy:
 
     def _decide(self, node: ir.Node) -> None:
         floats = [self.standings[v] for v in node.inputs if v in self.standings]
-        standing = _standing(node.op_type, floats)
+        standing = _standing(node, floats)
         if standing is Standing.NARROW and (_is_square(node) or self._is_full_quotient(node)):
             standing = Standing.FULL
         if standing is not Standing.NARROW:
@@ -215,9 +214,10 @@ def _typed(
         yield value, variables[min(index, len(variables) - 1)] if variables else ""
 
 
-def _standing(op_type: str, floats: list[Standing]) -> Standing:
+def _standing(node: ir.Node, floats: list[Standing]) -> Standing:
+    op_type = node.op_type
     is_data = Standing.FULL in floats or Standing.NARROW in floats
-    if op_type in _DATA and floats and not is_data:
+    if (op_type in _LOOKUPS or _is_small(node)) and floats and not is_data:
         return Standing.NARROW
     if not is_data:
         # Without a float input it is a cast or range of integers.
@@ -227,6 +227,12 @@ def _standing(op_type: str, floats: list[Standing]) -> Standing:
         return Standing.FULL
     is_narrow = op_type in _NARROW_OPS or Standing.NARROW in floats
     return Standing.NARROW if is_narrow else Standing.FULL
+
+
+def _is_small(node: ir.Node) -> bool:
+    """Whether it brings floats of eight bits back; its other input, the scale, is constant."""
+    x = node.inputs[0] if node.op_type == "DequantizeLinear" else None
+    return x is not None and x.dtype is ir.DataType.FLOAT8E4M3FN
 
 
 def _is_square(node: ir.Node) -> bool:

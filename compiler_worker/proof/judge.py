@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from compiler_worker.inputs.given_samples import given_samples
 from compiler_worker.inputs.integer_draws import undescribed
+from compiler_worker.inputs.mask_draws import right_padded
 from compiler_worker.inputs.sample_sizes import edge_sizes
 from compiler_worker.inputs.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.measures.answer_sizes import typical_sizes
@@ -107,6 +108,11 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
     drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
     samples = []
     notes = undescribed(claim.master, claim.recipe)
+    notes += [
+        f"no pads were drawn before or between valid positions of '{name}': its calibration set, "
+        "or the recipe, has none there; padding_side: either draws them"
+        for name in right_padded(claim.master, claim.recipe)
+    ]
     edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
     for sample in drawn:
         # Scales were taken from usual values: beyond those eight bits end.

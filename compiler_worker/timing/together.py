@@ -59,13 +59,14 @@ def time_together(
         words = f"{len(contest.engines)} engines " if beside else ""
         events.line(f"timing {words}beside eager; the fallback: {fallback.words}")
         shapes = tuple(benchmark(contest, each, request.recipe, limits) for each in samples)
-        sides = {"engine": engine.model, "eager": eager.model, "fallback": fallback.engine}
-        counted = sides if shapes[0].eager.p50_s < _SLOWEST_S else {}
-        # Last: a profiler may slow what follows.
-        found = {n: m and _kernels(m, samples[0], contest.platform) for n, m in counted.items()}
-        fallback.close()
         for other in others.values():
             other.close()
+    sides = {"engine": engine.model, "eager": eager.model, "fallback": fallback.engine}
+    counted = sides if shapes[0].eager.p50_s < _SLOWEST_S else {}
+    # Behind all timings: a profiler may slow what follows.
+    with beside_others(request.cache_dir, events):
+        found = {n: m and _kernels(m, samples[0], contest.platform) for n, m in counted.items()}
+    fallback.close()
     kernels = {name: each for name, each in found.items() if each}
     return JointResult(shapes=shapes, failed=failed, fallback=fallback.words, kernels=kernels)
 

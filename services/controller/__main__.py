@@ -131,7 +131,9 @@ def _loops(
         replica_args,
         resync_s=settings.resync_s,
         withdraw_after_s=settings.withdraw_after_s,
-        externals=ExternalWatch(state, settings.external_token_dir, apps=here.apps),
+        externals=ExternalWatch(
+            state, settings.external_token_dir, apps=here.apps, runs_apps=settings.serve_apps
+        ),
         recorder=metrics.recorder,
     )
     building = BuildLoop(

@@ -4,7 +4,7 @@ Ray, a fleet description file and Kubernetes each know nodes; a Ray task and a K
 each can run a build. The reconcile loop knows these few verbs only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -215,8 +215,8 @@ class ReplicaFleet(Protocol):
 class ServeApplications(Protocol):
     """Runs external models that are applications. Methods block; call them in `FleetThreads`."""
 
-    def apply(self, models: Sequence[ExternalModel]) -> bool:
-        """Have these run, and no other; whether one runs, or still ends."""
+    def apply(self, models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
+        """Have these run, and no other but those of kept names; whether one runs, or still ends."""
         ...
 
     def find(self, model: ExternalModel) -> ExternalModel:

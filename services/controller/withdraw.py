@@ -45,10 +45,14 @@ def withdraw(settings: ControllerSettings) -> None:
         fleet.remove(key)
     apps = RayServeApps(settings.replica_host)
     ends_s = time.monotonic() + _TIMEOUT_S
-    while (apps.apply([]) or fleet.deployed()) and time.monotonic() < ends_s:
+    while (has_apps := apps.apply([])) or fleet.deployed():
+        if time.monotonic() > ends_s:
+            break
         time.sleep(_POLL_S)  # Serve has no event of a deleted application
-    if left := fleet.deployed():
-        logger.warning("%d applications still end after %g s", len(left), _TIMEOUT_S)
+    apps.end_proxy()
+    if (left := fleet.deployed()) or has_apps:
+        words = ", and external models'" if has_apps else ""
+        logger.warning("%d applications%s still end after %g s", len(left), words, _TIMEOUT_S)
     others = [a for a in retried(serve.status).applications if key_from_application(a) is None]
     if not others:
         serve.shutdown()

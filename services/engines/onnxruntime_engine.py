@@ -104,7 +104,7 @@ class OnnxruntimeEngine(GuardedEngine):
             options = self._session.get_session_options()
             options.enable_profiling = True
             options.profile_file_prefix = f"{folder}/call"
-            # Weights stay in their file, and take neither time nor memory.
+            # It takes time and memory, and changes no node.
             options.add_session_config_entry("session.disable_prepacking", "1")
             path = self._session._model_path  # noqa: SLF001
             providers = self._session.get_providers()

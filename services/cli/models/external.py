@@ -14,7 +14,6 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.external.external_model import ExternalModel
-from services.contracts.model.yaml_text import YamlFault, value_from_yaml
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import NO_FLEET
 from services.pb import fleet_v1_pb2 as fleet
@@ -73,6 +72,9 @@ def run_add_external(
 
 
 def _read_args(path: Path) -> Any:
+    # Its library is for files of people alone.
+    from services.contracts.model.yaml_text import YamlFault, value_from_yaml
+
     try:
         return value_from_yaml(path.read_text()) or {}
     except (OSError, UnicodeDecodeError, YamlFault) as error:

@@ -48,7 +48,8 @@ class ExternalModel(Document):
     url: str
     remote_name: str
     remote_version: str = ""
-    args: dict[str, JsonValue] = Field(default_factory=dict)
+    # Left out where there are none: an older gateway reads the records of plain servers.
+    args: dict[str, JsonValue] = Field(default_factory=dict, exclude_if=lambda args: not args)
     token: str = Field(default="", pattern="^([A-Za-z0-9][A-Za-z0-9_.-]{0,99})?$")
     created_at: str = ""
 

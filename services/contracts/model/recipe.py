@@ -100,8 +100,9 @@ class InputRecipe(Document):
             above it. Integers are drawn by default over all that the graph takes (see
             `input_values`) and min and max allow; where none of them say, low and its successor.
         pad: value for padded positions.
-        padding_side: `right`: a mask's valid positions come first in every request, so proofs
-            draw no pads before them and none between; otherwise they draw those too.
+        padding_side: of a mask: with `right`, proofs draw its valid positions first, with no pads
+            before or between them; with `either` both. By default `right` for engines in int8 and
+            fp8 whose calibration set has them so, else both.
         min, max: the values that a request may hold, both allowed, for integers; by default
             those that the graph takes, the rows of the tables that it looks them up in. A recipe
             may only narrow these. Engines differ in what they do with others: most fail,
@@ -119,7 +120,9 @@ class InputRecipe(Document):
     values: tuple[str, ...] | None = Field(
         default=None, min_length=1, exclude_if=lambda v: v is None
     )
-    padding_side: Literal["right"] | None = Field(default=None, exclude_if=lambda v: v is None)
+    padding_side: Literal["right", "either"] | None = Field(
+        default=None, exclude_if=lambda v: v is None
+    )
 
     @property
     def has_range(self) -> bool:
@@ -136,6 +139,8 @@ class InputRecipe(Document):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"expected min <= max, got {self.min} and {self.max}")
         is_mask = self.role is InputRole.MASK
+        if self.padding_side and not is_mask and (self.has_range or self.values):
+            raise ValueError("padding_side is of masks, and this input has values to draw")
         drawn = {"a mask's 0": 0.0, "a mask's 1": 1.0} if is_mask else {}
         if self.has_range and not is_mask:
             drawn["low"] = self.low

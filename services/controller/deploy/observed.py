@@ -24,7 +24,8 @@ class Observed:
         names: of all models, those that cannot be read too.
         unloaded: names of those that are not to be served for now.
         engine_keys: of all engines, proofs, signatures and joint runs, by master.
-        externals: all versions of external models.
+        externals: all versions of external models, as they were where they cannot be read.
+        unread: names of those that cannot be.
     """
 
     versions: dict[str, ModelVersion] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class Observed:
     unloaded: set[str] = field(default_factory=set)
     engine_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
     externals: list[WantedExternal] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
 
     def wanted(self) -> list[ModelVersion]:
         """The versions that are to be deployed: the newest, and those that share requests."""
@@ -122,7 +124,10 @@ def _read_external(
             observed.externals.append(WantedExternal(model, weight, is_unloaded))
     except SmeltError as error:
         # An application that runs must not end because the store was slow.
-        observed.externals.extend(each for each in known if each.model.name == name)
+        before = (each for each in known if each.model.name == name)
+        observed.externals.extend(each._replace(is_unloaded=is_unloaded) for each in before)
+        if not is_unloaded:
+            observed.unread.add(name)
         logger.error("external model '%s' is left as it is: %s", name, error)
 
 

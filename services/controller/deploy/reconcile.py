@@ -41,7 +41,7 @@ class ReconcileLoop:
     """Deploys the newest version of each model, and announces engines to its replicas.
 
     Attributes:
-        deployments: those that it has begun, or found, and not yet withdrawn.
+        deployments: those begun, or found, and not yet withdrawn.
         on_demand: decides which on-demand models are there.
         externals: checks external models.
         last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock.
@@ -197,8 +197,7 @@ class ReconcileLoop:
             self.deployments.compare(present)
         else:
             self.deployments.show_only(present)
-        deployed = self.deployments.all()
-        observed = await asyncio.to_thread(self._store.look, deployed)
+        observed = await asyncio.to_thread(self._store.look, self.deployments.all())
         if not self._replicas.is_placing:
             # What another fleet over this store unloaded is not ours to withdraw.
             observed.unloaded.clear()
@@ -207,9 +206,10 @@ class ReconcileLoop:
         self._state.set_metrics_addresses(addresses)
         # Before anything is deployed: a replica gets the engines that are known when it attaches.
         self._announce_changes(observed)
-        await self.externals.follow(observed.externals)
         if self._replicas.is_placing:
             await self._place(observed)
+        # After replicas: Ray Serve may be slow to take the applications among them.
+        await self.externals.follow(observed.externals, observed.unread)
         self._show()
 
     async def _place(self, observed: Observed) -> None:

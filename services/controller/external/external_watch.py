@@ -6,7 +6,7 @@ Those that are applications of Ray Serve are deployed, and are checked as others
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -57,6 +57,8 @@ class ExternalWatch:
         token_dir: Path | None = None,
         check_every_s: float = CHECK_EVERY_S,
         apps: ServeApplications | None = None,
+        *,
+        runs_apps: bool = False,
     ) -> None:
         """Check nothing yet.
 
@@ -64,7 +66,8 @@ class ExternalWatch:
             state: shows what is found.
             token_dir: where tokens are; None without any.
             check_every_s: pause between two looks at a server where nothing is wrong.
-            apps: runs those that are applications; None where none are to run.
+            apps: runs those that are applications; None where none can be.
+            runs_apps: have them run; otherwise those that an earlier controller left are ended.
         """
         self._state = state
         self._token_dir = token_dir
@@ -72,7 +75,10 @@ class ExternalWatch:
         self._apps = apps
         # An earlier controller may have left some.
         self._has_apps = apps is not None
+        self._runs_apps = runs_apps and apps is not None
+        # Looks at applications, each of which may wait for the proxy, keep no change waiting.
         self._threads = FleetThreads()
+        self._applying = FleetThreads()
         self._session: aiohttp.ClientSession | None = None
         self._wanted: dict[_Key, WantedExternal] = {}
         self._found: dict[_Key, _Found] = {}
@@ -80,8 +86,11 @@ class ExternalWatch:
         self._running: dict[_Key, ExternalModel] = {}
         self._checks: dict[_Key, asyncio.Task[None]] = {}
 
-    async def follow(self, wanted: Iterable[WantedExternal]) -> None:
-        """Take what the store has now: begin and end checks, and show all of them."""
+    async def follow(self, wanted: Iterable[WantedExternal], unread: Collection[str] = ()) -> None:
+        """Take what the store has now: begin and end checks, and show all of them.
+
+        The applications of names that the store cannot tell of now are left running.
+        """
         self._wanted = {(each.model.name, each.model.version): each for each in wanted}
         loaded = {key for key, each in self._wanted.items() if not each.is_unloaded}
         for key in self._checks.keys() - loaded:
@@ -95,10 +104,11 @@ class ExternalWatch:
             self._checks[key] = asyncio.create_task(self._check(key), name=f"check {key}")
         for key in self._wanted:
             self._show(key)
-        models = [model for key in sorted(loaded) if (model := self._wanted[key].model).import_path]
-        if self._apps and (models or self._has_apps):
+        apps = [model for key in sorted(loaded) if (model := self._wanted[key].model).import_path]
+        given = (apps, unread) if self._runs_apps else ([], ())
+        if self._apps and (given[0] or self._has_apps):
             try:
-                self._has_apps = await self._threads.ask(self._apps.apply, models)
+                self._has_apps = await self._applying.ask(self._apps.apply, *given)
             except Exception:
                 # Replicas are deployed all the same, and the next sync tries again.
                 logger.exception("Ray Serve does not take the applications of external models")
@@ -108,6 +118,7 @@ class ExternalWatch:
         for check in self._checks.values():
             check.cancel()
         self._threads.close()
+        self._applying.close()
         if self._session:
             await self._session.close()
 
@@ -129,7 +140,7 @@ class ExternalWatch:
                     logger.info("external model %s version %d is %s %s", *key, *now)
                 self._show(key)
             had_fault = not is_ready
-            if now[0] is not DeploymentState.UNAVAILABLE:
+            if is_ready:
                 backoff.reset()
             await (asyncio.sleep(self._check_every_s) if is_ready else backoff.pause())
 
@@ -138,7 +149,7 @@ class ExternalWatch:
         model = self._wanted[key].model
         if model.import_path and (had_fault or key not in self._running):
             try:
-                if self._apps is None:
+                if self._apps is None or not self._runs_apps:
                     raise ExternalServerError(_NO_APPS)
                 self._running[key] = await self._threads.ask(self._apps.find, model)
             except ExternalServerError as error:

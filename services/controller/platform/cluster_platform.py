@@ -30,7 +30,7 @@ class ClusterPlatform:
     """Where replicas are placed, nodes are seen and builds run.
 
     Attributes:
-        apps: runs external models that are applications; None where it runs none.
+        apps: runs external models that are applications, and ends them; None where none can be.
         close: ends threads and connections; each may block.
     """
 
@@ -67,7 +67,7 @@ def open_platform(
         extra_arguments=tuple(settings.build_arguments.split()),
     )
     nodes = CombinedNodes([RayNodes()], _described(settings))
-    apps = RayServeApps(settings.replica_host) if settings.serve_apps else None
+    apps = RayServeApps(settings.replica_host)
     return ClusterPlatform(replicas=replicas, nodes=nodes, launcher=launcher, apps=apps)
 
 

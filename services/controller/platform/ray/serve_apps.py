@@ -5,9 +5,10 @@ that it has not: those of others are kept in it. Replicas, which `serve.run` dep
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from threading import Lock
+from typing import Any, Final
 
 from services.contracts.errors import ExternalServerError, NotReadyError
 from services.contracts.external.dial import one_line
@@ -30,20 +31,26 @@ class RayServeApps:
     def __init__(self, host: str) -> None:
         """Nothing is asked of Ray yet; `host` is where replicas listen."""
         self._host = host
+        # One call starts the proxy, and none does once the last application is gone.
+        self._lock = Lock()
 
-    def apply(self, models: Sequence[ExternalModel]) -> bool:
-        """Have these run, and no other; whether one runs, or still ends."""
-        import ray
-        from ray.serve._private.constants import SERVE_NAMESPACE
+    def apply(self, models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
+        """Have these run, and no other but those of kept names; whether one runs, or still ends."""
         from ray.serve.context import _get_global_client
         from ray.serve.schema import ServeDeploySchema
 
         client = _get_global_client()
         details = retried(client.get_serve_details)
         found = details["applications"]
-        # One that is being deleted has none.
-        declared = {name: c for name in found if (c := found[name].get("deployed_app_config"))}
-        wanted = {name: c for name, c in declared.items() if not name.startswith(_PREFIX)}
+        declared = {
+            name: app["deployed_app_config"] for name, app in found.items() if _is_declared(app)
+        }
+        stay = tuple(f"{_PREFIX}{name}:" for name in kept)
+        wanted = {
+            name: config
+            for name, config in declared.items()
+            if not name.startswith(_PREFIX) or name.startswith(stay)
+        }
         for model in models:
             wanted[_name(model)] = {
                 "name": _name(model),
@@ -57,9 +64,16 @@ class RayServeApps:
             retried(lambda: client.deploy_apps(ServeDeploySchema.model_validate(config)))
         is_any = bool(models) or any(name.startswith(_PREFIX) for name in found)
         if not is_any:
-            with suppress(ValueError):  # there is no proxy
-                ray.kill(ray.get_actor(_PROXY, namespace=SERVE_NAMESPACE))
+            self.end_proxy()
         return is_any
+
+    def end_proxy(self) -> None:
+        """End the proxy, an earlier controller's too; it may not be there."""
+        import ray
+        from ray.serve._private.constants import SERVE_NAMESPACE
+
+        with self._lock, suppress(ValueError):  # there is none
+            ray.kill(ray.get_actor(_PROXY, namespace=SERVE_NAMESPACE))
 
     def find(self, model: ExternalModel) -> ExternalModel:
         """A model as its running application is asked.
@@ -71,16 +85,23 @@ class RayServeApps:
         from ray import serve
         from ray.serve.schema import ApplicationStatus
 
-        found = retried(serve.status).applications.get(_name(model))
-        why = one_line(status_words(found)) if found else ""
-        if found and found.status is ApplicationStatus.DEPLOY_FAILED:
-            raise ExternalServerError(why)
-        if not found or found.status not in (
-            ApplicationStatus.RUNNING,
-            ApplicationStatus.UNHEALTHY,
-        ):
-            raise NotReadyError("Ray Serve deploys its application" + (why and f": {why}"))
-        return model.behind(_proxy_address(self._host))
+        with self._lock:
+            found = retried(serve.status).applications.get(_name(model))
+            why = one_line(status_words(found)) if found else ""
+            if found and found.status is ApplicationStatus.DEPLOY_FAILED:
+                raise ExternalServerError(why)
+            if not found or found.status not in (
+                ApplicationStatus.RUNNING,
+                ApplicationStatus.UNHEALTHY,
+            ):
+                raise NotReadyError("Ray Serve deploys its application" + (why and f": {why}"))
+            return model.behind(_proxy_address(self._host))
+
+
+def _is_declared(app: Mapping[str, Any]) -> bool:
+    """Whether a config has it: Serve keeps those of deleted and of replaced ones by their names."""
+    is_here = app.get("source") == "declarative" and app.get("status") != "DELETING"
+    return is_here and bool(app.get("deployed_app_config"))
 
 
 def _proxy_address(host: str) -> str:
@@ -107,7 +128,13 @@ def _proxy_address(host: str) -> str:
     try:
         ray.get(proxy.ready.remote(), timeout=_PROXY_READY_S)
         # An earlier controller may have started it, on a port that this one does not know.
-        options = ray.get(proxy._get_http_options.remote())  # noqa: SLF001 - no public one
+        asked = proxy._get_http_options.remote()  # noqa: SLF001 - no public one
+        options = ray.get(asked, timeout=_PROXY_READY_S)
+    except ray.exceptions.GetTimeoutError as error:
+        # It may be busy, with others' requests: it is left, and asked again.
+        raise NotReadyError(
+            f"Ray Serve's HTTP proxy does not answer in {_PROXY_READY_S:g} s"
+        ) from error
     except ray.exceptions.RayError as error:
         ray.kill(proxy)
         raise NotReadyError(f"Ray Serve's HTTP proxy does not start: {one_line(error)}") from error

@@ -24,8 +24,8 @@ EXPECTED = {
     "infer": ["--address", "--input", "--json", "--text", "--version", "NAME"],
     "logs": ["--files", "--follow", "--json", "--lines", "--ray", "COMPONENT"],
     "models add": [
-        "--json", "--normalize", "--pooling", "--recipe", "--remote-name", "--remote-version",
-        "--samples", "--store", "--token", "--tokenizer", "NAME", "SOURCE",
+        "--args", "--json", "--normalize", "--pooling", "--recipe", "--remote-name",
+        "--remote-version", "--samples", "--store", "--token", "--tokenizer", "NAME", "SOURCE",
     ],
     "models list": ["--all-versions", "--json", "--store", "--wide"],
     "models load": ["--json", "--store", "NAME"],

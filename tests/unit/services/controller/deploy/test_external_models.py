@@ -1,6 +1,6 @@
 """The reconcile loop with external models: shown and checked, and never deployed or built."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -84,8 +84,8 @@ class FakeApps:
         self.applied: list[list[str]] = []
         self.fault: SmeltError | None = None
 
-    def apply(self, models: Sequence[ExternalModel]) -> bool:
-        self.applied.append([model.name for model in models])
+    def apply(self, models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
+        self.applied.append([model.name for model in models] + [f"kept {name}" for name in kept])
         return bool(models)
 
     def find(self, model: ExternalModel) -> ExternalModel:
@@ -101,7 +101,7 @@ async def test_what_ray_serve_says_of_an_application_is_shown(
     monkeypatch.setattr(external_watch, "LONGEST_PAUSE_S", 0.01)
     apps = FakeApps()
     apps.fault = NotReadyError("no GPU is free")
-    watch = ExternalWatch(state, apps=apps)
+    watch = ExternalWatch(state, apps=apps, runs_apps=True)
     wanted = [WantedExternal(each, 0.0, False) for each in (APP, CHAT)]
     await watch.follow(wanted)
     await until_model(state, lambda m: (m.state, m.reason) == ("LOADING", "no GPU is free"))
@@ -119,12 +119,32 @@ async def test_what_ray_serve_says_of_an_application_is_shown(
     await watch.close()
 
 
-async def test_where_no_applications_run_it_is_told(
-    registry: Registry, state: FleetState, loop: ReconcileLoop
+async def test_a_fleet_that_runs_no_applications_says_so_and_ends_those_that_run(
+    state: FleetState,
 ) -> None:
-    registry.add_external_version(APP)
-    await loop.reconcile_now()
+    apps = FakeApps()
+    watch = ExternalWatch(state, apps=apps)
+    for _ in range(2):
+        await watch.follow([WantedExternal(APP, 0.0, False)])
     await until_model(state, lambda m: m.reason.startswith("not deployed: this fleet runs no appl"))
+    assert apps.applied == [[]]
+    await watch.close()
+
+
+async def test_applications_of_a_name_that_cannot_be_read_stay(
+    registry: Registry, state: FleetState, tmp_path: Path
+) -> None:
+    """Also of a controller that has just started, and knows none of them."""
+    apps = FakeApps()
+    registry.add_external_version(APP)
+    registry.set_version_weights("app", {1: 1})
+    (weights,) = (tmp_path / "store" / "weights" / "app").iterdir()
+    weights.with_name("000002.json").write_text("{")
+    loop = loop_over(registry, state, FakeFleet())
+    loop.externals = ExternalWatch(state, apps=apps, runs_apps=True)
+    await loop.reconcile_now()
+    assert apps.applied == [["kept app"]]
+    await loop.externals.close()
 
 
 async def test_one_that_cannot_be_read_is_left_as_it_is(
