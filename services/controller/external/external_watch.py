@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 CHECK_EVERY_S: Final = 10.0
 # A question costs the server a token, or a line in its log.
 ASK_EVERY_S: Final = 60.0
+LOADING_EVERY_S: Final = 3.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _Key = tuple[str, int]
@@ -140,9 +141,12 @@ class ExternalWatch:
                     logger.info("external model %s version %d is %s %s", *key, *now)
                 self._show(key)
             had_fault = not is_ready
-            if is_ready:
-                backoff.reset()
-            await (asyncio.sleep(self._check_every_s) if is_ready else backoff.pause())
+            if now[0] is DeploymentState.UNAVAILABLE:
+                await backoff.pause()
+                continue
+            backoff.reset()
+            # Ray Serve has no event of an application that runs.
+            await asyncio.sleep(self._check_every_s if is_ready else LOADING_EVERY_S)
 
     async def _look(self, key: _Key, *, is_asking: bool, had_fault: bool) -> _Found:
         """What is found now; an application is looked for again after a fault."""

@@ -97,8 +97,8 @@ class FakeApps:
 async def test_what_ray_serve_says_of_an_application_is_shown(
     state: FleetState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(external_watch, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(external_watch, "LONGEST_PAUSE_S", 0.01)
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S", "LOADING_EVERY_S"):
+        monkeypatch.setattr(external_watch, pause, 0.01)
     apps = FakeApps()
     apps.fault = NotReadyError("no GPU is free")
     watch = ExternalWatch(state, apps=apps, runs_apps=True)
