@@ -31,8 +31,8 @@ class Precision(StrEnum):
     """What an engine's products are computed in; inputs and outputs keep the master's types.
 
     The quantised ones are as the field calls them. `int8` and `fp8` (E4M3): weights and
-    activations of products, everything else in fp32. `int8_weight_only`: weights are kept in
-    eight bits and computed with in fp32.
+    activations of products, everything else in fp32 (bf16 in fp8 by Inductor).
+    `int8_weight_only`: weights are kept in eight bits and computed with in fp32.
     """
 
     FP32 = "fp32"
