@@ -20,11 +20,10 @@ from compiler_worker.fx_rewrites.editor import (
     argument,
     aten,
     dtype_of,
-    is_addition,
     is_call,
-    only_user,
     shape_of,
 )
+from compiler_worker.fx_rewrites.products import sum_with_bias
 from compiler_worker.fx_rewrites.projections import split
 from compiler_worker.fx_rewrites.rounding import constant_of
 
@@ -103,7 +102,7 @@ def _product(editor: Editor, node: fx.Node, x: _Rounded) -> _Product | None:
         return None
     bias_node = argument(node, 2, "bias") if is_linear else None
     result = node
-    if not is_linear and (total := _sum(editor, node, num_outputs)):
+    if not is_linear and (total := sum_with_bias(editor, node, num_outputs)):
         bias_node = next(each for each in total.args if each is not node)
         result = total
     scale_M = (x.scale.float() * right.scale.float()).reshape(-1).expand(num_outputs)
@@ -117,16 +116,6 @@ def _weight(editor: Editor, q: fx.Node) -> torch.Tensor | None:
     """Constant bytes: they are stored as plain ones, which every file format knows."""
     stored = editor.weight(q.args[0]) if is_call(q, aten.view.dtype) else None
     return None if stored is None else stored.detach().view(_E4M3)
-
-
-def _sum(editor: Editor, product: fx.Node, num_outputs: int) -> fx.Node | None:
-    """The sum with a constant [M] that alone reads a product."""
-    total = only_user(product)
-    if total is None or not is_addition(total) or dtype_of(total) is not dtype_of(product):
-        return None
-    others = [editor.weight(each) for each in total.args if each is not product]
-    is_bias = len(others) == 1 and others[0] is not None and others[0].shape == (num_outputs,)
-    return total if is_bias else None
 
 
 def _round_once(editor: Editor, q: fx.Node) -> None:

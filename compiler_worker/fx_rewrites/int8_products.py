@@ -20,11 +20,9 @@ from compiler_worker.fx_rewrites.editor import (
     Editor,
     argument,
     aten,
-    is_addition,
     is_call,
-    only_user,
 )
-from compiler_worker.fx_rewrites.products import leading_sizes
+from compiler_worker.fx_rewrites.products import leading_sizes, sum_with_bias
 from compiler_worker.fx_rewrites.projections import split
 from compiler_worker.fx_rewrites.rounding import (
     INT8,
@@ -88,7 +86,7 @@ def _product(editor: Editor, node: fx.Node) -> Product | None:
         return None
     bias_node = argument(node, 2, "bias") if is_linear else None
     result = node
-    if not is_linear and (total := _sum(editor, node, weight)):
+    if not is_linear and (total := sum_with_bias(editor, node, len(weight.scale))):
         bias_node = next(each for each in total.args if each is not node)
         result = total
     bias = editor.weight(bias_node)
@@ -96,16 +94,6 @@ def _product(editor: Editor, node: fx.Node) -> Product | None:
         return None
     x = _bytes(editor, node)
     return None if x is None else Product(node, result, x, weight, bias)
-
-
-def _sum(editor: Editor, product: fx.Node, weight: Weight) -> fx.Node | None:
-    """The sum with a constant [M] that alone reads a product."""
-    total = only_user(product)
-    if total is None or not is_addition(total):
-        return None
-    others = [editor.weight(each) for each in total.args if each is not product]
-    is_bias = len(others) == 1 and others[0] is not None and others[0].shape == weight.scale.shape
-    return total if is_bias else None
 
 
 def _weight(editor: Editor, node: Any, axis: int) -> Weight | None:

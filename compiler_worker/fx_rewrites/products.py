@@ -40,15 +40,14 @@ def join_activations(editor: Editor) -> int:
 
 def _join(editor: Editor, product: fx.Node) -> bool:
     weight_KM = editor.weight(product.args[1])
-    total = only_user(product)
-    if weight_KM is None or weight_KM.dim() != 2 or not is_addition(total):
+    if weight_KM is None or weight_KM.dim() != 2:
         return False
-    assert total is not None
-    bias = next((each for each in total.args if each is not product), None)
+    total = sum_with_bias(editor, product, weight_KM.shape[1])
+    if total is None:
+        return False
+    bias = next(each for each in total.args if each is not product)
     bias_M = editor.weight(bias)
-    if bias_M is None or bias_M.shape != weight_KM.shape[1:]:
-        return False
-    if dtype_of(total) != dtype_of(product) or bias_M.dtype != weight_KM.dtype:
+    if bias_M is None or bias_M.dtype != weight_KM.dtype:
         return False
     x = product.args[0]
     rows = editor.call(total, aten.reshape.default, x, [-1, weight_KM.shape[0]])
@@ -56,6 +55,22 @@ def _join(editor: Editor, product: fx.Node) -> bool:
     sizes = [*leading_sizes(editor, total, x), weight_KM.shape[1]]
     editor.replace(total, editor.call(total, aten.reshape.default, joined, sizes))
     return True
+
+
+def sum_with_bias(editor: Editor, product: fx.Node, num_outputs: int) -> fx.Node | None:
+    """The sum with a constant of one element for each output, which alone reads a product.
+
+    Args:
+        editor: knows which nodes are constant.
+        product: of any number of rows.
+        num_outputs: M.
+    """
+    total = only_user(product)
+    if total is None or not is_addition(total) or dtype_of(total) != dtype_of(product):
+        return None
+    others = [editor.weight(each) for each in total.args if each is not product]
+    is_bias = len(others) == 1 and others[0] is not None and others[0].shape == (num_outputs,)
+    return total if is_bias else None
 
 
 def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:

@@ -151,7 +151,9 @@ def test_a_controller_on_another_store_is_not_believed(fleet: LocalFleet, tmp_pa
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     alone = LocalFleet(tmp_path)
-    done = alone.smelt_process("up", "--ray-address", "127.0.0.1:1", "--grpc-port", "0")
+    done = alone.smelt_process(
+        "up", "--ray-address", "127.0.0.1:1", "--grpc-port", "0", "--metrics-port", "0"
+    )
     assert done.returncode == 1
     assert "Ray at 127.0.0.1:1 cannot be joined" in done.stderr
     assert "  Fleet (1 of 2, " in done.stderr
