@@ -2,11 +2,12 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
+from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
@@ -31,11 +32,13 @@ class Curve:
     Attributes:
         name: what computes, for people.
         elements, seconds: measured points, rising.
+        pads_to_largest: a run computes the largest sizes of its bucket, whatever it is given.
     """
 
     name: str
     elements: tuple[int, ...]
     seconds: tuple[float, ...]
+    pads_to_largest: bool = False
 
     @classmethod
     def through(cls, name: str, points: Iterable[tuple[int, float]]) -> "Curve | None":
@@ -113,15 +116,22 @@ def _sides(
     own = timed.get(engine.digest, ()) if engine else ()
     others = max(timed.values(), key=lambda each: sum(t.fallback is not None for t in each))
     best = own or others
-    name = f"{engine.manifest.key.kind} {engine.manifest.key.precision}" if engine else ""
     sides = {
-        MeasuredSide.ENGINE: Curve.through(name, ((_size(t), t.p50_s) for t in own)),
+        MeasuredSide.ENGINE: _engine_curve(engine, own) if engine else None,
         MeasuredSide.FALLBACK: Curve.through(
             "fallback", ((_size(t), t.fallback.p50_s) for t in best if t.fallback)
         ),
         MeasuredSide.EAGER: Curve.through("eager", ((_size(t), t.eager_p50_s) for t in best)),
     }
     return {side: curve for side, curve in sides.items() if curve}
+
+
+def _engine_curve(engine: PublishedEngine, timings: Sequence[Timing]) -> Curve | None:
+    key = engine.manifest.key
+    is_cpu = Generation.parse(key.generation).platform is Platform.CPU
+    points = ((_size(t), t.p50_s) for t in timings)
+    curve = Curve.through(f"{key.kind} {key.precision}", points)
+    return curve and replace(curve, pads_to_largest=key.kind.pads_to_largest(is_cpu=is_cpu))
 
 
 def _size(timing: Timing) -> int:

@@ -71,7 +71,7 @@ class ReplicaQueue:
         self._rows_dim = rules.rows_dim
         self._curve = curve
         self._demand = demand
-        self._run_shapes = RunShapes(rules, version.buckets)
+        self._run_shapes = RunShapes(rules, version.buckets, pads_to_largest=curve.pads_to_largest)
         self._policy = BatchPolicy(
             rules=rules,
             shapes=self._run_shapes,

@@ -16,7 +16,7 @@ from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Input
 from tests.benchmarks.gpu import source_modules as modules
 
 NUM_TOKENS = 128
-_BERT_LARGE_TOKENS = 384
+_LONG_TOKENS = 384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +83,14 @@ _image = partial(Source, inputs=_images, recipe_inputs=_IMAGE)
 SOURCES = {
     "minilm": _text(make=modules.minilm),
     "bert-base": _text(make=modules.bert_base, batches=(32,)),
+    "bert-base-384": Source(
+        make=modules.bert_base,
+        inputs=partial(_tokens, num_tokens=_LONG_TOKENS),
+        recipe_inputs=_TEXT,
+    ),
     "bert-large": Source(
         make=modules.bert_large,
-        inputs=partial(_tokens, num_tokens=_BERT_LARGE_TOKENS),
+        inputs=partial(_tokens, num_tokens=_LONG_TOKENS),
         recipe_inputs=_TEXT,
         batches=(32,),
     ),

@@ -1,0 +1,68 @@
+"""What a plan takes an engine to compute for a batch, by its kind and generation."""
+
+from pathlib import Path
+
+import pytest
+
+from services.cli.planning.curves import MeasuredSide, measured_curves
+from services.cli.planning.plan_profile import ModelDemand
+from services.cli.planning.queue_simulation import ReplicaQueue
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import ProofOutcome, Timing
+from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.contracts.terms import proof_terms
+from tests.documents import small_key, small_manifest, small_proof
+from tests.unit.services.cli.planning.planned_model import planned_model
+
+LENGTH = DimRange(min=1, opt=8, max=8)
+SECONDS = {1: 0.001, 16: 0.010}
+BUCKETS = tuple(
+    Bucket(dims={"batch": DimRange(min=1, opt=rows, max=rows), "length": LENGTH})
+    for rows in SECONDS
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "generation", "two_rows_s"),
+    [
+        (EngineKind.INDUCTOR, "cuda-sm90", 0.010),
+        (EngineKind.TENSORRT, "cuda-sm90", 0.0016),
+        (EngineKind.INDUCTOR, "cpu-x86_64-v3", 0.0016),
+    ],
+)
+def test_only_engines_of_one_shape_a_bucket_take_as_long_as_the_largest_batch(
+    kind: EngineKind, generation: str, two_rows_s: float, tmp_path: Path
+) -> None:
+    model = planned_model(*BUCKETS)
+    timings = tuple(
+        Timing(
+            bucket=f"b{rows}", sizes={"batch": rows, "length": 8}, p50_s=seconds, p95_s=seconds,
+            throughput=1, eager_p50_s=1,
+        )
+        for rows, seconds in SECONDS.items()
+    )  # fmt: skip
+    device = DeviceFacts(generation=generation, name="device", memory_gib=1)
+    proof = small_proof(ProofOutcome.PASSED).model_copy(
+        update={"timings": timings, "device": device}
+    )
+    key = small_key(
+        master_digest=model.master.digest,
+        kind=kind,
+        generation=generation,
+        buckets=BUCKETS,
+        proof_terms=proof_terms(model.recipe, Precision.FP32, model.samples),
+    )
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    registry.publish_engine(small_manifest(key), {}, proof)
+    engine = measured_curves(registry, model)[generation][MeasuredSide.ENGINE]
+
+    def took(rows: int) -> float:
+        demand = ModelDemand(requests_per_s=1, p99_ms=1000, rows=rows)
+        return ReplicaQueue(model, demand, engine).simulated(0.01).p50_s
+
+    assert took(1) == pytest.approx(0.001)
+    assert took(2) == pytest.approx(two_rows_s)
+    assert took(16) == pytest.approx(0.010)
