@@ -52,7 +52,11 @@ class RayNodeSettings(ProcessSettings):
 def start_node(settings: RayNodeSettings) -> str:
     """Start a Ray whose head is this host; returns the address of its GCS."""
     import ray
+    from ray._private.node import Node
 
+    # Without the dashboard Ray still starts its process, which does nothing, and waits for it: a
+    # third of the time that `init` takes on two cores. There is no setting for that.
+    Node.start_api_server = lambda *_, **__: None
     ray.init(
         address="local",
         num_cpus=settings.num_cpus or None,

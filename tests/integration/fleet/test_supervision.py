@@ -1,4 +1,4 @@
-"""The controller of a fleet on one host is killed: the data plane goes on."""
+"""The controller of a fleet on one host is killed: the data plane goes on. What Ray runs there."""
 
 import asyncio
 import re
@@ -41,3 +41,10 @@ async def test_a_killed_controller_takes_no_replica_along(fleet: LocalFleet) -> 
     assert fleet.child("services.controller.ray_node").pid == ray
     assert times_started_again(fleet) == num_starts + 1
     assert "ended by signal 9 (Killed)" in fleet.smelt_process("status").stdout
+
+
+def test_ray_has_no_dashboard(fleet: LocalFleet) -> None:
+    processes = fleet.child("services.controller.ray_node").children()
+    commands = [" ".join(process.cmdline()) for process in processes]
+    assert [each for each in commands if "/gcs/gcs_server" in each]
+    assert not [each for each in commands if "dashboard.py" in each]
