@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -23,9 +24,12 @@ _NUM_REQUESTS = 10_000
 _WARM_UP = 500
 # A device that does less than this share of its full batches' rate is of no use.
 _LEAST_SHARE = 1e-4
-_SEARCH_RATIO = 1.005
+# Seeds differ by more.
+_SEARCH_RATIO = 1.02
 # As replicas, which look through no more of a queue for a batch.
 _MOST_LOOKED_AT = 512
+# Most queues are short, and are seen again and again.
+_MOST_KNOWN = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,7 @@ class ReplicaQueue:
         )
         self._delay_s = version.recipe.batching.max_delay_ms / 1000
         self._kinds, self._shares = _kinds(version, demand, rules)
+        self._next_run = lru_cache(maxsize=_MOST_KNOWN)(self._chosen_run)
 
     def simulated(self, rate: float, seed: int = 0) -> Simulated:
         """One replica under so many requests per second, which arrive independently (Poisson)."""
@@ -95,11 +100,14 @@ class ReplicaQueue:
 
     def capacity(self) -> float:
         """The most requests per second that keep the demand's p99; 0 when none do."""
-        high = self._most()
-        low = high * _LEAST_SHARE
-        if not self._keeps_p99(low):
-            return 0.0
-        # By ratios: a tight p99 may allow a hundredth of what full batches do.
+        high = low = self._most()
+        least = high * _LEAST_SHARE
+        # By ratios: a tight p99 may allow a hundredth of what full batches do. What is too much is
+        # found out soon, what is not only at the end of a simulation.
+        while not self._keeps_p99(low):
+            if low <= least:
+                return 0.0
+            high, low = low, max(low / 2, least)
         while high > _SEARCH_RATIO * low:
             middle = math.sqrt(low * high)
             if self._keeps_p99(middle):
@@ -137,7 +145,7 @@ class ReplicaQueue:
             while num_arrived < _NUM_REQUESTS and arrivals[num_arrived] <= now:
                 waiting.append(num_arrived)
                 num_arrived += 1
-            places, run_s = self._next_run([kinds[i] for i in waiting[:_MOST_LOOKED_AT]])
+            places, run_s = self._next_run(tuple([kinds[i] for i in waiting[:_MOST_LOOKED_AT]]))
             now += run_s
             latencies_s = [now - arrivals[waiting[place]] for place in places]
             for place in reversed(places):
@@ -159,7 +167,7 @@ class ReplicaQueue:
         rows = min(self._run_shapes.rows_at(kind), _MOST_LOOKED_AT)
         return max(int(rows // self._demand.rows), 1)
 
-    def _next_run(self, kinds: Sequence[int]) -> tuple[Sequence[int], float]:
+    def _chosen_run(self, kinds: tuple[int, ...]) -> tuple[Sequence[int], float]:
         """Places of the requests that run next, of those that wait, and their seconds."""
         sizes = [self._kinds[kind] for kind in kinds[:MAX_CANDIDATES]]
         places: Sequence[int]
