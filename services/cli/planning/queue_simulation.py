@@ -84,7 +84,8 @@ class ReplicaQueue:
         )
         self._delay_s = version.recipe.batching.max_delay_ms / 1000
         self._kinds, self._shares = _kinds(version, demand, rules)
-        self._next_run = lru_cache(maxsize=_MOST_KNOWN)(self._chosen_run)
+        self._known_choice = lru_cache(maxsize=_MOST_KNOWN)(self._choice)
+        self._known_s = lru_cache(maxsize=_MOST_KNOWN)(self._run_s)
 
     def simulated(self, rate: float, seed: int = 0) -> Simulated:
         """One replica under so many requests per second, which arrive independently (Poisson)."""
@@ -145,7 +146,7 @@ class ReplicaQueue:
             while num_arrived < _NUM_REQUESTS and arrivals[num_arrived] <= now:
                 waiting.append(num_arrived)
                 num_arrived += 1
-            places, run_s = self._next_run(tuple([kinds[i] for i in waiting[:_MOST_LOOKED_AT]]))
+            places, run_s = self._next_run([kinds[i] for i in waiting[:_MOST_LOOKED_AT]])
             now += run_s
             latencies_s = [now - arrivals[waiting[place]] for place in places]
             for place in reversed(places):
@@ -155,9 +156,9 @@ class ReplicaQueue:
     def _most(self) -> float:
         """Requests per second if each ran in a full batch of its like."""
         mean_s = 0.0
-        for kind, share in zip(self._kinds, self._shares, strict=True):
-            num = self._num_of(kind)
-            mean_s += share * self._run_s([kind] * num) / num
+        for kind, share in enumerate(self._shares):
+            num = self._num_of(self._kinds[kind])
+            mean_s += share * self._known_s((kind,) * num) / num
         return 1 / mean_s
 
     def _num_of(self, kind: Sizes) -> int:
@@ -167,18 +168,25 @@ class ReplicaQueue:
         rows = min(self._run_shapes.rows_at(kind), _MOST_LOOKED_AT)
         return max(int(rows // self._demand.rows), 1)
 
-    def _chosen_run(self, kinds: tuple[int, ...]) -> tuple[Sequence[int], float]:
+    def _next_run(self, kinds: Sequence[int]) -> tuple[Sequence[int], float]:
         """Places of the requests that run next, of those that wait, and their seconds."""
-        sizes = [self._kinds[kind] for kind in kinds[:MAX_CANDIDATES]]
-        places: Sequence[int]
         if self._dim is None or len(set(kinds)) == 1:
-            places = range(min(self._num_of(sizes[0]), len(kinds)))
-        else:
-            places = self._policy.chosen(sizes)
-        return places, self._run_s([self._kinds[kinds[place]] for place in places])
+            num = min(self._num_of(self._kinds[kinds[0]]), len(kinds))
+            return range(num), self._known_s((kinds[0],) * num)
+        # What is chosen depends on the oldest and on how many there are of each kind, of which
+        # those that came first go first: so most queues have been seen in another order.
+        seen = kinds[:MAX_CANDIDATES]
+        order = sorted(range(len(seen)), key=lambda place: (place > 0, seen[place]))
+        chosen = self._known_choice(tuple([seen[place] for place in order]))
+        run_s = self._known_s(tuple([seen[order[each]] for each in chosen]))
+        return sorted([order[each] for each in chosen]), run_s
 
-    def _run_s(self, batch: Sequence[Sizes]) -> float:
+    def _choice(self, kinds: tuple[int, ...]) -> list[int]:
+        return self._policy.chosen([self._kinds[kind] for kind in kinds])
+
+    def _run_s(self, kinds: tuple[int, ...]) -> float:
         """Seconds of a run: all are padded to the longest."""
+        batch = [self._kinds[kind] for kind in kinds]
         longest = {dim: max(each[dim] for each in batch) for dim in batch[0]}
         if self._rows_dim:
             longest[self._rows_dim] = self._demand.rows * len(batch)
