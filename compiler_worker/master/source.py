@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.contracts.errors import InvalidModelError
+from services.contracts.external.external_model import EXPECTED_URL
 
 _TRITON = "triton://"
 _HUB = "hf://"
@@ -101,10 +102,11 @@ def source_from_text(text: str) -> MasterSource:
         return TorchFactory(module=match[1], name=match[2])
     if text.endswith(".onnx") or (text and Path(text).exists()):
         return OnnxFile(path=Path(text))
+    server = f"a server that has the model, written {EXPECTED_URL}, or " if "://" in text else ""
     raise InvalidModelError(
-        f"model source '{text}': expected a file that ends with .onnx, or a PyTorch factory "
-        "written package.module:function, or a model of a Triton repository written triton://DIR, "
-        f"or one of the hub written {_HUB}ORG/MODEL; no file or folder is called so"
+        f"model source '{text}': expected {server}a file that ends with .onnx, or a PyTorch "
+        "factory written package.module:function, or a model of a Triton repository written "
+        f"triton://DIR, or one of the hub written {_HUB}ORG/MODEL; no file or folder is called so"
     )
 
 

@@ -12,6 +12,7 @@ from services.cli.planning.queue_simulation import ReplicaQueue
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
+from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import counted
@@ -38,7 +39,8 @@ def run_plan(
         is_wide: print all columns.
 
     Raises:
-        InvalidRequestError: the profile is wrong, or cannot be kept.
+        InvalidRequestError: the profile is wrong, or cannot be kept, or no engine has the
+            precision that a change names.
         NotFoundError: no such model.
     """
     profile, precision = PlanProfile.from_file(path).changed(list(what_if))
@@ -53,8 +55,19 @@ def run_plan(
         for generation, sides in measured_curves(registry, version, precision).items()
         if generation in profile.devices
     }
+    if precision:
+        _refuse_without_engines(precision, list(versions), curves)
     document = sizing_document(profile, versions, curves) | {"what_if": list(what_if)}
     show(document, plan_text(document), as_json=as_json, is_wide=is_wide)
+
+
+def _refuse_without_engines(precision: Precision, names: list[str], curves: Curves) -> None:
+    engines = {name for (name, _), sides in curves.items() if MeasuredSide.ENGINE in sides}
+    if without := [name for name in names if name not in engines]:
+        raise InvalidRequestError(
+            f"--what-if precision={precision}: no {precision} engine of {', '.join(without)} is "
+            "proven on an offered device and chosen there; smelt why MODEL says why"
+        )
 
 
 def sizing_document(

@@ -130,8 +130,8 @@ class PlanProfile(_Asked):
                     profile = profile.model_copy(update={"devices": only})
                 elif key == "precision":
                     precision = Precision(value)
-                elif key == "nodes_lost":
-                    profile = profile.model_copy(update={"nodes_lost": max(int(value), 0)})
+                elif key == "nodes_lost" and int(value) >= 0:
+                    profile = profile.model_copy(update={"nodes_lost": int(value)})
                 else:
                     raise ValueError(key)
             except (KeyError, ValueError) as error:

@@ -85,6 +85,6 @@ def opened_samples(data: bytes, cipher: SampleCipher | None, what: str) -> bytes
 
 def _no_key(path: Path, found: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{path}: {found} found, {_KEY_BYTES} bytes in hex wanted; make a key with: openssl rand "
-        f"-hex {_KEY_BYTES} > samples.key"
+        f"{_SETTING}: {path}: found {found}; expected a file of {_KEY_BYTES} bytes in hex: openssl "
+        f"rand -hex {_KEY_BYTES} > samples.key"
     )

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from services.cli.main import app
 from services.cli.planning.curves import MeasuredSide, measured_curves
 from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
@@ -66,3 +68,18 @@ def test_only_engines_of_one_shape_a_bucket_take_as_long_as_the_largest_batch(
     assert took(1) == pytest.approx(0.001)
     assert took(2) == pytest.approx(two_rows_s)
     assert took(16) == pytest.approx(0.010)
+
+
+def test_a_precision_of_which_no_engine_serves_is_refused(tmp_path: Path) -> None:
+    model = planned_model(*BUCKETS)
+    store = tmp_path / "store"
+    Registry(open_store(str(store)), tmp_path / "cache").add_model_version(
+        name="m", master=model.master, recipe=model.recipe, source="s", source_fingerprint="0"
+    )
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        "models: {m: {requests_per_s: 1, p99_ms: 60}}\ndevices: {cuda-sm90: {price_per_h: 1}}\n"
+    )
+    command = ["plan", str(profile), "--store", str(store), "--what-if", "precision=int8"]
+    refused = CliRunner().invoke(app, command)
+    assert "precision=int8: no int8 engine of m is proven" in str(refused.exception)

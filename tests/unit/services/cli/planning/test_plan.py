@@ -132,7 +132,13 @@ def test_what_if(profile: Callable[..., PlanProfile]) -> None:
     changed, precision = profile().changed(["traffic=2", "precision=fp32", "nodes_lost=1"])
     assert changed.models["m"].rates[0] == 2000
     assert (precision, changed.nodes_lost) == ("fp32", 1)
-    for wrong in ("traffic=0", "generation=cuda-sm90", "precision=fp31", "weather=1"):
+    for wrong in (
+        "traffic=0",
+        "generation=cuda-sm90",
+        "precision=fp31",
+        "nodes_lost=-1",
+        "weather=1",
+    ):
         with pytest.raises(InvalidRequestError, match=f"--what-if {wrong}: expected traffic=TIMES"):
             profile().changed([wrong])
 
