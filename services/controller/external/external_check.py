@@ -7,11 +7,17 @@ import asyncio
 import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from services.contracts.external.dial import kserve_channel, kserve_path, one_line
+from services.contracts.external.dial import (
+    CONNECT_TIMEOUT_S,
+    kserve_channel,
+    kserve_path,
+    one_line,
+)
 from services.contracts.external.external_model import ExternalModel, ServerProtocol
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -136,7 +142,7 @@ async def _look_at_kserve(
     # A channel of this look alone, which finds for itself whether it can connect.
     async with kserve_channel(model) as channel:
         about = pb.ModelMetadataRequest(name=name, version=version)
-        raw = await _called(channel, "ModelMetadata", about, headers, ANSWER_TIMEOUT_S)
+        raw = await _called(channel, model.url, "ModelMetadata", about, headers, ANSWER_TIMEOUT_S)
         try:
             found = pb.ModelMetadataResponse.FromString(raw).name
         except DecodeError as error:
@@ -147,17 +153,17 @@ async def _look_at_kserve(
                 ExternalFault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'"
             )
         whether = pb.ModelReadyRequest(name=name, version=version)
-        raw = await _called(channel, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)
+        raw = await _called(channel, model.url, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)
         if not pb.ModelReadyResponse.FromString(raw).ready:
             raise _FoundError(ExternalFault.STUCK, f"it says that '{name}' is not ready")
         if is_asking:
             # Without inputs: a server that refuses it has parsed it.
             question = pb.ModelInferRequest(model_name=name, model_version=version)
-            await _called(channel, "ModelInfer", question, headers, QUESTION_TIMEOUT_S)
+            await _called(channel, model.url, "ModelInfer", question, headers, QUESTION_TIMEOUT_S)
 
 
 async def _called(
-    channel: Any, rpc: str, request: Any, headers: dict[str, str], timeout_s: float
+    channel: Any, url: str, rpc: str, request: Any, headers: dict[str, str], timeout_s: float
 ) -> bytes:
     """The answer to an RPC; none where the model refuses a question."""
     is_question = rpc == "ModelInfer"
@@ -171,10 +177,10 @@ async def _called(
         said = f"{rpc} is answered {code.name}: {one_line(error.details())}"
         is_connected = channel.get_state() is grpc.ChannelConnectivity.READY
         if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED):
-            if not is_connected:
+            is_late = code is _Code.DEADLINE_EXCEEDED
+            if not is_connected and not (is_late and await _takes_connections(url)):
                 why = f"no gRPC connection: {one_line(error.details())}"
                 raise _FoundError(ExternalFault.UNREACHABLE, why) from error
-            is_late = code is _Code.DEADLINE_EXCEEDED
             why = _late(rpc, timeout_s) if is_late else said
             raise _FoundError(late if is_late else ExternalFault.STUCK, why) from error
         if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
@@ -185,6 +191,18 @@ async def _called(
             raise _FoundError(ExternalFault.WRONG_PROTOCOL, said) from error
         return b""
     return answer
+
+
+async def _takes_connections(url: str) -> bool:
+    """Whether something listens there, which gRPC has no connection to before it answers."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def _late(what: str, timeout_s: float) -> str:

@@ -161,7 +161,7 @@ async def test_what_is_no_kserve_server(
     await watched.follow(external_model(f"grpc://127.0.0.1:{free_port}", version=2))
     await watched.until("UNAVAILABLE", "unreachable: ")
     await watched.follow(external_model(f"grpc://127.0.0.1:{mute_port}", version=3))
-    await watched.until("UNAVAILABLE", "unreachable: ")
+    await watched.until("UNAVAILABLE", "slow: it accepts connections and does not answer ModelM")
     await watched.follow(external_model(f"grpc://127.0.0.1:{server.port}", version=4))
     await watched.until("UNAVAILABLE", "unreachable: ")
     await watched.follow(external_model(f"openai+http://127.0.0.1:{mute_port}", version=5))
