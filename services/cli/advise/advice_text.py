@@ -7,7 +7,7 @@ from services.cli.output.show import times
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_ratio
 
-_VERDICTS = {True: "right", False: "wrong", None: "not tried yet"}
+_VERDICTS = {True: "right", False: "wrong", None: "not compared yet"}
 
 
 def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:

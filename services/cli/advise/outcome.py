@@ -58,7 +58,7 @@ class Proofs:
         Returns:
             Its speed over the fallback, None where that was not timed; whether it was timed beside
             other load; how many times slower the first choice is, None where it was not proven;
-            and whether that is right, None where it was not tried.
+            and whether that is right, None where it was not tried, or nothing beside it.
         """
         here = {
             (each.manifest.key.kind, each.manifest.key.precision): each
@@ -77,13 +77,15 @@ class Proofs:
         keys = [each.key for each in plan.planned] if plan else []
         tried = [key.digest() for key in keys if (key.kind, key.precision) == first[:2]]
         is_refused = any(map(self._registry.build_records, tried))
+        # The only one that was proven is no choice that could have been wrong.
+        is_right = behind <= _RIGHT if behind and len(here) > 1 else None
         return {
             "kind": best[0],
             "precision": best[1],
             "speed": speed_over_fallback(self._timings(here[best])),
             "is_wild": is_wild(self._timings(here[best])),
             "behind": behind,
-            "is_right": behind <= _RIGHT if behind else (False if is_refused else None),
+            "is_right": False if is_refused and not behind else is_right,
             "num_engines": len(here),
         }
 

@@ -139,10 +139,13 @@ def test_it_is_read_by_people_and_writes_nothing(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.0})
+    alone = CliRunner().invoke(app, ["advise"]).output
+    assert "right, within 10 % of the best, for 0 of 0" in alone
+    prove(registry, "m" * 64, {EngineKind.ONNXRUNTIME: 1.5})
     store = sorted((tmp_path / "store").rglob("*"))
     monkeypatch.setenv("COLUMNS", "80")
     one, every = (CliRunner().invoke(app, ["advise", *words]).output for words in (["m"], []))
-    assert "best of 1 proven: openvino fp32, 2.00x the fallback; the first choice is right" in one
+    assert "best of 2 proven: openvino fp32, 2.00x the fallback; the first choice is right" in one
     assert "right, within 10 % of the best, for 1 of 1" in every
     assert all(len(line) <= 80 for line in every.splitlines())
     assert sorted((tmp_path / "store").rglob("*")) == store
