@@ -105,7 +105,10 @@ def _measured_cost(registry: Registry, model: ModelVersion, dim: str) -> tuple[C
     if not found:
         return None
     generation, curve = found[0]
-    return lambda size: curve.run_s(others * size) / rows, f"{curve.name} on {generation}"
+    words = f"{curve.name} on {generation}"
+    if not curve.pads_to_largest:
+        words += ", which computes requests at their own sizes and so gains less"
+    return lambda size: curve.run_s(others * size) / rows, words
 
 
 def _published(settings: CliSettings, model: ModelVersion, document: dict[str, Any]) -> int:
@@ -267,7 +270,8 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
             before, after = each["rows_per_s"]
             yield (
                 f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed "
-                f"({each['speedup']:.2f}x), by measurements of {each['measured_on']}"
+                f"({each['speedup']:.2f}x) if each request ran at the largest size of its bucket, "
+                f"by measurements of {each['measured_on']}"
             )
     model, before, number = (document[key] for key in ("model", "version", "published"))
     if number == before:
