@@ -108,7 +108,8 @@ class ReplicaQueue:
         while not self._keeps_p99(low):
             if low <= least:
                 return 0.0
-            high, low = low, max(low / 2, least)
+            high = low
+            low = max(low / 2, least)
         while high > _SEARCH_RATIO * low:
             middle = math.sqrt(low * high)
             if self._keeps_p99(middle):
