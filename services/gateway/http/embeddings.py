@@ -46,7 +46,7 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
         {"object": "embedding", "index": index, "embedding": _encoded(row, encoding)}
         for index, row in enumerate(row for embeddings, _ in answers for row in embeddings)
     )
-    num_tokens = sum(num for _, num in answers) or sum(len(r) for r in rows if type(r) is list)
+    num_tokens = sum(num for _, num in answers)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     listed = {"object": "list", "model": model, "usage": usage}
     try:

@@ -93,7 +93,8 @@ async def infer_rows(
     parts = [rows[at : at + most] for at in range(0, len(rows), most)]
     _check_num_ids(parts)
     requests = [_request(config, part, output) for part in parts]
-    return [_floats(each) for each in await _all(requests, ask)]
+    answers = await _all(requests, ask)
+    return [_floats(each, part) for each, part in zip(answers, parts, strict=True)]
 
 
 def output_of(config: pb.ModelConfig) -> tuple[str, int]:
@@ -177,10 +178,11 @@ def _padded(config: pb.ModelConfig, rows: Sequence[list[int]]) -> dict[str, Arra
     return tensors
 
 
-def _floats(payload: Any) -> tuple[Array, int]:
-    """The vectors of an answer in fp32, and how many tokens it says that it took."""
+def _floats(payload: Any, rows: Sequence[Any]) -> tuple[Array, int]:
+    """The vectors of an answer in fp32, and how many tokens the rows have: of texts it says."""
     head, _, raw = split_response(payload)
     response = pb.ModelInferResponse.FromString(head)
     (tensor,) = response.outputs
     array = array_from_bytes(raw[0], tensor.datatype, tensor.shape).astype(np.float32)
-    return array, response.parameters["num_tokens"].int64_param
+    num_ids = sum(map(len, rows)) if type(rows[0]) is list else 0
+    return array, num_ids or response.parameters["num_tokens"].int64_param

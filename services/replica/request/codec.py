@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
@@ -21,7 +22,7 @@ from services.contracts.kserve.request_wire import split_request
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array, array_from_bytes
 from services.contracts.kserve.typed_contents import array_from_contents
-from services.contracts.model.text_input import TEXT
+from services.contracts.model.text_input import IDS, MASK, TEXT
 from services.contracts.text.nearest import nearest
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.parameters import (
@@ -57,6 +58,7 @@ class InferCall(NamedTuple):
         priority: 1 is the highest; 0 when the client names none.
         classes: how many of an output's largest values are wanted in its place, by its name.
         rooms: bytes that an output may have at most, by its name, where the request has a bound.
+        num_tokens: that texts became; 0 of tensors.
     """
 
     inputs: Mapping[str, Array]
@@ -67,6 +69,7 @@ class InferCall(NamedTuple):
     priority: int = 0
     classes: Mapping[str, int] = MappingProxyType({})
     rooms: Mapping[str, int] = MappingProxyType({})
+    num_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,9 @@ def call_from_tensors(
     sizes = _sizes({name: array.shape for name, array in tensors.items()}, signature)
     signature.check_sizes(sizes)
     signature.check_values(tensors)
-    return call._replace(inputs=tensors, sizes=sizes)
+    # Without a mask the model computes pads as tokens too.
+    num_tokens = np.count_nonzero(tensors[MASK]) if MASK in tensors else tensors[IDS].size
+    return call._replace(inputs=tensors, sizes=sizes, num_tokens=num_tokens)
 
 
 def _are_texts(given: Collection[str], signature: Signature) -> bool:

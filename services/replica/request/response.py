@@ -48,6 +48,7 @@ def response_from_outputs(
     if call.classes:
         return _response_with_classes(call, arrays, signature)
     head = _response_head(call.outputs, tuple(array.shape for array in arrays), signature)
+    head += _token_count(call.num_tokens)
     raw = [_raw(array) for array in arrays]
     if call.rooms:
         for name, data in zip(call.outputs, raw, strict=True):
@@ -69,7 +70,8 @@ def _response_with_classes(call: InferCall, arrays: Sequence[Array], signature: 
             datatype = classification.DATATYPE
         response.outputs.add(name=name, datatype=datatype, shape=shape)
         contents.append(raw)
-    return join_response(response.SerializeToString(), call.request_id.encode(), contents)
+    head = response.SerializeToString() + _token_count(call.num_tokens)
+    return join_response(head, call.request_id.encode(), contents)
 
 
 def _raw(array: Array) -> bytes | memoryview:
@@ -81,6 +83,15 @@ def _raw(array: Array) -> bytes | memoryview:
             raise EngineError(f"an output of the engine: {error}") from error
     # bfloat16 exports no buffer of its own, hence the view as bytes.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@lru_cache(maxsize=_MAX_KNOWN_HEADS)
+def _token_count(num: int) -> bytes:
+    """The parameter of a response with the number of tokens that texts became; none for 0."""
+    response = pb.ModelInferResponse()
+    if num:
+        response.parameters["num_tokens"].int64_param = num
+    return response.SerializeToString()
 
 
 @lru_cache(maxsize=_MAX_KNOWN_HEADS)

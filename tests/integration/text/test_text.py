@@ -22,7 +22,7 @@ from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.gateway.conftest import Fleet
 from tests.minilm_folder import INPUTS
 
-from .conftest import Built
+from .conftest import MAX_TOKENS, Built
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -84,6 +84,17 @@ async def test_lone_texts_at_once_share_batches_and_equal_it_too(
     statistics = await (await fleet.client()).get_inference_statistics("minilm", as_json=True)
     (of_model,) = statistics["model_stats"]
     assert int(of_model["execution_count"]) < int(of_model["inference_count"])
+
+
+async def test_an_answer_has_the_number_of_tokens(
+    fleet: Fleet, original: SentenceTransformer
+) -> None:
+    client = await fleet.client()
+    for texts in (TEXTS, TEXTS[:1]):
+        answer = (await client.infer("minilm", input_of(texts))).get_response()
+        wanted = original.tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)
+        num_tokens = answer.parameters["num_tokens"].int64_param
+        assert num_tokens == sum(map(len, wanted["input_ids"]))
 
 
 async def test_text_may_be_flat_and_typed(fleet: Fleet) -> None:

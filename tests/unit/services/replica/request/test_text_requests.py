@@ -76,5 +76,6 @@ def test_what_texts_become_is_checked_as_if_a_client_had_sent_it() -> None:
     tensors: dict[str, Array] = {name: np.ones((1, 5), np.int64) for name in SINGLE.inputs}
     found = call_from_tensors(call, tensors, SINGLE)
     assert (found.inputs, found.sizes) == (tensors, {"batch": 1, "sequence": 5})
+    assert found.num_tokens == 5
     with pytest.raises(InvalidRequestError, match="dimension 'sequence' is 9, allowed is 1..8"):
         call_from_tensors(call, {n: np.ones((1, 9), np.int64) for n in tensors}, SINGLE)
