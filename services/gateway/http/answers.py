@@ -12,6 +12,7 @@ import grpc
 
 from services.gateway.api.status_codes import RETRY_AFTER_KEY
 from services.grpc_server.headers.request_headers import Metadatum
+from services.grpc_server.request.messages import StatusError
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 JSON: Final = b"application/json"
@@ -33,7 +34,6 @@ HTTP_STATUS: Final[Mapping[grpc.StatusCode, int]] = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-TOO_LARGE: Final = 413
 # Less hardly becomes smaller, and more would keep the event loop from other requests.
 _LEAST_COMPRESSED: Final = 1024
 _MOST_AT_ONCE: Final = 65_536
@@ -81,6 +81,28 @@ async def json_with_rows(document: Mapping[str, Any], name: str, rows: Iterable[
             size = 0
             await asyncio.sleep(0)
     return b'%b,"%b":[%b]}' % (json_bytes(document)[:-1], name.encode(), b",".join(parts))
+
+
+class HttpStatusError(StatusError):
+    """A refusal that HTTP has a more exact status for than that of gRPC's code.
+
+    Attributes:
+        status: of HTTP.
+        method: that is allowed here; "" where it is not the method that is wrong.
+    """
+
+    def __init__(self, status: int, code: grpc.StatusCode, why: str, method: str = "") -> None:
+        """Keep what the client gets.
+
+        Args:
+            status: of HTTP.
+            code: of gRPC.
+            why: in words for the client.
+            method: that is allowed.
+        """
+        super().__init__(code, why)
+        self.status = status
+        self.method = method
 
 
 def error_body(why: str) -> bytes:

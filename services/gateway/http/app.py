@@ -11,20 +11,27 @@ from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.http.answers import (
-    TOO_LARGE,
     HttpAnswer,
+    HttpStatusError,
     compressed,
     error_body,
     openai_error,
     refused_answer,
 )
-from services.gateway.http.bodies import Bodies, BodyTooLargeError
+from services.gateway.http.bodies import Bodies
 from services.gateway.http.call import HttpCall
 from services.gateway.http.classifying import classify
 from services.gateway.http.embeddings import embed
 from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json, field
 from services.gateway.http.http_connection import CONNECTION
-from services.gateway.http.questions import MODEL, OF_MODELS, QUESTIONS, Question
+from services.gateway.http.questions import (
+    AS_OPENAI,
+    MODEL,
+    OF_MODELS,
+    ONE_MODEL,
+    QUESTIONS,
+    Question,
+)
 from services.gateway.http.relay import RELAYED, Relay
 from services.gateway.http.requests import JSON_LENGTH, request_from_body
 from services.gateway.http.reranking import rerank, rerank_texts
@@ -47,6 +54,8 @@ _OPENAI: Final[Mapping[str, _Answering]] = {
     "/v1/classify": classify,
     "/v1/embeddings": embed,
     "/v1/rerank": rerank,
+    # Of Cohere's second API, of which what is asked and answered here is the same.
+    "/v2/rerank": rerank,
 }
 
 
@@ -121,18 +130,22 @@ class HttpApp:
         if question is not None:
             return await self._answer(call, question, "", "")
         if path in _OPENAI or path in RELAYED:
-            return _wrong_method("POST") if call.method != "POST" else await self._openai(call)
+            _check_method(call, "POST")
+            return await self._openai(call)
+        if path.startswith(ONE_MODEL):
+            name = path.removeprefix(ONE_MODEL)
+            return await self._answer(call, AS_OPENAI, name, "")
         match = MODEL.fullmatch(path)
         if match is None:
             raise NotFoundError(f"no such path: '{path[:256]}'")
         name, version, asked = match.groups()
         if asked == "infer":
-            if call.method != "POST":
-                return _wrong_method("POST")
+            _check_method(call, "POST")
             return await self._infer(call, (name, version or ""))
         # Clients of text-embeddings-inference name no model, but have a base URL.
         if asked == "rerank" and version is None:
-            return _wrong_method("POST") if call.method != "POST" else await self._rank(call, name)
+            _check_method(call, "POST")
+            return await self._rank(call, name)
         if asked not in OF_MODELS:
             raise NotFoundError(f"no such path: '{path[:256]}'")
         return await self._answer(call, OF_MODELS[asked], name, version or "")
@@ -140,8 +153,7 @@ class HttpApp:
     async def _answer(
         self, call: HttpCall, question: Question, name: str, version: str
     ) -> HttpAnswer:
-        if call.method != question.method:
-            return _wrong_method(question.method)
+        _check_method(call, question.method)
         if question.rpc == "ServerReady" and self._is_leaving():
             return HttpAnswer(error_body("the server stops"), status=503)
         document: Document = {}
@@ -227,8 +239,10 @@ class HttpApp:
         return await self._handlers[rpc].unary_unary(request, call.context)
 
     def _refused(self, error: BaseException) -> HttpAnswer:
-        if isinstance(error, BodyTooLargeError):
-            return refused_answer(error.code, str(error), status=TOO_LARGE)
+        if isinstance(error, HttpStatusError):
+            answer = refused_answer(error.code, str(error), status=error.status)
+            allow = ((b"allow", error.method.encode()),) if error.method else ()
+            return answer._replace(headers=(*answer.headers, *allow))
         if isinstance(error, AbortError):
             return refused_answer(error.code, error.details, error.trailing)
         if isinstance(error, StatusError):
@@ -265,6 +279,7 @@ def _json_length(call: HttpCall) -> int | None:
     return int(value)
 
 
-def _wrong_method(method: str) -> HttpAnswer:
-    body = error_body(f"this path takes {method} alone")
-    return HttpAnswer(body, status=405, headers=((b"allow", method.encode()),))
+def _check_method(call: HttpCall, method: str) -> None:
+    if call.method != method:
+        words = f"this path takes {method} alone"
+        raise HttpStatusError(405, grpc.StatusCode.UNIMPLEMENTED, words, method)

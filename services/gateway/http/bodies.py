@@ -7,7 +7,8 @@ from typing import Final
 
 import grpc
 
-from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
+from services.contracts.errors import InvalidRequestError
+from services.gateway.http.answers import HttpStatusError
 from services.gateway.http.call import HttpCall
 from services.grpc_server.limits import SMALL_BYTES
 from services.grpc_server.request.decompression import decompressed
@@ -18,10 +19,6 @@ from services.grpc_server.server_options import ServerOptions
 Pieces = list[Message]
 _ENCODINGS: Final = ("gzip", "deflate")
 _FULL: Final = "too many requests that are not complete hold memory; send it again later"
-
-
-class BodyTooLargeError(StatusError):
-    """A body beyond its bound; the same again cannot be taken."""
 
 
 class Bodies:
@@ -37,14 +34,13 @@ class Bodies:
         """The body, decompressed; what is reserved for it is released when the call ends.
 
         Raises:
-            StatusError: it is too large, or there is no memory for it.
-            InvalidRequestError, UnsupportedFeatureError: it is not what its headers say.
+            StatusError: it is too large, in an unknown encoding, or there is no memory for it.
+            InvalidRequestError: it is not what its headers say.
         """
         encoding = call.headers.get("content-encoding", "identity").strip().lower()
         if encoding != "identity" and encoding not in _ENCODINGS:
-            raise UnsupportedFeatureError(
-                f"content-encoding '{encoding[:64]}': expected one of {', '.join(_ENCODINGS)}"
-            )
+            words = f"content-encoding '{encoding[:64]}': expected one of {', '.join(_ENCODINGS)}"
+            raise HttpStatusError(415, grpc.StatusCode.UNIMPLEMENTED, words)
         room = min(max_bytes, self._limits.max_decompressed_bytes)
         # One of unknown size reserves all that it may become, as a compressed one does.
         length = int(call.headers.get("content-length", -1))
@@ -111,8 +107,9 @@ class Bodies:
                 await granted.wait()
 
 
-def _too_large(num_bytes: int, most: int) -> BodyTooLargeError:
-    return BodyTooLargeError(
+def _too_large(num_bytes: int, most: int) -> HttpStatusError:
+    return HttpStatusError(
+        413,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         f"a body of {num_bytes} bytes: at most {most} are received here",
     )
@@ -125,6 +122,6 @@ async def _unpacked(
         return await decompressed(packed, reserve)
     except StatusError as error:
         if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            raise BodyTooLargeError(error.code, str(error)) from error
+            raise HttpStatusError(413, error.code, str(error)) from error
         # gRPC has INTERNAL for it; of HTTP it is the client's fault.
         raise InvalidRequestError(str(error)) from error

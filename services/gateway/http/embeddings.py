@@ -32,6 +32,8 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
     if encoding not in ("float", "base64"):
         raise InvalidRequestError(f"encoding_format '{encoding}': expected float or base64")
     config = await config_of(model, ask)
+    if config.parameters["labels"].string_value:
+        raise InvalidRequestError(f"model '{model}' classifies: its labels are at /v1/classify")
     rows = rows_of(document.get("input"))
     output, size = output_of(config)
     if (dimensions := optional(document, "dimensions", size)) not in (0, size):

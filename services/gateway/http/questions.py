@@ -45,9 +45,12 @@ def _whether(what: str) -> Callable[[Any], HttpAnswer]:
 
 def _models(message: Any) -> HttpAnswer:
     """As OpenAI lists models: those of which a version is ready."""
-    names = sorted({each.name for each in message.models})
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "smelt"} for name in names]
+    data = [_as_openai(name) for name in sorted({each.name for each in message.models})]
     return HttpAnswer(json_bytes({"object": "list", "data": data}))
+
+
+def _as_openai(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "smelt"}
 
 
 def _index(message: Any) -> HttpAnswer:
@@ -72,6 +75,13 @@ QUESTIONS: Final = {
         "RepositoryIndex", lambda *_: pb.RepositoryIndexRequest(ready=True), _models
     ),
 }
+# What OpenAI's clients ask of one model, whose name stands behind it.
+ONE_MODEL: Final = "/v1/models/"
+AS_OPENAI: Final = Question(
+    "ModelMetadata",
+    lambda name, version, _: pb.ModelMetadataRequest(name=name, version=version),
+    lambda message: HttpAnswer(json_bytes(_as_openai(message.name))),
+)
 # By what is asked of a model.
 OF_MODELS: Final = {
     None: Question(

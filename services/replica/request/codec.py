@@ -156,7 +156,7 @@ def call_from_tensors(
     signature.check_sizes(sizes)
     signature.check_values(tensors)
     # Without a mask the model computes pads as tokens too.
-    num_tokens = np.count_nonzero(tensors[MASK]) if MASK in tensors else tensors[IDS].size
+    num_tokens = int(np.count_nonzero(tensors[MASK])) if MASK in tensors else tensors[IDS].size
     return call._replace(inputs=tensors, sizes=sizes, num_tokens=num_tokens)
 
 

@@ -1,6 +1,7 @@
 """OpenAI's own client, and one that is built on it, at the gateway's HTTP port."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -165,8 +166,24 @@ async def test_the_base_url_names_the_model_of_a_reranker(embedders: "Fleet") ->
     assert (await run_curl(embedders, "/v2/models/texts/rerank")).status == 405
 
 
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+async def test_both_apis_of_cohere_are_there(embedders: "Fleet", path: str) -> None:
+    asked = '{"model": "texts", "query": "q", "documents": ["a"]}'
+    refused = await run_curl(embedders, "-d", asked, path)
+    assert (refused.status, b"gives 3 numbers for a pair" in refused.body) == (400, True)
+
+
+async def test_a_wrong_method_is_refused_as_openai_has_errors(embedders: "Fleet") -> None:
+    refused = await run_curl(embedders, "/v1/embeddings")
+    assert (refused.status, refused.headers["allow"]) == (405, "POST")
+    assert json.loads(refused.body)["error"]["message"] == "this path takes POST alone"
+
+
 async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
     assert {model.id async for model in client.models.list()} == {"texts", "ids", "images"}
+    assert (await client.models.retrieve("ids")).id == "ids"
+    with pytest.raises(openai.NotFoundError, match="none"):
+        await client.models.retrieve("none")
 
 
 async def test_what_a_model_cannot_embed_is_refused(client: openai.AsyncOpenAI) -> None:

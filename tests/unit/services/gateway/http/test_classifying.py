@@ -11,6 +11,7 @@ import pytest
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.byte_strings import strings_from_bytes
 from services.gateway.http.classifying import classify
+from services.gateway.http.embeddings import embed
 from services.pb import open_inference_v2_pb2 as pb
 
 LABELS = ("none", "few", "many")
@@ -49,6 +50,11 @@ class Classifier:
 async def answer(texts: object, model: Classifier) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((await classify({"model": "m", "input": texts}, model)).body)
     return found
+
+
+async def test_its_numbers_are_no_embedding() -> None:
+    with pytest.raises(InvalidRequestError, match="model 'm' classifies.*/v1/classify"):
+        await embed({"model": "m", "input": "ab"}, Classifier())
 
 
 async def test_texts_get_the_label_that_is_most_probable() -> None:
