@@ -45,7 +45,8 @@ def _check_location(location: str, folder: Path, at: str) -> Path:
     if not location or Path(location).is_absolute() or not is_inside:
         raise InvalidModelError(
             f"{at}: external data location '{location}' found, a relative path inside the "
-            "model's folder wanted; put the data file (no link to elsewhere) beside the model"
+            "model's folder wanted; put the data file beside the model, and no link to elsewhere: "
+            "cp -rL copies a folder with what its links name"
         )
     if not file.is_file():
         raise InvalidModelError(

@@ -100,13 +100,17 @@ def source_from_text(text: str) -> MasterSource:
         return _triton_model(Path(text.removeprefix(_TRITON)))
     if match := _FACTORY.fullmatch(text):
         return TorchFactory(module=match[1], name=match[2])
+    if "://" in text:
+        raise InvalidModelError(
+            f"model source '{text}': expected {_HUB}ORG/MODEL, {_TRITON}DIR, oci://REGISTRY/NAME, "
+            f"or a server that has the model: {EXPECTED_URL}; of a file its path"
+        )
     if text.endswith(".onnx") or (text and Path(text).exists()):
         return OnnxFile(path=Path(text))
-    server = f"a server that has the model, written {EXPECTED_URL}, or " if "://" in text else ""
     raise InvalidModelError(
-        f"model source '{text}': expected {server}a file that ends with .onnx, or a PyTorch "
-        "factory written package.module:function, or a model of a Triton repository written "
-        f"triton://DIR, or one of the hub written {_HUB}ORG/MODEL; no file or folder is called so"
+        f"model source '{text}': expected a file that ends with .onnx, or a PyTorch factory "
+        f"written package.module:function, or a model of a Triton repository written {_TRITON}DIR, "
+        f"or one of the hub written {_HUB}ORG/MODEL; no file or folder is called so"
     )
 
 

@@ -11,11 +11,15 @@ from pydantic import ValidationError
 from compiler_worker.master.triton.config_text import ConfigText
 from services.contracts.errors import InvalidModelError
 from services.contracts.model.batching import MAX_QUEUE, Batching, QueuePolicy
+from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.precision_choice import AUTO
 from services.contracts.model.recipe import Recipe
 from services.pb import open_inference_v2_pb2 as pb
 
 _REJECT: Final = pb.ModelQueuePolicy.REJECT
+# Parameters that an export writes, as ModelConfig has them.
+_LABELS: Final = "labels"
+_LABEL_SCORES: Final = "label_scores"
 # What is set in a configuration and has no place in a recipe.
 _LEFT_OUT: Final = {
     "optimization": "Smelt builds engines itself, and proves each",
@@ -43,6 +47,7 @@ def recipe_of(text: ConfigText, folder: Path) -> Recipe:
         return Recipe(
             batching=_batching(config.dynamic_batching),
             labels=_labels(config, folder),
+            label_scores=_label_scores(config),
             response_cache=config.response_cache.enable,
             num_replicas=count if (count := _num_instances(config)) > 1 else AUTO,
         )
@@ -77,7 +82,9 @@ def recipe_words(text: ConfigText, recipe: Recipe) -> Iterator[str]:
     yield from (
         f"{name}: label_filename left out: {labelled[0]} has labels" for name in labelled[1:]
     )
-    set_fields = (field.name for field, _ in config.ListFields() if field.name in _LEFT_OUT)
+    options = config.parameters.keys() - {_LABELS, _LABEL_SCORES}
+    empty = set() if options else {"parameters"}
+    set_fields = (f.name for f, _ in config.ListFields() if f.name in _LEFT_OUT.keys() - empty)
     for name in dict.fromkeys((*set_fields, *text.unknown)):
         yield f"{name}: left out: {_LEFT_OUT.get(name, 'Smelt has no such setting')}"
 
@@ -106,6 +113,20 @@ def _labels(config: pb.ModelConfig, folder: Path) -> tuple[str, ...]:
         return tuple(text.removesuffix("\n").split("\n")) if text else ()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidModelError(f"{folder}: label_filename cannot be read: {error}") from error
+
+
+def _label_scores(config: pb.ModelConfig) -> LabelScores:
+    """As an export writes them."""
+    if _LABEL_SCORES not in config.parameters:
+        return LabelScores.SOFTMAX
+    word = config.parameters[_LABEL_SCORES].string_value
+    try:
+        return LabelScores(word)
+    except ValueError as error:
+        words = ", ".join(LabelScores)
+        raise InvalidModelError(
+            f"config.pbtxt: parameter label_scores '{word}': expected one of {words}"
+        ) from error
 
 
 def _policy(policy: pb.ModelQueuePolicy, default_size: int) -> QueuePolicy:

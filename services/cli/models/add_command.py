@@ -16,6 +16,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.registry import Registry
+from services.contracts.text.words import counted
 
 
 def run_models_add(
@@ -67,13 +68,21 @@ def run_models_add(
             if place
             else add_models(registry, name, sources, options, steps)
         )
-    then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
+    num_engines = len(registry.engines(versions[-1].master.digest)) if place else 0
+    then = "see its engines: smelt engines" if num_engines else "build its engines: smelt build"
+    if notify_fleet(settings):
+        then = "follow it: smelt events"
     if name in registry.unloaded_models():
         then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(place or (given and given.buckets))
-    lines = [line for each in versions for line in added_words(each, has_sizes=has_sizes)]
+    # Of files that are the same there is one version here.
+    different = {each.version: each for each in versions}.values()
+    lines = [line for each in different for line in added_words(each, has_sizes=has_sizes)]
+    if num_engines:
+        lines.append(f"{counted(num_engines, 'proven engine')} of it in the store")
     if isinstance(parsed, TritonModel):
-        lines += [f"{each.source} is version {each.version} here" for each in versions]
+        pairs = zip(sources[-len(versions) :], versions, strict=True)
+        lines += [f"{given_as} is version {each.version} here" for given_as, each in pairs]
     show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)
 
 

@@ -44,7 +44,8 @@ _RETRIES = Retry(
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _FIELD = re.compile(r'(\w+)="([^"]*)"')
 _REASON = re.compile(r'"message"\s*:\s*"([^"]{1,200})')
-_AWAY = (
+_AWAY = "is it up, and reached from this host? then try again"
+_AWAY_BY_TLS = (
     "is it up, reached from this host, and its certificate signed by one of REQUESTS_CA_BUNDLE? "
     "Without TLS, on a network that you trust: SMELT_OCI_PLAIN_HTTP={registry}; then try again"
 )
@@ -62,6 +63,7 @@ class OciClient:
         """Nothing is sent yet; `plain_http` are registries that are trusted without TLS."""
         self._place = place
         is_plain = _LOOPBACK.fullmatch(place.registry) or place.registry in plain_http
+        self._away = _AWAY if is_plain else _AWAY_BY_TLS
         self._root = f"http{'' if is_plain else 's'}://{place.registry}/"
         self._header = ""
         self._session = requests.Session()
@@ -179,14 +181,14 @@ class OciClient:
     def _refusal(self, what: str, answer: requests.Response) -> SmeltError:
         status = answer.status_code
         is_away = status >= 500 or status == requests.codes.too_many_requests
-        other = (NotReadyError, _AWAY) if is_away else (InvalidRequestError, "see its log")
+        other = (NotReadyError, self._away) if is_away else (InvalidRequestError, "see its log")
         said = next(answer.iter_content(_PART_BYTES), b"").decode(errors="replace")
         reasons = ", ".join([answer.reason, *_REASON.findall(said)])
         return self._fault(what, f"HTTP {status} ({reasons})", *_REFUSALS.get(status, other))
 
     def _fault(
-        self, what: str, found: str, kind: type[SmeltError] = NotReadyError, fix: str = _AWAY
+        self, what: str, found: str, kind: type[SmeltError] = NotReadyError, fix: str = ""
     ) -> SmeltError:
         # Of an exception its name alone: its words have the URL with its query.
-        fix = fix.format(registry=self._place.registry)
+        fix = (fix or self._away).format(registry=self._place.registry)
         return kind(f"{self._place}: {what}: {found}: {fix}")

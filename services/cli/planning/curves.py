@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -41,10 +41,17 @@ class Curve:
     pads_to_largest: bool = False
 
     @classmethod
-    def through(cls, name: str, points: Iterable[tuple[int, float]]) -> "Curve | None":
+    def through(
+        cls, name: str, points: Iterable[tuple[int, float]], *, pads_to_largest: bool = False
+    ) -> "Curve | None":
         """The curve through points of elements and seconds; None through none.
 
         A larger run that was measured as quicker takes as long as the smaller one.
+
+        Args:
+            name: of the curve.
+            points: in any order.
+            pads_to_largest: see the curve.
         """
         found: dict[int, list[float]] = {}
         for elements, seconds in points:
@@ -54,7 +61,12 @@ class Curve:
         sizes = sorted(found)
         means = [float(np.mean(found[size])) for size in sizes]
         rising = np.maximum.accumulate(means).tolist()
-        return cls(name=name, elements=tuple(sizes), seconds=tuple(rising))
+        return cls(
+            name=name,
+            elements=tuple(sizes),
+            seconds=tuple(rising),
+            pads_to_largest=pads_to_largest,
+        )
 
     def run_s(self, num_elements: int) -> float:
         """Seconds of a run: between points on a line, beyond the largest in proportion."""
@@ -130,8 +142,8 @@ def _engine_curve(engine: PublishedEngine, timings: Sequence[Timing]) -> Curve |
     key = engine.manifest.key
     is_cpu = Generation.parse(key.generation).platform is Platform.CPU
     points = ((_size(t), t.p50_s) for t in timings)
-    curve = Curve.through(f"{key.kind} {key.precision}", points)
-    return curve and replace(curve, pads_to_largest=key.kind.pads_to_largest(is_cpu=is_cpu))
+    pads_to_largest = key.kind.pads_to_largest(is_cpu=is_cpu)
+    return Curve.through(f"{key.kind} {key.precision}", points, pads_to_largest=pads_to_largest)
 
 
 def _size(timing: Timing) -> int:

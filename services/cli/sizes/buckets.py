@@ -1,6 +1,5 @@
 """`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,6 @@ from services.cli.output.show import show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.cli.sizes.bucket_advice import (
-    Cost,
     SizeCounts,
     best_edges,
     edges_of,
@@ -20,6 +18,7 @@ from services.cli.sizes.bucket_advice import (
     time_per_request,
     waste,
 )
+from services.cli.sizes.measured_cost import MeasuredCost, measured_cost
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.manifest import ModelVersion
@@ -64,7 +63,7 @@ def run_buckets(
     model = registry.model_version(name, version)
     seen = None if metrics else sampled_sizes(registry, model)
     seen = seen or observed_sizes(metrics or _endpoints(settings), name, model.version)
-    document = advice_document(model, seen, num, partial(_measured_cost, registry, model))
+    document = advice_document(model, seen, num, partial(measured_cost, registry, model))
     document["published"] = _published(settings, model, document) if is_applied else None
     show(document, _text(document), as_json=as_json)
 
@@ -83,32 +82,6 @@ def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | No
             seen.counts[size] = seen.counts.get(size, 0.0) + row.weight * share
             seen.total += size * row.weight * share
     return found if found.dims else None
-
-
-def _measured_cost(registry: Registry, model: ModelVersion, dim: str) -> tuple[Cost, str] | None:
-    """Seconds of a row by its size in a dimension, and by what; None where nothing was timed.
-
-    In a batch that is full, and at the largest sizes of other dimensions.
-    """
-    from services.cli.planning.curves import MeasuredSide, measured_curves
-
-    spans = model.buckets[-1].dims
-    rows = spans[batch_dim].max if (batch_dim := model.recipe.batching.batch_dim) in spans else 1
-    others = math.prod(span.max for name, span in spans.items() if name != dim)
-    curves = measured_curves(registry, model)
-    found = [
-        (generation, sides[side])
-        for generation, sides in sorted(curves.items())
-        for side in MeasuredSide
-        if side in sides
-    ]
-    if not found:
-        return None
-    generation, curve = found[0]
-    words = f"{curve.name} on {generation}"
-    if not curve.pads_to_largest:
-        words += ", which computes requests at their own sizes and so gains less"
-    return lambda size: curve.run_s(others * size) / rows, words
 
 
 def _published(settings: CliSettings, model: ModelVersion, document: dict[str, Any]) -> int:
@@ -132,7 +105,7 @@ def advice_document(
     model: ModelVersion,
     seen: ObservedSizes,
     num: int,
-    cost_of: Callable[[str], tuple[Cost, str] | None] = lambda _: None,
+    cost_of: Callable[[str], MeasuredCost | None] = lambda _: None,
 ) -> dict[str, Any]:
     """Sizes, waste and proposal, as plain data.
 
@@ -214,14 +187,15 @@ def _advice(
     seen: SizeCounts,
     buckets: Sequence[Bucket],
     num: int,
-    measured: tuple[Cost, str] | None,
+    measured: MeasuredCost | None,
 ) -> dict[str, Any]:
     now = edges_of(buckets, dim)
     # What is taken today has to be taken tomorrow.
     largest = now[-1] if now else seen.largest
-    cost, generation = measured or (float, "")
+    cost = measured.seconds if measured else float
     proposed = best_edges(seen, num or max(len(now), _DEFAULT_NUM), largest, cost)
     times = [time_per_request(seen, edges, cost) for edges in (now or [largest], proposed)]
+    is_saved = measured is not None and measured.pads_to_largest
     return {
         **_distribution(seen),
         "largest": min(seen.largest, largest),
@@ -229,10 +203,24 @@ def _advice(
         "waste_now": waste(seen, now or [largest]),
         "proposed": proposed,
         "waste_proposed": waste(seen, proposed),
-        "measured_on": generation,
-        "rows_per_s": [1 / each if generation else None for each in times],
+        "measured_on": measured.name if measured else "",
+        "rows_per_s": [1 / each if is_saved else None for each in times],
         "speedup": times[0] / times[1],
     }
+
+
+def _gain_words(dim: str, advice: dict[str, Any]) -> Iterator[str]:
+    before, after = advice["rows_per_s"]
+    if before:
+        yield (
+            f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed ({advice['speedup']:.2f}x), by "
+            f"measurements of {advice['measured_on']}"
+        )
+    elif advice["measured_on"]:
+        yield (
+            f"{dim}: {advice['measured_on']} computes requests at their own sizes: buckets are "
+            "what engines are tuned for and proven at, and spare it no padding"
+        )
 
 
 def _endpoints(settings: CliSettings) -> list[str]:
@@ -266,13 +254,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         )
     yield _waste_table(document["dimensions"])
     for dim, each in document["dimensions"].items():
-        if each["measured_on"]:
-            before, after = each["rows_per_s"]
-            yield (
-                f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed "
-                f"({each['speedup']:.2f}x) if each request ran at the largest size of its bucket, "
-                f"by measurements of {each['measured_on']}"
-            )
+        yield from _gain_words(dim, each)
     model, before, number = (document[key] for key in ("model", "version", "published"))
     if number == before:
         yield f"Nothing was published: version {before} has these buckets already"

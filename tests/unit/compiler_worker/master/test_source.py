@@ -34,6 +34,12 @@ def test_refuses(text: str) -> None:
         source_from_text(text)
 
 
+@pytest.mark.parametrize("text", ["http://host/m.onnx", "s3://b/m", "http://host/v1"])
+def test_other_addresses_are_refused_with_those_that_are_known(text: str) -> None:
+    with pytest.raises(InvalidModelError, match=r"expected hf://.*oci://.*openai\+http://HOST"):
+        source_from_text(text)
+
+
 @pytest.mark.parametrize(
     "text", ["hf://", "hf://bert", "hf://a/b@", "hf://a/b/file.bin", "hf://../b/c"]
 )

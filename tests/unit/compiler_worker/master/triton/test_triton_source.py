@@ -128,6 +128,18 @@ def test_what_is_set_of_tensors_and_left_out_is_told(
     assert [each for each in remarks if each.startswith(f"config.pbtxt: {line}")], remarks
 
 
+def test_what_labels_scores_are_comes_back_from_an_export(tmp_path: Path) -> None:
+    scores = "parameters { key: 'label_scores' value { string_value: '%s' } }"
+    found = opened(model(tmp_path, scores % "sigmoid"), tmp_path)
+    assert found.recipe
+    assert found.recipe.label_scores == "sigmoid"
+    assert not [each for each in found.remarks if "parameters: left out" in each]
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    with pytest.raises(InvalidModelError, match="label_scores 'odd': expected one of softmax"):
+        opened(model(folder, scores % "odd"), folder)
+
+
 def test_labels_end_with_a_line_feed_alone(tmp_path: Path) -> None:
     folder = model(tmp_path)
     labels = ["a\u2028b", "c\x0cd", *(f"l{i}" for i in range(14))]

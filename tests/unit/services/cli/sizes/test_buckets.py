@@ -20,11 +20,13 @@ from services.cli.sizes.buckets import advice_document
 from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
+from services.contracts.terms import proof_terms
 from services.contracts.traffic.sampled_rows import SampledRow
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
@@ -273,8 +275,11 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     proof = small_proof(ProofOutcome.PASSED).model_copy(
         update={"timings": timings, "device": DEVICE}
     )
-    manifest = small_manifest(small_key(master_digest=master.digest))
-    registry.publish_engine(manifest, {}, proof)
+    terms = proof_terms(recipe, Precision.FP32, None)
+    key = small_key(
+        master_digest=master.digest, kind=EngineKind.XLA, buckets=(BUCKET,), proof_terms=terms
+    )
+    registry.publish_engine(small_manifest(key), {}, proof)
     lengths = _log_normal(2000)
     _sampled(store, "texts", lengths, tmp_path)
     where = ("texts", "--store", store, "--json")
@@ -283,7 +288,7 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     assert (said["num_requests"], said["measured_waste"], said["published"]) == (2000, None, 2)
     assert advice["mean"] == pytest.approx(np.mean(lengths))
     assert len(advice["proposed"]) <= 4
-    assert "cpu-x86_64-v3, which computes requests at their own sizes" in advice["measured_on"]
+    assert advice["measured_on"] == "xla fp32 on cpu-x86_64-v3"
     before, after = advice["rows_per_s"]
     # A row of 512 takes 16 ms.
     assert before == pytest.approx(62.5)
@@ -297,8 +302,10 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     assert published.recipe.model_copy(update={"buckets": (BUCKET,)}) == recipe
     # The same again publishes nothing.
     assert json.loads(_run(*where, "--apply"))["published"] == 2
-    words = _run(*where[:-1], "--apply").splitlines()[-1]
-    assert words == "Nothing was published: version 2 has these buckets already"
+    text = _run(*where[:-1], "--apply")
+    assert text.splitlines()[-1] == "Nothing was published: version 2 has these buckets already"
+    # Of that version no engine of one shape a bucket is proven yet.
+    assert "sequence: eager on cpu-x86_64-v3 computes requests at their own sizes" in text
 
 
 def test_what_engines_took_decides_where_it_is_not_in_proportion() -> None:
