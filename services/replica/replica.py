@@ -36,7 +36,8 @@ from services.replica.engine.worker import EngineWorker
 from services.replica.reporting.metrics import ReplicaMetrics
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.reporting.statistics import Statistics
-from services.replica.request.codec import InferCall, call_from_request, call_from_tensors
+from services.replica.request.codec import call_from_request, call_from_tensors
+from services.replica.request.infer_call import InferCall
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
 from services.replica.request.text_thread import TextThread

@@ -27,7 +27,7 @@ from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.replica.replica import Replica
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.sampling.sampler import Sampler
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings

@@ -31,7 +31,7 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.traffic.recalibration import publish_calibrated
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.sampling.sampler import Sampler
 from services.telemetry.recorder import NullRecorder
 from tests.benchmarks.cpu.unproven import Call, unproven

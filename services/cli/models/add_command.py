@@ -1,7 +1,7 @@
 """`smelt models add`: what can be refused at once is, before what opens models is imported."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from services.cli.recipes.recipe_file import read_recipe, recipe_place
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import counted
@@ -68,22 +69,37 @@ def run_models_add(
             if place
             else add_models(registry, name, sources, options, steps)
         )
-    num_engines = len(registry.engines(versions[-1].master.digest)) if place else 0
-    then = "see its engines: smelt engines" if num_engines else "build its engines: smelt build"
-    if notify_fleet(settings):
-        then = "follow it: smelt events"
-    if name in registry.unloaded_models():
-        then = "it is unloaded, and serves after: smelt models load"
     has_sizes = bool(place or (given and given.buckets))
     # Of files that are the same there is one version here.
     different = {each.version: each for each in versions}.values()
     lines = [line for each in different for line in added_words(each, has_sizes=has_sizes)]
-    if num_engines:
-        lines.append(f"{counted(num_engines, 'proven engine')} of it in the store")
     if isinstance(parsed, TritonModel):
-        pairs = zip(sources[-len(versions) :], versions, strict=True)
-        lines += [f"{given_as} is version {each.version} here" for given_as, each in pairs]
-    show(version_document(versions[-1]), [*lines, f"{then} {name}"], as_json=as_json)
+        lines += _triton_words(sources, versions)
+    has_fleet = notify_fleet(settings)
+    lines += _engine_words(registry, versions[-1], is_pulled=bool(place), has_fleet=has_fleet)
+    show(version_document(versions[-1]), lines, as_json=as_json)
+
+
+def _triton_words(sources: Sequence[str], versions: Sequence[ModelVersion]) -> Iterator[str]:
+    """Which version of Triton's is which; older ones may have been there already."""
+    for source, version in zip(sources[-len(versions) :], versions, strict=True):
+        yield f"{source} is version {version.version} here"
+
+
+def _engine_words(
+    registry: Registry, version: ModelVersion, *, is_pulled: bool, has_fleet: bool
+) -> Iterator[str]:
+    """How many engines came with it, and the next command."""
+    num_engines = len(registry.engines(version.master.digest)) if is_pulled else 0
+    if num_engines:
+        yield f"the store has {counted(num_engines, 'engine')} of it"
+    if version.name in registry.unloaded_models():
+        then = "it is unloaded, and serves after: smelt models load"
+    elif has_fleet:
+        then = "follow it: smelt events"
+    else:
+        then = "see its engines: smelt engines" if num_engines else "build its engines: smelt build"
+    yield f"{then} {version.name}"
 
 
 @contextmanager

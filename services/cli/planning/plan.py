@@ -1,6 +1,6 @@
 """`smelt plan`: how many devices of which generation, what they cost, and what engines save."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +8,13 @@ from services.cli.output.show import show
 from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
 from services.cli.planning.fleet_size import FleetSize, cheapest_fleet
 from services.cli.planning.plan_profile import HOURS, PlanProfile
+from services.cli.planning.plan_text import plan_text
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import ModelVersion
-from services.contracts.text.text_table import Table
-from services.contracts.text.words import counted
 
 Curves = Mapping[tuple[str, str], Mapping[MeasuredSide, Curve]]
 Queues = Mapping[tuple[str, str], ReplicaQueue]
@@ -104,7 +103,7 @@ def sizing_document(
             _model(profile, size, pair, queue, capacities[pair], curves[pair])
             for pair, queue in served.items()
         ],
-        "by_hour": [{"nodes": dict(e.nodes), "currency_per_h": e.price_per_h} for e in by_hour],
+        "by_hour": [_hour(each) for each in by_hour],
         "without_engines": [
             {"computes": words} | _fleet_of(profile, _queues(profile, versions, curves, sides))
             for words, sides in without.items()
@@ -199,6 +198,15 @@ def _load(profile: PlanProfile, size: FleetSize, generation: str) -> float:
     return used / num if num else 0.0
 
 
+def _hour(size: FleetSize) -> dict[str, Any]:
+    """Nodes of one hour, and what each model takes of devices."""
+    used = [
+        {"model": name, "generation": generation, "devices": num}
+        for (name, generation), num in size.used.items()
+    ]
+    return {"nodes": dict(size.nodes), "currency_per_h": size.price_per_h, "devices": used}
+
+
 def _model(
     profile: PlanProfile,
     size: FleetSize,
@@ -225,54 +233,3 @@ def _model(
         "busy": found and found.busy,
         "rows_of_a_batch": found and found.mean_rows,
     }
-
-
-def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
-    """The plan as tables and sentences."""
-    what_if = " and ".join(document["what_if"])
-    yield Table(
-        f"Devices, with room for the nodes that may be lost{what_if and f', if {what_if}'}",
-        ("generation", "nodes", "devices", "load", "a day"),
-        [
-            (
-                each["generation"],
-                str(each["nodes"]),
-                str(each["num_devices"]),
-                f"{each['load']:.0%}",
-                f"{each['currency_per_day']:,.2f}",
-            )
-            for each in document["devices"]
-        ],
-    )
-    columns = ("model", "generation", "computes", "req/s each", "devices", "p99 ms", "wanted ms")
-    wide = ("busy", "rows of a batch")
-    rows = [_model_row(each) for each in document["models"]]
-    yield Table("Models", (*columns, *wide), rows, wide)
-    yield (
-        f"A day costs {document['currency_per_day']:,.2f}; "
-        f"{document['currency_per_day_by_hour']:,.2f} if nodes come and go with each hour"
-    )
-    for each in document["without_engines"]:
-        if each["num_devices"] is None:
-            yield f"With {each['computes']} it cannot be had: {each['reason']}"
-        else:
-            yield (
-                f"With {each['computes']} it takes {counted(each['num_devices'], 'device')} "
-                f"and {each['currency_per_day']:,.2f} a day"
-            )
-    for each in document["not_measured"]:
-        yield f"{each['model']} was not measured on {each['generation']}, which is left out for it"
-
-
-def _model_row(each: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        each["model"],
-        each["generation"],
-        each["computes"],
-        f"{each['requests_per_s_of_a_device']:,.0f}",
-        f"{each['devices']:.2f}",
-        "-" if each["p99_s"] is None else f"{each['p99_s'] * 1000:.1f}",
-        f"{each['p99_wanted_s'] * 1000:.1f}",
-        "-" if each["busy"] is None else f"{each['busy']:.0%}",
-        "-" if each["rows_of_a_batch"] is None else f"{each['rows_of_a_batch']:.1f}",
-    )

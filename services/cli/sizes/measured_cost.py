@@ -26,6 +26,11 @@ def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> Measured
     """What a row takes by its size in a dimension; None where nothing was timed.
 
     In a batch that is full, and at the largest sizes of other dimensions.
+
+    Args:
+        registry: of the store.
+        model: with its buckets.
+        dim: whose sizes are asked for.
     """
     from services.cli.planning.curves import MeasuredSide, measured_curves
 

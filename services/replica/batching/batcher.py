@@ -31,7 +31,7 @@ from services.replica.batching.expiry import Expiry
 from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
 from services.replica.closing import ended
 from services.replica.engine.worker import BatchTimes, EngineWorker, HangError
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from services.contracts.errors import EngineError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
 
 logger = logging.getLogger(__name__)

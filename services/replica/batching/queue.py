@@ -19,7 +19,7 @@ from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.batching import Batching
 from services.contracts.text.durations import milliseconds
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 
 # A long queue takes some milliseconds to look through.
 _LOOK_EVERY_S = 0.05

@@ -13,7 +13,7 @@ from services.replica.batching.collate import JoinRules
 from services.replica.batching.run_shapes import RunShapes
 from services.replica.engine.executor import EngineExecutor
 from services.replica.engine.standby import Standby, StandbyEngine
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 
 logger = logging.getLogger(__name__)
 

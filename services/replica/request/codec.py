@@ -8,8 +8,6 @@ Every refusal has what was expected and what was found.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -25,6 +23,7 @@ from services.contracts.kserve.typed_contents import array_from_contents
 from services.contracts.model.text_input import IDS, MASK, TEXT
 from services.contracts.text.nearest import nearest
 from services.pb import open_inference_v2_pb2 as pb
+from services.replica.request.infer_call import InferCall
 from services.replica.request.parameters import (
     check_tensor_parameters,
     priority_from_parameters,
@@ -43,33 +42,6 @@ _MAX_KNOWN_HEAD_BYTES = 4096
 # Of all texts of a request: they are decoded while other requests wait.
 MAX_TEXT_BYTES = 16 * 2**20
 _InputTensor = pb.ModelInferRequest.InferInputTensor
-
-
-class InferCall(NamedTuple):
-    """One checked request; give fields by name.
-
-    Attributes:
-        inputs: an array for every input of the model, read-only views of the request's bytes; or
-            `text` alone, of a model that has a tokenizer.
-        sizes: the dynamic dimensions, equal in all inputs that share one.
-        outputs: names of the wanted outputs, in the order asked for.
-        request_id: chosen by the client, echoed.
-        timeout_s: longest wait in the queue that the client allows; None for any.
-        priority: 1 is the highest; 0 when the client names none.
-        classes: how many of an output's largest values are wanted in its place, by its name.
-        rooms: bytes that an output may have at most, by its name, where the request has a bound.
-        num_tokens: that texts became; 0 of tensors.
-    """
-
-    inputs: Mapping[str, Array]
-    sizes: Mapping[str, int]
-    outputs: tuple[str, ...]
-    request_id: str = ""
-    timeout_s: float | None = None
-    priority: int = 0
-    classes: Mapping[str, int] = MappingProxyType({})
-    rooms: Mapping[str, int] = MappingProxyType({})
-    num_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

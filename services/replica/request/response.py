@@ -21,7 +21,7 @@ from services.contracts.kserve.tensors import (
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request import classification
 from services.replica.request.classification import classified
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
 
 _MAX_KNOWN_HEADS = 1024

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from services.contracts.errors import InvalidRequestError, NotReadyError, OverloadedError
 from services.contracts.kserve.tensors import Array
 from services.replica.engine.executor import EngineThread
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.tokeniser import Tensors, Tokeniser
 
 # Rows that are tokenised at once, as long as there are several requests: the engine waits for them.

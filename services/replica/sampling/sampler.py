@@ -26,7 +26,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import beyond_bounds
 from services.contracts.text.moments import utc_now
 from services.contracts.traffic.sampled_rows import SampledRow
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature, fits
 from services.replica.sampling.reservoir import Reservoir
 from services.telemetry import catalog

@@ -47,7 +47,7 @@ from services.replica.batching.run_shapes import elements_of
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import RunningEngine
 from services.replica.engine.worker import EngineWorker
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
 from tests.benchmarks.padding.subject import MAX_TOKENS, call_of, calls, recipe
 

@@ -11,7 +11,7 @@ from services.cli.demo.minilm import FIRST_WORD_ID, OUTPUT, VOCABULARY_SIZE, sen
 from services.cli.demo.minilm import recipe as demo_recipe
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from tests.benchmarks.gpu.sources import SOURCES
 
 MAX_BATCH = 32

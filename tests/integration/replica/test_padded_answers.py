@@ -31,7 +31,7 @@ from services.replica.batching.collate import JoinRules
 from services.replica.batching.run_shapes import elements_of
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.worker import EngineWorker
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
 
 from .published import CREATED_AT

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from services.cli.planning.curves import Curve, MeasuredSide
-from services.cli.planning.plan import plan_text, sizing_document
+from services.cli.planning.plan import sizing_document
 from services.cli.planning.plan_profile import PlanProfile
+from services.cli.planning.plan_text import plan_text
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.recipe import Bucket, DimRange
 from services.contracts.text.text_table import Table
@@ -126,6 +127,9 @@ def test_hours_that_differ_cost_less_by_the_hour(profile: Callable[..., PlanProf
     plan = document(profile(("1000", f"[{rates}]")))
     assert plan["currency_per_day_by_hour"] < plan["currency_per_day"]
     assert len(plan["by_hour"]) == 24
+    tables = [e for e in plan_text(plan | {"what_if": []}) if isinstance(e, Table)]
+    (hours,) = (each for each in tables if each.columns[0] == "hour")
+    assert [len(hours.rows), hours.rows[0][0], hours.rows[-1][0]] == [24, "0", "23"]
 
 
 def test_what_if(profile: Callable[..., PlanProfile]) -> None:

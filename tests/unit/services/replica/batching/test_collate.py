@@ -12,7 +12,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from services.replica.batching.collate import JoinRules
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
 from tests.unit.services.replica.models import make_model, text_model
 from tests.unit.services.replica.toy_batcher import text_call

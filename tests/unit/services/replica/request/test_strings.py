@@ -11,7 +11,8 @@ from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.kserve.byte_strings import MAX_STRINGS
 from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.request.codec import InferCall, call_from_request
+from services.replica.request.codec import call_from_request
+from services.replica.request.infer_call import InferCall
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
 from tests.unit.services.replica.codec_requests import one_input_model, triton_request

@@ -11,10 +11,10 @@ from services.contracts.model.text_recipe import TextRecipe
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import (
     MAX_TEXT_BYTES,
-    InferCall,
     call_from_request,
     call_from_tensors,
 )
+from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
 from tests.unit.services.replica.models import text_model
 from tests.unit.services.replica.text_models import token_model

@@ -9,7 +9,7 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError, NotReadyError, OverloadedError
 from services.contracts.kserve.tensors import Array
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.request.text_thread import TextThread
 
 TEXTS: Array = np.array(["a"], dtype=np.object_)

@@ -15,7 +15,7 @@ from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.sampled_rows import SampledRow
-from services.replica.request.codec import InferCall
+from services.replica.request.infer_call import InferCall
 from services.replica.sampling.reservoir import Reservoir
 from services.replica.sampling.sampler import Sampler
 from services.telemetry.catalog import REPLICA_METRICS
