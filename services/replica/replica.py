@@ -112,8 +112,7 @@ class Replica:
         self._standby = Standby(standby_s)
         self._swaps: EngineSwaps | None = None
         self._compile_limit_s = compile_limit_s
-        max_waiting = model.recipe.batching.max_queue
-        self._texts = TextThread(tokeniser, max_waiting) if tokeniser else None
+        self._texts = TextThread(tokeniser, model.recipe.batching.max_queue) if tokeniser else None
 
     @property
     def num_unanswered(self) -> int:
