@@ -149,6 +149,7 @@ def proposed_buckets(
     edges: Sequence[int],
     seen: Mapping[str, SizeCounts],
     batch_dim: str | None,
+    rows_of: Callable[[int], int] = lambda _: 1,
 ) -> list[Bucket]:
     """One bucket for each edge; other dimensions are as in the present ones.
 
@@ -158,12 +159,16 @@ def proposed_buckets(
         edges: largest size of each new bucket, rising.
         seen: sizes by dimension.
         batch_dim: None for a model without.
+        rows_of: rows that a bucket takes at least, by its edge.
     """
     least = min((bucket.dims[dim].min for bucket in present if dim in bucket.dims), default=1)
     buckets = []
     for below, edge in zip((0, *edges), edges, strict=False):
         opt = min(max(seen[dim].at_share(0.5, below, edge), 1), edge)
         ranges = _others(present, dim, edge, seen, batch_dim)
+        if batch := ranges.get(batch_dim or ""):
+            most = max(batch.max, rows_of(edge))
+            ranges |= {str(batch_dim): batch.model_copy(update={"max": most})}
         span = DimRange(min=1 if below else min(least, 1), opt=opt, max=edge)
         buckets.append(Bucket(dims=ranges | {dim: span}))
     return buckets

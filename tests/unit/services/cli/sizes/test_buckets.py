@@ -15,8 +15,16 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.cli.sizes.bucket_advice import SizeCounts, best_edges, time_per_request, waste
+from services.cli.planning.curves import Curve
+from services.cli.sizes.bucket_advice import (
+    SizeCounts,
+    best_edges,
+    proposed_buckets,
+    time_per_request,
+    waste,
+)
 from services.cli.sizes.buckets import advice_document
+from services.cli.sizes.measured_cost import MeasuredCost
 from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
@@ -298,6 +306,8 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     assert padded[1] < padded[0] / 2
     published = registry.model_version("texts")
     assert [b.dims["sequence"].max for b in published.buckets] == advice["proposed"]
+    # In proportion to its elements a run gains nothing by more rows.
+    assert advice["rows_proposed"] == [32] * len(advice["proposed"])
     assert (published.version, published.master) == (2, master)
     assert published.recipe.model_copy(update={"buckets": (BUCKET,)}) == recipe
     # The same again publishes nothing.
@@ -321,3 +331,27 @@ def test_what_engines_took_decides_where_it_is_not_in_proportion() -> None:
     assert time_per_request(seen, [64, 512], flat) == pytest.approx(108 / 101)
     many = SizeCounts(counts=dict.fromkeys(range(1, 8193), 1.0), total=8192 * 4096.5)
     assert best_edges(many, 2, 8192) == [4096, 8192]
+
+
+def test_short_rows_are_batched_as_far_as_that_pays() -> None:
+    points = ((32 * 8, 0.001), (32 * 64, 0.001), (32 * 512, 0.008))
+    curve = Curve.through("engine", points, pads_to_largest=True)
+    assert curve
+    cost = MeasuredCost(curve=curve, name="engine", rows={64: 16, 512: 32}, others=1)
+    # From 256 to 2,048 elements a run takes the same, beyond that in proportion; 32 were not timed.
+    assert [cost.best_rows(size) for size in (1, 16, 64, 256, 512)] == [32, 128, 32, 32, 32]
+    assert cost.seconds(64) == 0.001 / 16
+    assert cost.seconds(512) == 0.008 / 32
+    assert cost.best_seconds(16) == 0.001 / 128
+    buckets = proposed_buckets(
+        (BUCKET,),
+        "sequence",
+        [16, 512],
+        {"sequence": SizeCounts({16: 1.0})},
+        "batch",
+        cost.best_rows,
+    )
+    assert [bucket.dims["batch"].max for bucket in buckets] == [128, 32]
+    # No run is larger than the largest that was timed.
+    steep = MeasuredCost(curve=curve, name="engine", rows={64: 16}, others=1)
+    assert steep.best_rows(16) == 64
