@@ -1,11 +1,12 @@
 """Whether `smelt advise` is right: models of many kinds, advised, built, proven and timed here.
 
-    python -m tests.benchmarks.advice_zoo FOLDER [--names NAME ...] [--write FILE.md]
+    python -m tests.benchmarks.advice_zoo FOLDER [--names NAME ...] [--precisions P ...] [--write F]
 
 Each is exported with seeded weights, added to a store in FOLDER and built by `smelt build`; what
 was built before is not built again, so that a run can be ended and gone on with. Advice does not
 see the proofs of the model that it is for. It is right where its first choice is within 10 % of the
-best engine that was proven.
+best engine that was proven. Processes may build different models in one FOLDER side by side;
+without names after `--names` nothing is built.
 """
 
 import argparse
@@ -128,10 +129,19 @@ ZOO: Mapping[str, Callable[[Path], object]] = {
 _CALIBRATED = ("MLP", "MiniLM")
 
 
-def _recipe(name: str, path: Path) -> list[str]:
+def _recipe(name: str, path: Path, precisions: list[str]) -> list[str]:
     """Options of `smelt models add`: int8 needs a calibration set."""
-    if name not in _CALIBRATED:
+    recipe: dict[str, Any] = {"precisions": precisions} if precisions else {}
+    if name in _CALIBRATED and "int8" in (precisions or ["int8"]):
+        recipe["calibration"] = {"path": str(_samples(name, path))}
+    if not recipe:
         return []
+    written = path.with_suffix(".yaml")
+    written.write_text(yaml.safe_dump(recipe))
+    return ["--recipe", str(written)]
+
+
+def _samples(name: str, path: Path) -> Path:
     random = np.random.default_rng(0)
     names = [v.name for v in onnx.load(path, load_external_data=False).graph.input]
     words = random.integers(1000, 30000, (32, 48))
@@ -140,20 +150,24 @@ def _recipe(name: str, path: Path) -> list[str]:
         arrays = [random.standard_normal((32, 256)).astype(np.float32)]
     samples = path.with_suffix(".npz")
     samples.write_bytes(bytes_from_arrays(dict(zip(names, arrays, strict=True))))
-    recipe = path.with_suffix(".yaml")
-    recipe.write_text(yaml.safe_dump({"calibration": {"path": str(samples)}}))
-    return ["--recipe", str(recipe)]
+    return samples
 
 
-def build(name: str, folder: Path) -> None:
-    """Export, add and build one model, unless a run before did."""
+def build(name: str, folder: Path, precisions: list[str]) -> None:
+    """Export, add and build one model, unless a run before did.
+
+    Args:
+        name: of the zoo.
+        folder: of the store, and of what was built.
+        precisions: of the recipe; empty for those by default.
+    """
     slug = name.replace(" ", "-").lower()
     done = folder / f"{slug}.txt"
     if done.exists():
         return
     path = folder / f"{slug}.onnx"
     ZOO[name](path)
-    smelt("models", "add", slug, str(path), *_recipe(name, path))
+    smelt("models", "add", slug, str(path), *_recipe(name, path, precisions))
     done.write_text(_built(slug))
 
 
@@ -199,14 +213,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--names", nargs="*", default=[*ZOO], choices=[*ZOO])
+    parser.add_argument("--precisions", nargs="*", default=[])
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     folder: Path = arguments.folder.absolute()
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     os.environ["SMELT_HOME"] = str(folder / "home")
     for name in arguments.names:
         print(name, flush=True)
-        build(name, folder)
+        build(name, folder, arguments.precisions)
     alone = "By the table alone, without the store's proofs:"
     told = json.loads(smelt("advise", "--json"))
     text = "\n".join([*_lines(told), "", alone, "", *_lines(by_the_table())]) + "\n"

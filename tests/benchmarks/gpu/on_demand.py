@@ -183,11 +183,16 @@ def placement() -> str:
 
 def until_settled() -> Counter[str]:
     """Wait until no model is on its way; how many are in each state."""
-    until_s = time.monotonic() + _SETTLED_WITHIN_S
+    began_s = time.monotonic()
+    until_s = began_s + _SETTLED_WITHIN_S
     num_settled = 0
+    before = Counter[str]()
     while True:
         models = json.loads(smelt("status", "--json"))["models"]
         states = Counter(model["state"] for model in models)
+        if states != before:
+            print(f"after {time.monotonic() - began_s:.1f} s: {dict(states)}", flush=True)
+        before = states
         is_settled = not states.keys() & {"LOADING", "UNLOADING"}
         # One begins a moment after the one before.
         num_settled = num_settled + 1 if is_settled else 0
