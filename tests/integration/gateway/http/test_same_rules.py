@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import format_span_id
 
 from services.contracts.errors import OverloadedError
 from services.contracts.transport.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
+from services.telemetry.tracing import Tracing, carried_trace
 from tests.certificates import Authority
 from tests.integration.gateway.http.conftest import Curl, run_curl, with_http
 
@@ -39,6 +43,33 @@ async def test_a_request_passes_the_same_pipeline(http_fleet: "Fleet", curl: Cur
         assert json.loads(got.body)["outputs"][0]["data"] == [1.0, 2.0, 3.0, 4.0]
     await http_fleet.until_metric(2, "smelt_requests_total", model="echo", version="1", code="OK")
     assert {f.trace for r in http_fleet.replicas.values() for f in r.frames} == {"7"}
+
+
+async def test_the_clients_trace_goes_on(http_fleet: "Fleet") -> None:
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(exporter, ParentBased(ALWAYS_OFF), "tested", share=0.0)
+    fleet = await with_http(http_fleet, tracing=tracing)
+    parent = ("-H", "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    assert (await run_curl(fleet, *parent, "-d", REQUEST, INFER)).status == 200
+    assert (await run_curl(fleet, "-d", REQUEST, INFER)).status == 200
+    tracing.close()
+    # The other one's client traced nothing.
+    (span,) = exporter.get_finished_spans()
+    assert span.parent
+    assert span.context
+    assert format_span_id(span.parent.span_id) == "00f067aa0ba902b7"
+    frames = [frame for replica in fleet.replicas.values() for frame in replica.frames]
+    carried = [trace for frame in frames if (trace := carried_trace(frame.trace))]
+    wanted = f"00-4bf92f3577b34da6a3ce929d0e0e4736-{format_span_id(span.context.span_id)}-01"
+    assert [trace.traceparent for trace in carried] == [wanted]
+
+
+async def test_probes_may_ask_by_head(curl: Curl) -> None:
+    for path in ("/v2/health/ready", "/v2/models/echo/ready", "/v1/models"):
+        got = await curl("--head", path)
+        assert (got.status, got.body.strip()) == (200, b"")
+    refused = await curl("--head", INFER)
+    assert (refused.status, refused.headers["allow"]) == (405, "POST")
 
 
 async def test_callers_need_tokens_and_grants(
