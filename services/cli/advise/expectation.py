@@ -4,9 +4,14 @@ The logarithm of the speed is a weighted mean, and the range its standard deviat
 ends, and of each engine of that kind and precision that was proven on the platform for another
 model of the same class. The ends together, and such an engine, weigh one where they are of the
 class, the engine's graph is of the size, its generation the same and its figure sure; less else.
+
+Kinds are proven for different models, and some models gain by any engine: what a model's engines
+gain together is taken off before they are compared (effects of model and kind that add up), and its
+mean of all models put on again.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from math import exp, log, log10, sqrt
 from typing import NamedTuple
 
@@ -20,6 +25,12 @@ _OTHER_GENERATION = 0.5
 _DOUBT = 1.5
 # Runs of one code differ by so much at least, on machines that others use.
 _LEAST_SPREAD = 1.15
+# Speeds this near are one: then what is built first stands first.
+_NEAR = 1.1
+# A model with one engine does not say what is the model's: so much weight holds effects at none.
+_HELD = 0.1
+_ROUNDS = 20
+_Engine = tuple[EngineKind, Precision]
 
 
 class Graph(NamedTuple):
@@ -74,32 +85,83 @@ def expectations(
         and each.graph.graph_class is graph.graph_class
         and each.generation.platform is generation.platform
     ]
+    rows = EXPECTED[generation.platform]
+    points = [_Point(s.graph.master, (s.kind, s.precision), w, log(s.speed)) for w, s in others]
+    points += [point for row in rows for point in _table_points(row, graph)]
+    middles = _middles(points)
     found: list[Expectation] = []
-    for row in EXPECTED[generation.platform]:
+    for row in rows:
         near = [pair for pair in others if (pair[1].kind, pair[1].precision) == row[:2]]
+        own = [(each.weight, each.speed) for each in points if each.engine == row[:2]]
         # What was never timed stands behind what is before it in the order of builds.
-        found.append(_expectation(row, graph, near, found[-1].middle if found else 1.0))
-    return sorted(found, key=lambda each: -each.middle)
+        behind = found[-1].middle if found else 1.0
+        if own:
+            found.append(_expectation(row, near, own, middles[row[:2]]))
+        else:
+            found.append(Expectation(*row[:2], 0.0, behind, 0.0, row.source))
+    return list(_in_order(found))
 
 
-def _expectation(
-    row: ExpectedSpeed, graph: Graph, near: Sequence[tuple[float, ProvenSpeed]], behind: float
-) -> Expectation:
+class _Point(NamedTuple):
+    """Of whom, "" for the table; what; the weight; the logarithm of times the fallback."""
+
+    master: str
+    engine: _Engine
+    weight: float
+    speed: float
+
+
+def _table_points(row: ExpectedSpeed, graph: Graph) -> list[_Point]:
     spans = {GraphClass.ATTENTION: row.attention, GraphClass.CONVOLUTIONS: row.convolutions}
     own = 1.0 if graph.graph_class in spans else _OTHER_CLASS
     span = spans.get(graph.graph_class, row.attention)
-    points = [(weight, log(each.speed)) for weight, each in near]
     # Half the weight at each end: without proofs the range is that of the table.
-    points += [(own / 2, log(end)) for end in span if end]
-    if not points:
-        return Expectation(*row[:2], 0.0, behind, 0.0, row.source)
-    middle = _mean(points)
-    deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in points]))
+    return [_Point("", row[:2], own / 2, log(end)) for end in span if end]
+
+
+def _middles(points: Sequence[_Point]) -> dict[_Engine, float]:
+    """The mean of each engine for a model of usual effect; effects and means are found in turns."""
+    by_engine: dict[_Engine, list[_Point]] = defaultdict(list)
+    by_master: dict[str, list[_Point]] = defaultdict(list)
+    for point in points:
+        by_engine[point.engine].append(point)
+        if point.master:
+            by_master[point.master].append(point)
+    # The table's own is none.
+    effects: dict[str, float] = defaultdict(float)
+    middles: dict[_Engine, float] = {}
+    for _ in range(_ROUNDS):
+        for engine, own in by_engine.items():
+            middles[engine] = _mean([(p.weight, p.speed - effects[p.master]) for p in own])
+        for master, own in by_master.items():
+            more = sum(p.weight * (p.speed - middles[p.engine]) for p in own)
+            effects[master] = more / (_HELD + sum(p.weight for p in own))
+    usual = _mean([(p.weight, effects[p.master]) for p in points])
+    return {engine: middle + usual for engine, middle in middles.items()}
+
+
+def _expectation(
+    row: ExpectedSpeed,
+    near: Sequence[tuple[float, ProvenSpeed]],
+    own: Sequence[tuple[float, float]],
+    middle: float,
+) -> Expectation:
+    deviation = sqrt(_mean([(weight, (x - middle) ** 2) for weight, x in own]))
     spread = max(deviation, log(_LEAST_SPREAD))
     nearest = sorted(near, key=lambda pair: -pair[0])[:2]
     words = ", ".join(f"{each.graph.model} {each.speed:.2g}x" for _, each in nearest)
     why = f"{len(near)} proven, nearest {words}" if near else row.source
     return Expectation(*row[:2], exp(middle - spread), exp(middle), exp(middle + spread), why)
+
+
+def _in_order(found: Sequence[Expectation]) -> Iterable[Expectation]:
+    """What promises most first, of those that are near the one that is built first."""
+    rest = list(found)
+    while rest:
+        best = max(each.middle for each in rest)
+        first = next(each for each in rest if each.middle * _NEAR >= best)
+        rest.remove(first)
+        yield first
 
 
 def _nearness(each: ProvenSpeed, graph: Graph, generation: Generation) -> float:
