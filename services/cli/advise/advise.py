@@ -82,9 +82,12 @@ def run_advise(
         each: Advised(registry, registry.model_version(each), is_sampled=each == name)
         for each in names
     }
-    proven = [speed for each in advised.values() for speed in each.proofs.speeds(each.graph)]
+    # Engines are a master's: one with two names counts once.
+    by_master = {each.graph.master: each for each in reversed(advised.values())}
+    masters = [each for each in advised.values() if each is by_master[each.graph.master]]
+    proven = [speed for each in masters for speed in each.proofs.speeds(each.graph)]
     devices = devices_of(advised.values(), generation)
-    chosen = [advised[name]] if name else advised.values()
+    chosen = [advised[name]] if name else masters
     documents = [model_advice(each, devices, proven) for each in chosen]
     document = documents[0] if name else record_document(documents)
     text = advice_text(document) if name else record_text(document)

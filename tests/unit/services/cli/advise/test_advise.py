@@ -101,6 +101,18 @@ def test_proofs_of_another_model_change_the_first_choice(
     assert [row["model"] for row in record["models"]] == ["m", "n"]
 
 
+def test_a_master_with_two_names_counts_once(registry: Registry, tmp_path: Path) -> None:
+    prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.0, EngineKind.ONNXRUNTIME: 2.1})
+    add(tmp_path, "n")
+    own = registry.model_version("m")
+    registry.add_model_version(
+        name="z", master=own.master, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    record = asked()
+    assert (record["num_judged"], [row["model"] for row in record["models"]]) == (1, ["m"])
+    assert asked("n")["generations"][0]["try"][0]["why"] == "1 proven, nearest m 2x"
+
+
 def test_a_first_choice_that_its_proof_refused_is_wrong(registry: Registry) -> None:
     prove(registry, "m" * 64, {EngineKind.ONNXRUNTIME: 2.0})
     assert asked("m")["generations"][0]["outcome"]["is_right"] is None
