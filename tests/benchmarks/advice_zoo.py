@@ -23,6 +23,8 @@ import transformers
 import yaml
 
 from services.cli.advise.advise import Advised, model_advice, record_document
+from services.cli.demo.minilm import tokenise
+from services.cli.demo.sentences import sample_sentences
 from services.cli.main_options import settings_for
 from services.cli.registry import open_registry
 from services.contracts.kserve.tensors import Array
@@ -142,12 +144,10 @@ def _recipe(name: str, path: Path, precisions: list[str]) -> list[str]:
 
 
 def _samples(name: str, path: Path) -> Path:
-    random = np.random.default_rng(0)
     names = [v.name for v in onnx.load(path, load_external_data=False).graph.input]
-    words = random.integers(1000, 30000, (32, 48))
-    arrays: list[Array] = [words, np.ones_like(words)]
-    if name == "MLP":
-        arrays = [random.standard_normal((32, 256)).astype(np.float32)]
+    arrays: list[Array] = [np.random.default_rng(0).standard_normal((32, 256)).astype(np.float32)]
+    if name == "MiniLM":
+        arrays = list(tokenise(sample_sentences()).values())
     samples = path.with_suffix(".npz")
     samples.write_bytes(bytes_from_arrays(dict(zip(names, arrays, strict=True))))
     return samples

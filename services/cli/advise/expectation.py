@@ -25,10 +25,10 @@ _OTHER_GENERATION = 0.5
 _DOUBT = 1.5
 # Runs of one code differ by so much at least, on machines that others use.
 _LEAST_SPREAD = 1.15
-# Speeds this near are one: then what is built first stands first.
+# Precisions of one kind that are this near are one: then what is built first stands first.
 _NEAR = 1.1
 # A model with one engine does not say what is the model's: so much weight holds effects at none.
-_HELD = 0.1
+_HELD = 0.01
 _ROUNDS = 20
 _Engine = tuple[EngineKind, Precision]
 
@@ -112,7 +112,11 @@ class _Point(NamedTuple):
 
 
 def _table_points(row: ExpectedSpeed, graph: Graph) -> list[_Point]:
-    spans = {GraphClass.ATTENTION: row.attention, GraphClass.CONVOLUTIONS: row.convolutions}
+    spans = {
+        GraphClass.ATTENTION: row.attention,
+        GraphClass.CONVOLUTIONS: row.convolutions,
+        GraphClass.SMALL: row.small,
+    }
     own = 1.0 if graph.graph_class in spans else _OTHER_CLASS
     span = spans.get(graph.graph_class, row.attention)
     # Half the weight at each end: without proofs the range is that of the table.
@@ -127,6 +131,8 @@ def _middles(points: Sequence[_Point]) -> dict[_Engine, float]:
         by_engine[point.engine].append(point)
         if point.master:
             by_master[point.master].append(point)
+    if not points:
+        return {}
     # The table's own is none.
     effects: dict[str, float] = defaultdict(float)
     middles: dict[_Engine, float] = {}
@@ -155,11 +161,12 @@ def _expectation(
 
 
 def _in_order(found: Sequence[Expectation]) -> Iterable[Expectation]:
-    """What promises most first, of those that are near the one that is built first."""
+    """What promises most first; of precisions that are near the one that is built first."""
     rest = list(found)
     while rest:
-        best = max(each.middle for each in rest)
-        first = next(each for each in rest if each.middle * _NEAR >= best)
+        best = max(rest, key=lambda each: each.middle)
+        near = (each for each in rest if each.kind is best.kind)
+        first = next(each for each in near if each.middle * _NEAR >= best.middle)
         rest.remove(first)
         yield first
 

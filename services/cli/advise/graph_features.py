@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CACHE: Final = re.compile(r"past|present|cache", re.IGNORECASE)
 _QUANTISED: Final = re.compile(r"qlinear|quantizelinear|integer$|nbits$", re.IGNORECASE)
 _VOCABULARY = 4096
+# A core does these in a few tenths of a millisecond, and calls of an engine take a tenth.
+_SMALL_FLOPS = 2e7
 _SERVER = (
     "an LLM server (vLLM, TensorRT-LLM, llama.cpp) is the tool; docs/how-to/front-a-server.md has "
     "one behind the gateway"
@@ -26,7 +28,14 @@ _SERVER = (
 
 
 def graph_class(proto: onnx.ModelProto, flops_by_op: Mapping[str, float]) -> GraphClass:
-    """What most FLOPs are of; attention has products of what was computed, without weights."""
+    """What most FLOPs are of; attention has products of what was computed, without weights.
+
+    Args:
+        proto: the graph.
+        flops_by_op: of a run.
+    """
+    if 0 < sum(flops_by_op.values()) < _SMALL_FLOPS:
+        return GraphClass.SMALL
     weights = {each.name for each in proto.graph.initializer}
     products = [node for node in proto.graph.node if node.op_type in ("MatMul", "Attention")]
     has_attention = any(weights.isdisjoint(node.input[:2]) for node in products)

@@ -73,13 +73,13 @@ def test_before_a_build_the_table_says_what_to_try() -> None:
 
 
 def test_what_was_proven_stands_beside_it(registry: Registry) -> None:
-    prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.0, EngineKind.ONNXRUNTIME: 2.1})
+    prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.1, EngineKind.ONNXRUNTIME: 2.0})
     (found,) = asked("m")["generations"]
     assert found["generation"] == world.GENERATION
-    assert found["try"][0]["kind"] == "openvino"
+    assert found["try"][0]["kind"] == "onnxruntime"
     outcome = found["outcome"]
     assert (outcome["kind"], outcome["is_right"], outcome["num_engines"]) == (
-        "onnxruntime",
+        "openvino",
         True,
         2,
     )
@@ -91,11 +91,11 @@ def test_proofs_of_another_model_change_the_first_choice(
     registry: Registry, tmp_path: Path
 ) -> None:
     add(tmp_path, "n")
-    speeds = {EngineKind.OPENVINO: 0.9, EngineKind.ONNXRUNTIME: 3.0}
+    speeds = {EngineKind.OPENVINO: 9.0, EngineKind.ONNXRUNTIME: 0.9}
     prove(registry, "n" * 64, speeds)
     prove(registry, "m" * 64, speeds)
     first = asked("m")["generations"][0]["try"][0]
-    assert (first["kind"], first["why"]) == ("onnxruntime", "1 proven, nearest n 3x")
+    assert (first["kind"], first["why"]) == ("openvino", "1 proven, nearest n 9x")
     record = asked()
     assert (record["num_right"], record["num_judged"]) == (2, 2)
     assert [row["model"] for row in record["models"]] == ["m", "n"]
@@ -110,13 +110,13 @@ def test_a_master_with_two_names_counts_once(registry: Registry, tmp_path: Path)
     )
     record = asked()
     assert (record["num_judged"], [row["model"] for row in record["models"]]) == (1, ["m"])
-    assert asked("n")["generations"][0]["try"][0]["why"] == "1 proven, nearest m 2x"
+    assert asked("n")["generations"][0]["try"][0]["why"] == "1 proven, nearest m 2.1x"
 
 
 def test_a_first_choice_that_its_proof_refused_is_wrong(registry: Registry) -> None:
-    prove(registry, "m" * 64, {EngineKind.ONNXRUNTIME: 2.0})
+    prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.0})
     assert asked("m")["generations"][0]["outcome"]["is_right"] is None
-    registry.record_build(world.refusal(world.key(EngineKind.OPENVINO, master_digest="m" * 64)))
+    registry.record_build(world.refusal(world.key(EngineKind.ONNXRUNTIME, master_digest="m" * 64)))
     assert asked("m")["generations"][0]["outcome"]["is_right"] is False
     record = asked()
     assert (record["num_right"], record["num_judged"]) == (0, 1)
@@ -150,14 +150,14 @@ def test_where_torch_cannot_compute_it_nothing_is_promised(tmp_path: Path) -> No
 def test_it_is_read_by_people_and_writes_nothing(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.0})
+    prove(registry, "m" * 64, {EngineKind.ONNXRUNTIME: 2.0})
     alone = CliRunner().invoke(app, ["advise"]).output
     assert "right, within 10 % of the best, for 0 of 0" in alone
-    prove(registry, "m" * 64, {EngineKind.ONNXRUNTIME: 1.5})
+    prove(registry, "m" * 64, {EngineKind.OPENVINO: 1.5})
     store = sorted((tmp_path / "store").rglob("*"))
     monkeypatch.setenv("COLUMNS", "80")
     one, every = (CliRunner().invoke(app, ["advise", *words]).output for words in (["m"], []))
-    assert "best of 2 proven: openvino fp32, 2.00x the fallback; the first choice is right" in one
+    assert "best of 2 proven: onnxruntime fp32, 2.00x the fallback; the first choice is right" in one
     assert "right, within 10 % of the best, for 1 of 1" in every
     assert all(len(line) <= 80 for line in every.splitlines())
     assert sorted((tmp_path / "store").rglob("*")) == store
