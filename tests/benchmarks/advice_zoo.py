@@ -98,6 +98,75 @@ def _gru() -> ZooModel:
     return ZooModel(_Recurrent().eval(), (rows,), (batch,), ((rows,),))
 
 
+def _pictures(module: torch.nn.Module) -> ZooModel:
+    """Pictures of 224 x 224, two at most."""
+    images = torch.randn(2, 3, 224, 224)
+    batch = {0: torch.export.Dim("batch", min=1, max=8)}
+    return ZooModel(_Logits(module).eval(), (images,), (batch,), ((images,),))
+
+
+def _swin_t() -> ZooModel:
+    config = transformers.SwinConfig()
+    # torch's exporter fails on the fused attention, whose outputs lie in memory in another order.
+    config._attn_implementation = "eager"  # noqa: SLF001 - the library's own way to say so
+    return _pictures(transformers.SwinForImageClassification(config))
+
+
+def _vit_s() -> ZooModel:
+    sizes = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    return _pictures(transformers.ViTForImageClassification(transformers.ViTConfig(**sizes)))
+
+
+def _efficientnet_b0() -> ZooModel:
+    config = transformers.EfficientNetConfig(
+        width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280
+    )
+    return _pictures(transformers.EfficientNetForImageClassification(config))
+
+
+class _Hidden(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.model(ids, attention_mask=mask)[0]  # type: ignore[no-any-return]
+
+
+def _encoder(model: torch.nn.Module) -> ZooModel:
+    """Ids and mask of texts, of 256 tokens at most."""
+    ids = torch.randint(5, 1000, (3, 17))
+    dims = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("sequence", max=256)}
+    inputs = (ids, torch.ones_like(ids))
+    return ZooModel(_Hidden(model).eval(), inputs, (dims, dims), (inputs,))
+
+
+def _distilbert_base() -> ZooModel:
+    return _encoder(transformers.DistilBertModel(transformers.DistilBertConfig()))
+
+
+def _bert_small() -> ZooModel:
+    sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    config = transformers.BertConfig(**sizes, intermediate_size=2048)
+    return _encoder(transformers.BertModel(config, add_pooling_layer=False))
+
+
+def _whisper_tiny() -> ZooModel:
+    encoder = transformers.WhisperModel(transformers.WhisperConfig()).encoder
+
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = encoder
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return self.model(features)[0]  # type: ignore[no-any-return]
+
+    features = torch.randn(2, 80, 3000)
+    batch = {0: torch.export.Dim("batch", min=1, max=8)}
+    return ZooModel(Encoder().eval(), (features,), (batch,), ((features,),))
+
+
 def _export(make: Callable[[], ZooModel]) -> Callable[[Path], object]:
     def export(path: Path) -> None:
         torch.manual_seed(0)
@@ -107,7 +176,7 @@ def _export(make: Callable[[], ZooModel]) -> Callable[[Path], object]:
 
 
 # In the order in which they are built: the quick ones first.
-ZOO: Mapping[str, Callable[[Path], object]] = {
+ZOO: dict[str, Callable[[Path], object]] = {
     "scikit-learn pipeline": NEWCOMERS["scikit-learn pipeline"],
     "LightGBM": NEWCOMERS["LightGBM"],
     "LSTM tagger": NEWCOMERS["LSTM tagger"],
@@ -127,13 +196,39 @@ ZOO: Mapping[str, Callable[[Path], object]] = {
     "efficientnet_b0": NEWCOMERS["efficientnet_b0"],
     "ResNet-50": _export(resnet50),
 }
+# Of the sizes that people serve, with buckets that are built in minutes.
+_SERVED: Mapping[str, Callable[[], ZooModel]] = {
+    "MobileNetV2": lambda: _pictures(
+        transformers.MobileNetV2ForImageClassification(transformers.MobileNetV2Config())
+    ),
+    "EfficientNet-B0": _efficientnet_b0,
+    "ResNet-50-224": lambda: _pictures(
+        transformers.ResNetForImageClassification(transformers.ResNetConfig())
+    ),
+    "ConvNeXt-T": lambda: _pictures(
+        transformers.ConvNextForImageClassification(transformers.ConvNextConfig())
+    ),
+    "Swin-T": _swin_t,
+    "ViT-S": _vit_s,
+    "DistilBERT-base": _distilbert_base,
+    "BERT-small": _bert_small,
+    "MiniLM-texts": minilm,
+    "Whisper-tiny": _whisper_tiny,
+}
+ZOO |= {name: _export(make) for name, make in _SERVED.items()}
 # Those that are also built in int8.
-_CALIBRATED = ("MLP", "MiniLM")
+_CALIBRATED = ("MLP", "MiniLM", "MiniLM-texts")
 
 
 def _recipe(name: str, path: Path, precisions: list[str]) -> list[str]:
     """Options of `smelt models add`: int8 needs a calibration set."""
     recipe: dict[str, Any] = {"precisions": precisions} if precisions else {}
+    if name in _SERVED:
+        graph = onnx.load(path, load_external_data=False).graph
+        axes = graph.input[0].type.tensor_type.shape.dim
+        most = {"batch": 2, "sequence": 64, "seq": 64}
+        dims = {each.dim_param: most[each.dim_param] for each in axes if each.dim_param}
+        recipe["buckets"] = [{"dims": {n: {"min": 1, "opt": m, "max": m} for n, m in dims.items()}}]
     if name in _CALIBRATED and "int8" in (precisions or ["int8"]):
         recipe["calibration"] = {"path": str(_samples(name, path))}
     if not recipe:
@@ -146,7 +241,7 @@ def _recipe(name: str, path: Path, precisions: list[str]) -> list[str]:
 def _samples(name: str, path: Path) -> Path:
     names = [v.name for v in onnx.load(path, load_external_data=False).graph.input]
     arrays: list[Array] = [np.random.default_rng(0).standard_normal((32, 256)).astype(np.float32)]
-    if name == "MiniLM":
+    if name.startswith("MiniLM"):
         arrays = list(tokenise(sample_sentences()).values())
     samples = path.with_suffix(".npz")
     samples.write_bytes(bytes_from_arrays(dict(zip(names, arrays, strict=True))))
