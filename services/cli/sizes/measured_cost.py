@@ -43,7 +43,8 @@ class MeasuredCost:
         today's largest, whose memory is known. Clients may send what they may send today.
         """
         largest, rows = list(self.rows.items())[-1]
-        least, most = self.curve.elements[0] / self.others, rows * largest
+        least = self.curve.elements[0] / self.others
+        most = rows * largest
         while rows * size >= least and 2 * rows * size <= most:
             if self._row_s(size, rows) < _WORTHWHILE_GAIN * self._row_s(size, 2 * rows):
                 break

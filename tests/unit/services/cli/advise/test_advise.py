@@ -157,7 +157,9 @@ def test_it_is_read_by_people_and_writes_nothing(
     store = sorted((tmp_path / "store").rglob("*"))
     monkeypatch.setenv("COLUMNS", "80")
     one, every = (CliRunner().invoke(app, ["advise", *words]).output for words in (["m"], []))
-    assert "best of 2 proven: onnxruntime fp32, 2.00x the fallback; the first choice is right" in one
+    assert (
+        "best of 2 proven: onnxruntime fp32, 2.00x the fallback; the first choice is right" in one
+    )
     assert "right, within 10 % of the best, for 1 of 1" in every
     assert all(len(line) <= 80 for line in every.splitlines())
     assert sorted((tmp_path / "store").rglob("*")) == store
