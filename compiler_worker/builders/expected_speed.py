@@ -68,9 +68,16 @@ class ExpectedSpeed(NamedTuple):
 def _rows(table: str) -> Iterator[ExpectedSpeed]:
     for line in table.strip().splitlines():
         kind, precision, *figures, source = line.split(maxsplit=8)
-        ends = [float(each) for each in figures]
-        spans = [(low, high) for low, high in zip(ends[::2], ends[1::2], strict=True)]
-        yield ExpectedSpeed(EngineKind(kind), Precision(precision), *spans, source)
+        ends = iter(map(float, figures))
+        attention, convolutions, small = zip(ends, ends, strict=True)
+        yield ExpectedSpeed(
+            kind=EngineKind(kind),
+            precision=Precision(precision),
+            attention=attention,
+            convolutions=convolutions,
+            small=small,
+            source=source,
+        )
 
 
 EXPECTED: Final = {Platform.CPU: tuple(_rows(_CPU)), Platform.CUDA: tuple(_rows(_CUDA))}
