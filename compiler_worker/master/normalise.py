@@ -1,13 +1,15 @@
 """One form for one computation: folded, without dead or doubled nodes, without traces.
 
-Every pass is a kept library's; here are only their order and the loop that makes the
-result a fixed point, so that normalising a master again changes nothing.
+Every pass but that of `pool_windows.py` is a kept library's; here are only their order and the
+loop that makes the result a fixed point, so that normalising a master again changes nothing.
 """
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnxscript import optimizer
+
+from compiler_worker.master.pool_windows import cut_windows
 
 # Passes enable each other; a graph that still changes after this many rounds is left as is,
 # which is correct, only not minimal.
@@ -42,6 +44,7 @@ def normalise(model: ir.Model) -> None:
     # The pass takes every value for a tensor.
     if not any("Sequence" in n.op_type or "Optional" in n.op_type for n in model.graph.all_nodes()):
         _run(model, passes.ShapeInferencePass())
+        cut_windows(model)
     # Names of dynamic dimensions are the owner's: inference would call them otherwise.
     for value, shape in zip(model.graph.outputs, declared, strict=True):
         value.shape = shape if value.producer() else value.shape

@@ -91,8 +91,6 @@ def average_pool(op: Op) -> Tensor:
         raise op.refuse(f"element type {x.dtype} is not translated")
     has_ceil = _has_ceil(op)
     box = _pool_window(op, x)
-    if has_ceil:
-        box = replace(box, kernel=_within_map(op, box))
     include = bool(op.attr_int("count_include_pad"))
     padding = box.symmetric_padding()
     dilated = any(step != 1 for step in box.dilations)
@@ -108,24 +106,6 @@ def average_pool(op: Op) -> Tensor:
         )
         return _pooled(x, node)
     return _average_by_sums(op, x, box, has_ceil, include)
-
-
-def _within_map(op: Op, box: Window) -> list[HostInt]:
-    """Return the kernel without what reaches past a map of known size that one window covers.
-
-    Models take the mean of a whole map by a window of any size above it (1280 x 1280 over 7 x 7 in
-    an EfficientNet), and what a compiler writes visits every place of the window.
-    """
-    kernel = list(box.kernel)
-    for axis, size in enumerate(op.dims(0)[2:]):
-        wide = kernel[axis]
-        pads = (box.begins[axis], box.ends[axis])
-        if isinstance(wide, Sym) or isinstance(size, Sym) or box.dilations[axis] != 1:
-            continue
-        is_padded = any(isinstance(pad, Sym) or pad for pad in pads)
-        if not is_padded and 0 < wide - size < box.strides[axis]:
-            kernel[axis] = size
-    return kernel
 
 
 @converter("LpPool", versions=(2, 11, 18, 22), attributes=(*_ATTRIBUTES, "p"))

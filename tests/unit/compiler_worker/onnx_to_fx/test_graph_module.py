@@ -283,22 +283,3 @@ def test_initializers_that_are_also_inputs_are_weights() -> None:
     module = graph_module_from_onnx(model(graph, w=np.array([3.0], np.float32)))
     assert module.meta["inputs"] == ["x"]
     assert module(torch.ones(2))[0].tolist() == [3.0, 3.0]
-
-
-@pytest.mark.parametrize(
-    ("shape", "pool", "wanted"),
-    [
-        ("7, 5", "kernel_shape = [1280, 6], strides = [1280, 2]", [7, 5]),
-        ("7, 5", "kernel_shape = [2, 5], strides = [2, 2]", [2, 5]),
-        ("7, W", "kernel_shape = [9, 9], strides = [9, 9]", [7, 9]),
-        ("7, 5", "kernel_shape = [9, 9], strides = [9, 9], pads = [1, 0, 1, 0]", [9, 5]),
-    ],
-)
-def test_a_mean_visits_no_more_of_a_window_than_the_map_has(
-    shape: str, pool: str, wanted: list[int]
-) -> None:
-    graph = f"""g (float[N, 4, {shape}] x) => (float y)
-    {{ y = AveragePool <ceil_mode = 1, {pool}> (x) }}"""
-    nodes = graph_module_from_onnx(model(graph)).graph.nodes
-    [node] = [node for node in nodes if node.target is torch.nn.functional.avg_pool2d]
-    assert list(node.args[1]) == wanted
