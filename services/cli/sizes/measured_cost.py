@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from services.cli.planning.curves import Curve
+from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 
@@ -65,12 +65,9 @@ def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> Measured
         model: with its buckets.
         dim: whose sizes are asked for.
     """
-    from services.cli.planning.curves import MeasuredSide, measured_curves
-
     batch_dim = model.recipe.batching.batch_dim or ""
     spans = [bucket.dims for bucket in model.buckets if dim in bucket.dims]
     rows = {each[dim].max: each[batch_dim].max if batch_dim in each else 1 for each in spans}
-    beside = [s.max for name, s in spans[-1].items() if name not in (dim, batch_dim)]
     curves = measured_curves(registry, model)
     found = [
         (generation, sides[side])
@@ -78,9 +75,10 @@ def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> Measured
         for side in MeasuredSide
         if side in sides
     ]
-    if not found:
+    if not found or not spans:
         return None
     generation, curve = next((pair for pair in found if pair[1].pads_to_largest), found[0])
+    beside = [s.max for name, s in spans[-1].items() if name not in (dim, batch_dim)]
     name = f"{curve.name} on {generation}"
     rising = dict(sorted(rows.items()))
     return MeasuredCost(curve=curve, name=name, rows=rising, others=math.prod(beside))
