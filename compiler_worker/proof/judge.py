@@ -18,7 +18,7 @@ from compiler_worker.measures.tolerances import tolerance_for
 from compiler_worker.progress import Progress, no_progress
 from compiler_worker.proof.claim import Claim, ProofVerdict, sizes_text
 from compiler_worker.proof.comparing import Comparing, announced
-from compiler_worker.proof.power import power_check, with_constants_blind
+from compiler_worker.proof.power import power_check
 from compiler_worker.proof.sabotages import Sabotage
 from compiler_worker.proof.spoilt_model import SpoiltModel
 from compiler_worker.references.agreement import Errors, eager_errors
@@ -193,8 +193,7 @@ def _power(
 
     kept = comparing.answered.kept
     checks = (power_check(judge, kept, passes_tasks) for judge in comparing.judges.values())
-    found = [check for check in checks if check is not None]
-    return with_constants_blind(found, claim.recipe, claim.precision)
+    return tuple(check for check in checks if check is not None)
 
 
 def _blindness(power: Sequence[PowerCheck], precision: Precision) -> str:

@@ -15,9 +15,7 @@ import numpy as np
 from compiler_worker.inputs.sampling import Sample
 from compiler_worker.proof.output_judge import OutputJudge
 from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS, Answers, Sabotage
-from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
-from services.contracts.model.recipe import Recipe
 from services.contracts.selection.proof_checks import PowerCheck
 
 # Elements of one output that spoilt copies are made of: enough of any model's rows and lengths,
@@ -25,8 +23,6 @@ from services.contracts.selection.proof_checks import PowerCheck
 MAX_ELEMENTS = 2**20
 # Less than this part of a column's own spread is no fault that matters.
 _NOTICED = 0.01
-# An engine that never reads its inputs answers so.
-CONSTANT = ("mean only", "one value everywhere")
 # A copy that is so many times as far off as the engine is distinguished from it.
 _FARTHER = 2.0
 
@@ -113,35 +109,6 @@ def power_check(
         accepted=accepted,
         unchanged=tuple(unchanged),
     )
-
-
-def with_constants_blind(
-    checks: Sequence[PowerCheck], recipe: Recipe, precision: Precision
-) -> tuple[PowerCheck, ...]:
-    """Count an engine of constants as a fault that passes, where no output varies at all.
-
-    One output that varies shows that inputs are read: another may be the same for all samples, as a
-    label of random inputs is.
-
-    Args:
-        checks: of all outputs.
-        recipe: may accept it.
-        precision: of the engine.
-    """
-    if not all(set(CONSTANT) & set(check.unchanged) for check in checks):
-        return tuple(checks)
-    found = []
-    for check in checks:
-        names = tuple(name for name in check.unchanged if name in CONSTANT)
-        asked = recipe.outputs.get(check.output)
-        acceptable = asked.accept_blind.get(precision, ()) if asked else ()
-        changes = {
-            "blind": (*check.blind, *names),
-            "accepted": (*check.accepted, *(name for name in names if name in acceptable)),
-            "unchanged": tuple(name for name in check.unchanged if name not in names),
-        }
-        found.append(check.model_copy(update=changes))
-    return tuple(found)
 
 
 def spoilt(sabotage: Sabotage, judge: OutputJudge, kept: Kept, largest: int, seed: int) -> Array:
