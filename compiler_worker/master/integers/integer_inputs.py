@@ -5,7 +5,7 @@ import onnx_ir as ir
 from compiler_worker.master.integers.integer_rules import RULES
 from compiler_worker.master.integers.integer_uses import IntegerUses
 from compiler_worker.master.integers.mask_uses import is_mask
-from compiler_worker.master.spans import Spans
+from compiler_worker.master.integers.spans import Spans
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import InputRole
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.graph_constants import constant
-from compiler_worker.master.guards import guard_of
+from compiler_worker.master.integers.graph_constants import constant
+from compiler_worker.master.integers.guards import guard_of
 from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
-from compiler_worker.master.spans import Bounds, Spans
+from compiler_worker.master.integers.spans import Bounds, Spans
 
 _END = 2**31 - 1  # what exporters write for "to the end", or more
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from compiler_worker.master.graph_constants import table_of
-from compiler_worker.master.spans import Spans
+from compiler_worker.master.integers.graph_constants import table_of
+from compiler_worker.master.integers.spans import Spans
 
 # Of an op, the place of an operand among a node's inputs: what that operand may hold.
 Rule = Callable[["IntegerUses", ir.Node, int], Spans]
