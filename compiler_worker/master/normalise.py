@@ -19,8 +19,13 @@ _MIN_IR_VERSION = 10
 _MAX_IR_VERSION = 13
 
 
-def normalise(model: ir.Model) -> None:
-    """Bring an admitted model into its normal form, in place."""
+def normalise(model: ir.Model) -> dict[str, list[int]]:
+    """Bring an admitted model into its normal form, in place.
+
+    Returns:
+        By output, axes whose size the file fixes and its graph does not: torch's exporter writes
+        the size of its example there for some that are dynamic.
+    """
     opset = model.opset_imports[""]
     _run(
         model,
@@ -46,12 +51,22 @@ def normalise(model: ir.Model) -> None:
         _run(model, passes.ShapeInferencePass())
         cut_windows(model)
     # Names of dynamic dimensions are the owner's: inference would call them otherwise.
+    unconfirmed = {}
     for value, shape in zip(model.graph.outputs, declared, strict=True):
+        if axes := _unconfirmed(shape, value.shape):
+            unconfirmed[value.name or ""] = axes
         value.shape = shape if value.producer() else value.shape
     # A graph without an op of ai.onnx has lost it.
     model.opset_imports.setdefault("", opset)
     _strip(model)
     model.ir_version = min(max(model.ir_version, _MIN_IR_VERSION), _MAX_IR_VERSION)
+    return unconfirmed
+
+
+def _unconfirmed(declared: ir.Shape | None, inferred: ir.Shape | None) -> list[int]:
+    known = list(inferred.dims) if inferred is not None else []
+    fixed = [axis for axis, size in enumerate(declared or ()) if isinstance(size, int)]
+    return [axis for axis in fixed if not (axis < len(known) and isinstance(known[axis], int))]
 
 
 def _without_shapes(model: ir.Model) -> list[ir.Shape | None]:

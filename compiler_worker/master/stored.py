@@ -45,8 +45,8 @@ def store_onnx(
         InvalidModelError: the file cannot become a master.
     """
     model, classes = load_ir(path)
-    normalise(model)
-    named_dims = name_dims(model, path)
+    unconfirmed = normalise(model)
+    named_dims = name_dims(model, path, unconfirmed)
     inputs = tensor_specs(model.graph.inputs)
     if check_dims is not None:
         check_dims(dynamic_dims(inputs))

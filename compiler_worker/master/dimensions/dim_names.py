@@ -22,7 +22,8 @@ _SEQUENCE = "sequence"
 _SIDES = ("height", "width")
 # Symbols of torch.export, of ONNX and TensorFlow, of torch's older exporter, and of Paddle.
 _NUMBERED = re.compile(
-    r"s\d+|unk__\d+|.+_dynamic_axes_\d+|.+_dim_\d+|(?:p2o\.)?DynamicDimension\.\d+"
+    r"s\d+|unk__\d+|(?:dyn|dim)_?\d+|.+_dynamic_axes_\d+|.+_dim_\d+|"
+    r"(?:p2o\.)?DynamicDimension\.\d+"
 )
 # A dimension may be an expression of others: `2*s31 + 1`.
 _OPERAND = re.compile(r"[^\s()*/,+-]+")
@@ -32,12 +33,15 @@ _PLACE = "a name by its place alone; what has one symbol in the file is equal"
 _UNKNOWN = "not known to be equal to another: ONNX Runtime computed neither way"
 
 
-def name_dims(model: ir.Model, path: Path) -> tuple[NamedDim, ...]:
+def name_dims(
+    model: ir.Model, path: Path, unconfirmed: Mapping[str, Sequence[int]] | None = None
+) -> tuple[NamedDim, ...]:
     """Name all dynamic dimensions of inputs and outputs, in place; what was taken for what.
 
     Args:
         model: normalised.
         path: the file that it was read from, for runs that show which sizes are equal.
+        unconfirmed: by output, axes whose fixed size may be that of the exporter's example.
 
     Raises:
         UnsupportedGraphError: the rank of an input or output is unknown.
@@ -53,6 +57,8 @@ def name_dims(model: ir.Model, path: Path) -> tuple[NamedDim, ...]:
     names = dict.fromkeys(dynamic_dims(inputs), "") | naming.names
     if of_outputs := _unnamed(outputs, labels) - names.keys():
         names |= _names_of_outputs(outputs, of_outputs, trial.output_dims(naming.specs))
+    if unconfirmed and dynamic_dims(naming.specs):
+        _correct_sizes(model, unconfirmed, trial.output_dims(naming.specs))
     if renamed := {old: new for old, new in names.items() if new}:
         _rename(model, renamed)
     return naming.found()
@@ -157,7 +163,7 @@ def _num_bytes(model: ir.Model) -> int:
 def _names_of_outputs(
     outputs: Sequence[TensorSpec],
     unnamed: Collection[str],
-    found: Mapping[str, Sequence[str | None]],
+    found: Mapping[str, Sequence[str | int | None]],
 ) -> dict[str, str]:
     """The dimension of the inputs that an output's axis was seen to be, else a label."""
     names: dict[str, str] = {}
@@ -166,8 +172,24 @@ def _names_of_outputs(
         seen = [*found.get(spec.name, ()), *[None] * len(spec.shape)]
         for axis, dim in enumerate(spec.shape):
             if dim in unnamed:
-                names.setdefault(str(dim), seen[axis] or label_of(spec.name, axis))
+                name = seen[axis]
+                label = name if isinstance(name, str) else label_of(spec.name, axis)
+                names.setdefault(str(dim), label)
     return names
+
+
+def _correct_sizes(
+    model: ir.Model,
+    unconfirmed: Mapping[str, Sequence[int]],
+    found: Mapping[str, Sequence[str | int | None]],
+) -> None:
+    """Name axes of outputs that the file fixes, and that were seen at other sizes."""
+    for value in model.graph.outputs:
+        seen = found.get(value.name or "", ())
+        for axis in unconfirmed.get(value.name or "", ()):
+            if axis < len(seen) and value.shape is not None and not isinstance(seen[axis], int):
+                value.shape = value.shape.copy()
+                value.shape[axis] = seen[axis] or label_of(value.name or "", axis)
 
 
 def _rename(model: ir.Model, names: Mapping[str, str]) -> None:

@@ -38,15 +38,21 @@ class TrialRun:
         """Whether it does at one of `TRIAL_SIZES`, with a size of its own for each name."""
         return self._shapes(inputs, _sizes_at(inputs, *at)) is not None
 
-    def output_dims(self, inputs: Inputs) -> dict[str, tuple[str | None, ...]]:
-        """By output, the dimension of the inputs that each axis is at two runs of other sizes."""
+    def output_dims(self, inputs: Inputs) -> dict[str, tuple[str | int | None, ...]]:
+        """By output, what each axis is at two runs of other sizes.
+
+        The dimension of the inputs, the size where that is the same, None where it is neither.
+        """
         runs = list(islice(self._runs(inputs), 2))
         if len(runs) < 2:
             return {}
         (first, shapes), (second, others) = runs
         dim_of = {(size, second[name]): name for name, size in first.items()}
         return {
-            name: tuple(dim_of.get(sizes) for sizes in zip(shape, others[name], strict=False))
+            name: tuple(
+                one if one == other else dim_of.get((one, other))
+                for one, other in zip(shape, others[name], strict=False)
+            )
             for name, shape in shapes.items()
         }
 

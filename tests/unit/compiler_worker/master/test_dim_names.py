@@ -188,6 +188,28 @@ def test_what_was_taken_is_said_with_its_places_and_why(tmp_path: Path) -> None:
     assert side.startswith("took 'height' for x[2], unnamed in the file: a name by its place alone")
 
 
+@pytest.mark.parametrize(
+    ("declared", "factor", "wanted"),
+    [
+        ("batch, 7, 6", 1, ("batch", "seq", 6)),
+        ("batch, 7, ?", 1, ("batch", "seq", "y_dim2")),
+        ("batch, 7, 6", 2, ("batch", "y_dim1", 6)),
+        ("3, 7, 6", 1, ("batch", "seq", 6)),
+    ],
+)
+def test_sizes_of_an_exporters_example_are_corrected(
+    declared: str, factor: int, wanted: tuple[str | int, ...], tmp_path: Path
+) -> None:
+    """torch.export fixes the length of an LSTM's output at that of its example."""
+    interface = f"(float[batch, seq, 6] x) => (float[{declared}] y)"
+    body = f"""n = Constant <value_ints = [1, {factor}, 1]> () t = Tile (x, n) s = Shape (t)
+        k = Identity (s) a = Abs (k) y = Reshape (t, a)"""
+    master = stored(interface, body, tmp_path)
+    assert master.outputs[0].shape == wanted
+    again = store_onnx(master.files["model.onnx"], tmp_path / "again")
+    assert (again.digest, again.outputs) == (master.digest, master.outputs)
+
+
 def test_no_run_is_larger_than_a_host(tmp_path: Path) -> None:
     """What fails at small sizes is not asked for 224 along each of seven axes."""
     interface = "(float[?, ?, ?, ?, ?, ?, ?] x) => (float[?, ?, ?, ?, ?, ?, ?] y)"
