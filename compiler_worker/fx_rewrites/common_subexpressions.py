@@ -32,6 +32,9 @@ def _key(node: fx.Node) -> Any:
         return ("get_attr", node.target)
     if node.op != "call_function" or node.is_impure() or _is_random(node.target):
         return None
+    # Copies are made to be two tensors: nothing that goes round a loop may be another of them.
+    if node.target is torch.ops.aten.clone.default:
+        return None
     # Nodes are compared as they are: their own twins were replaced before.
     return (node.target, _frozen(node.args), _frozen(node.kwargs))
 

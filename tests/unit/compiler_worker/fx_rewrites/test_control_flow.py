@@ -120,3 +120,27 @@ def test_weights_inside_a_part_are_kept_and_unread_ones_go() -> None:
     outer.register_buffer("unread", torch.ones(2))
     rewrite_graph(outer, REWRITES)
     assert [name for name, _ in outer.named_buffers()] == ["part.weight"]
+
+
+_RECURRENT = """
+<ir_version: 10, opset_import: ["" : 20]>
+layer (float[steps, 2, 4] x) => (float[steps, 1, 2, 3] y)
+<float[1,12,4] w = {WIDE}, float[1,12,3] r = {DEEP}, float zero = {0}, int64[3] size = {1, 2, 3}>
+{
+  z = Expand (zero, size)
+  y = LSTM <hidden_size = 3> (x, w, r, "", "", z, z)
+}
+"""
+
+
+def test_what_goes_round_a_loop_stays_apart() -> None:
+    """An LSTM's two states of one tensor: torch compiles no loop that carries one twice."""
+    wide, deep = (", ".join(str(n % 5 - 2) for n in range(12 * k)) for k in (4, 3))
+    text = _RECURRENT.replace("WIDE", wide).replace("DEEP", deep)
+    module = graph_module_from_onnx(parser.parse_model(text))
+    inputs = (torch.randn(5, 2, 4),)
+    case = Case(module, inputs, REWRITES, ({0: Dim("steps", min=2, max=99)},))
+    (loop,) = (node for node in case.graph.graph.nodes if node.target is CALLS["Loop"])
+    carried = loop.args[2]
+    assert len(set(carried)) == len(carried) == 4
+    torch.testing.assert_close(case.graph(*inputs), case.before(*inputs))
