@@ -149,14 +149,27 @@ def _detector(path: Path) -> tuple[Inputs, ...]:
     return ({name: np.abs(_drawn(1, 3, 320, 320)) / 4},)
 
 
+class _Tagger(nn.Module):
+    """A label for every token of sentences of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 32)
+        self.lstm = nn.LSTM(32, 24, batch_first=True, bidirectional=True)
+        self.labels = nn.Linear(48, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.labels(self.lstm(self.words(ids))[0])  # type: ignore[no-any-return]
+
+
 def _tagger(path: Path) -> tuple[Inputs, ...]:
-    """A recurrent tagger of sentences of one length: torch.export writes out each step."""
+    """A recurrent tagger; torch fixes the length of its output in the file at the example's."""
     torch.manual_seed(0)
-    module = zoo_text.tagger().source.module
-    (name,) = _exported(
-        module, (torch.randint(0, 1000, (3, 12)),), path, dynamic_shapes=({0: Dim.DYNAMIC},)
-    )
-    return tuple({name: np.arange(12 * batch).reshape(batch, 12) % 1000} for batch in (1, 5))
+    module = _Tagger()
+    dims = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    (name,) = _exported(module, (torch.randint(0, 1000, (3, 12)),), path, dynamic_shapes=dims)
+    sizes = ((1, 12), (5, 7), (2, 40))
+    return tuple({name: np.arange(n * t).reshape(n, t) % 1000} for n, t in sizes)
 
 
 def _table() -> tuple[Array, Array]:
