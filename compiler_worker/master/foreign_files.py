@@ -30,11 +30,19 @@ _HUGGING_FACE = _Found(
 )
 _STATE_DICT = _Found(
     "weights without the code that computes with them (a state_dict)",
-    f"model = YourModel(...); model.load_state_dict(weights); {_EXPORT}; or of a folder of "
-    "Hugging Face: optimum-cli export onnx --model FOLDER exported",
+    f"model = YourModel(...); model.load_state_dict(weights); {_EXPORT}; or add its "
+    "folder of Hugging Face: smelt models add NAME FOLDER",
 )
 _MODULE = _Found("a PyTorch module", f'model = torch.load("PATH", weights_only=False); {_EXPORT}')
-_SCRIPT = _Found("a TorchScript archive", f"export the module that it was made of: {_EXPORT}")
+_SCRIPT = _Found(
+    "a TorchScript archive",
+    f"the archive alone cannot be exported: export the module that it was made of: {_EXPORT}",
+)
+_PYTHON = _Found(
+    "a Python file",
+    "a function in it that returns a PyTorchModel is a source: smelt models add NAME "
+    "MODULE:FUNCTION, with its folder in PYTHONPATH; see docs/how-to/add-a-model.md",
+)
 _PROGRAM = _Found(
     "a program of torch.export",
     'torch.onnx.export(torch.export.load("PATH"), (), "model.onnx", dynamo=True)',
@@ -85,6 +93,8 @@ def refusal_of(path: Path, *, is_onnx: bool = True) -> str:
         is_onnx: False where it could not be read as ONNX and has only the name of one.
     """
     found = _of_folder(path) if path.is_dir() else _of_file(path)
+    if path.suffix == ".py":
+        found = _PYTHON
     if found is None and not is_onnx:
         found = _FROZEN if path.suffix == ".pb" else _junk(path)
     if found is None:

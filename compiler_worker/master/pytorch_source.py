@@ -125,6 +125,7 @@ def load_factory(source: TorchFactory) -> PyTorchModel:
         raise InvalidModelError(f"factory {source} failed: {error!r}") from error
     if not isinstance(model, PyTorchModel):
         raise InvalidModelError(
-            f"factory {source} returned {type(model).__name__}, a PyTorchModel wanted"
+            f"factory {source} returned {type(model).__name__}, a PyTorchModel wanted (from "
+            f"{PyTorchModel.__module__}; docs/how-to/add-a-model.md has one)"
         )
     return model

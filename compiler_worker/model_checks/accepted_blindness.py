@@ -49,6 +49,6 @@ def accepted_words(recipe: Recipe) -> list[str]:
                 found.setdefault((precision, faults), []).append(name)
     return [
         f"{precision}: its proof may overlook on {', '.join(names)}: {', '.join(faults)} "
-        "(accept_blind of the recipe)"
+        "(accept_blind, filled in for eight bits; an empty list in the recipe takes none)"
         for (precision, faults), names in found.items()
     ]

@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError as error:
+    # Every installation has the script, also one of a gateway's packages alone.
+    raise SystemExit(f"smelt: {error}: the command line needs pip install 'smelt[cli]'") from error
 
 from services.cli.main_bench import bench_app
 from services.cli.main_builds import builds_app

@@ -57,11 +57,16 @@ def gateway_error(address: str, error: "grpc.RpcError", hint: str = "") -> Smelt
     from services.gateway.api.status_codes import STATUS_BY_ERROR
 
     status = error.code()
+    details = error.details() or ""
+    if "http1.x server" in details:
+        hint = "; that is a port of HTTP/1.1, the one of gRPC wanted, which smelt status prints"
+    elif "Connection refused" in details:
+        hint = "; nothing listens there, and smelt status prints where the gateway does"
     # Of several errors with this status the first; those that are INTERNAL have little in common.
     classes = [each for each, its in STATUS_BY_ERROR.items() if its is status]
     is_known = classes and status is not grpc.StatusCode.INTERNAL
     error_class = classes[0] if is_known else SmeltError
-    return error_class(f"gateway {address}: {status.name}: {error.details()}{hint}")
+    return error_class(f"gateway {address}: {status.name}: {details}{hint}")
 
 
 def bearer_metadata(settings: CliSettings) -> dict[str, str]:

@@ -143,6 +143,8 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
         f"{_name(k)}: {k['proof']['words']}" for k in keys if k["proof"] and k["proof"]["words"]
     )
     yield from (f"{_name(skipped)}: {skipped['reason']}" for skipped in case["skipped"])
+    if verdict and verdict.refused and keys:
+        yield "x eager: over ONNX Runtime without its optimisations, as torch cannot compute it"
     yield from precision_lines(case, version)
     # What a replica reports of its fallback stands in the first line already.
     if verdict and not any(replica["fallback_refuted"] for replica in case["replicas"]):

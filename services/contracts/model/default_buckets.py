@@ -10,6 +10,7 @@ _BATCH = DimRange(min=1, opt=4, max=8)
 _DIM = DimRange(min=1, opt=64, max=128)
 _SIDE = DimRange(min=32, opt=224, max=256)
 _COLOURS = (3, 4)
+_ROWS = ("batch", "batch_size")
 
 
 def default_buckets(
@@ -21,14 +22,15 @@ def default_buckets(
 
     Args:
         inputs: of the master.
-        batch_dim: the dimension of rows.
+        batch_dim: the dimension of rows, along which requests are joined.
         limits: by dimension, where the source has some.
     """
     specs = tuple(inputs)
     dims = dict.fromkeys(dynamic_dims(specs), _DIM)
     for spec in specs:
         dims |= {d: _SIDE for axis in image_sides(spec) if (d := spec.shape[axis]) in dims}
-    dims |= {dim: _BATCH for dim in dims if dim == batch_dim}
+    # What is called so counts rows also where requests are not joined along it.
+    dims |= {dim: _BATCH for dim in dims if dim in (batch_dim, *_ROWS)}
     for dim, limit in (limits or {}).items():
         if dim in dims:
             dims[dim] = limit.clipped(dims[dim])

@@ -236,7 +236,9 @@ class Recipe(Document):
             `compiler_worker/measures/default_tolerances.py`.
         ranking: of an embedding, how well engines have to keep the order of neighbours.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
-        accuracy: how close answers must be, in a word.
+        accuracy: how close answers must be, in a word: `exact` builds fp32 alone; `close`, the
+            default, keeps the distances that `smelt models add` prints; `ranking` builds int8 too,
+            where the order of answers stays, and needs `ranking` or `tasks`.
         calibration: needed for precisions int8 and fp8, unused by the others.
         batching: how replicas join requests.
         text: of a model of tokens, how requests of text become them.

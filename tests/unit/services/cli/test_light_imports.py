@@ -113,3 +113,11 @@ def test_a_request_needs_neither_a_store_nor_its_records(tmp_path: Path) -> None
     modules = imported("infer", "m", wanted=1, SMELT_HOME=str(tmp_path))
     assert "services.cli.requests.gateway_client" in modules
     assert not modules & {"obstore", "services.cli.registry", "services.contracts.model.manifest"}
+
+
+def test_without_the_packages_of_the_command_line_they_are_named() -> None:
+    code = "import sys; sys.modules['typer'] = None; import services.cli.main"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("the command line needs pip install 'smelt[cli]'\n")

@@ -1,12 +1,16 @@
 """How the commands reach a gateway that wants TLS or tokens."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import grpc
 import pytest
 
 from services.cli.requests.gateway_client import (
     bearer_metadata,
     gateway_channel,
+    gateway_error,
     require_way_in,
     triton_options,
 )
@@ -41,3 +45,19 @@ def test_a_fleet_that_its_own_commands_could_not_ask_is_not_started(
     with pytest.raises(NotReadyError, match="set SMELT_TLS_CA_FILE"):
         require_way_in(CliSettings(home=tmp_path))
     require_way_in(CliSettings(home=tmp_path, tls_ca_file=tmp_path / "ca"))
+
+
+@pytest.mark.parametrize(
+    ("details", "hint"),
+    [
+        ("Trying to connect an http1.x server", "a port of HTTP/1.1, the one of gRPC wanted"),
+        ("connect: Connection refused (111)", "nothing listens there"),
+        ("Socket closed", None),
+    ],
+)
+def test_a_wrong_address_points_to_the_right_one(details: str, hint: str | None) -> None:
+    error = SimpleNamespace(code=lambda: grpc.StatusCode.UNAVAILABLE, details=lambda: details)
+    message = str(gateway_error("127.0.0.1:8000", cast("grpc.RpcError", error)))
+    assert message.startswith(f"gateway 127.0.0.1:8000: UNAVAILABLE: {details}")
+    assert ("smelt status" in message) == (hint is not None)
+    assert (hint or details) in message

@@ -14,6 +14,7 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import SideTiming, Timing
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
+from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.terms import proof_terms
 from tests.unit.services.controller import build_world as world
 
@@ -150,3 +151,15 @@ def test_a_generation_that_nothing_is_planned_for_has_the_nearest_that_something
 ) -> None:
     with pytest.raises(NotFoundError, match=f"did you mean '{world.GENERATION}'"):
         smelt("why", "m", "--generation", "cpu-x86_64-v2")
+
+
+def test_eager_is_said_to_be_that_of_onnx_runtime_where_torch_cannot_compute(
+    registry: Registry,
+) -> None:
+    assert "x eager: over ONNX Runtime" not in smelt("why", "m")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="1",
+        fallback_verdict=FallbackVerdict(refused="TreeEnsemble"),
+    )  # fmt: skip
+    registry.write_plan(world.plan((ORT,), version=2))
+    assert "x eager: over ONNX Runtime without its optimisations" in smelt("why", "m")
