@@ -26,22 +26,28 @@ _TAKES_BOOLS = frozenset({"And", "Not", "Or", "Where", "Xor"})
 def is_mask(value: ir.Value) -> bool:
     """Whether a value is rows of positions, each valid or not.
 
-    It is where it is cast to booleans, compared with 0 or 1, or taken from 1 (as in
-    `(1 - mask) * -10000`); it is not where it is compared with any other number too.
+    It is where it, or a product of it with itself (pairs of positions), is cast to booleans,
+    compared with 0 or 1, or taken from 1 (as in `(1 - mask) * -10000`); it is not where it is
+    compared with any other number too.
     """
     if value.shape is None or len(value.shape) < 2 or value.shape[-1] == 1:
         return False
-    signs = _signs(value, set())
+    signs = _signs(value, {value})
     return True in signs and False not in signs
 
 
 def _signs(value: ir.Value, seen: set[ir.Value]) -> set[bool]:
-    """True for each use as a mask, False for each use that no mask has."""
+    """True for each use as a mask, False for each use that no mask has.
+
+    Args:
+        value: the input, or what keeps its 0 and 1.
+        seen: the input, and all that was found to keep them; more is added.
+    """
     signs = set[bool]()
     for use in value.uses():
         node = use.node
         output = use.node.outputs[0]
-        if node.op_type in _KEEPS and use.idx == 0 and output not in seen:
+        if _keeps(node, use.idx, seen) and output not in seen:
             seen.add(output)
             to_bool = node.op_type == "Cast" and output.dtype is ir.DataType.BOOL
             signs |= {True} if to_bool and not _is_bool(value) else _signs(output, seen)
@@ -50,6 +56,12 @@ def _signs(value: ir.Value, seen: set[ir.Value]) -> set[bool]:
         elif node.op_type in _TAKES_BOOLS and _is_bool(value):
             signs.add(True)
     return signs
+
+
+def _keeps(node: ir.Node, index: int, seen: set[ir.Value]) -> bool:
+    # The last factor that is found to be the input's makes a product of it with itself.
+    is_square = node.op_type == "Mul" and all(each in seen for each in node.inputs)
+    return is_square or (node.op_type in _KEEPS and index == 0)
 
 
 def _sign_of_number(node: ir.Node, index: int) -> set[bool]:

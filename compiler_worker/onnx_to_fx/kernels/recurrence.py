@@ -140,7 +140,9 @@ def _fused(
     # torch has no layer that runs from the end alone: time is flipped before and after.
     is_backward = list(reverses) == [True]
     source = x_TBI.flip(0) if is_backward else x_TBI
-    initial = states if layer.num_states > 1 else states[0]
+    # cuDNN takes no states that are transposed.
+    whole = [state.contiguous() for state in states]
+    initial = whole if layer.num_states > 1 else whole[0]
     both = len(reverses) == 2
     # After the weights: biases, layers, dropout, training, both directions, batch first.
     y, *last = function(source, initial, flat, bias is not None, 1, 0.0, False, both, False)

@@ -57,13 +57,19 @@ CHOOSE = node("Where", ["c", "x", "low"], ["y"])
         [node("Greater", ["mask", "zero"], ["c"]), CHOOSE],
         [FLOAT, node("Sub", ["high", "f"], ["n"]), node("Mul", ["n", "low"], ["p"]),
          node("Add", ["x", "p"], ["y"])],
+        [node("Unsqueeze", ["mask", "one"], ["u"]), node("Unsqueeze", ["mask", "last"], ["v"]),
+         node("Mul", ["u", "v"], ["s"]), node("Cast", ["s"], ["c"], to=TensorProto.BOOL),
+         node("Unsqueeze", ["x", "one"], ["w"]), node("Where", ["c", "w", "low"], ["z"]),
+         node("ReduceSum", ["z", "one"], ["y"], keepdims=0)],
         [node("Unsqueeze", ["mask", "zeros"], ["u"]), node("Squeeze", ["u", "zeros"], ["s"]),
          node("Cast", ["s"], ["c"], to=TensorProto.BOOL), CHOOSE],
     ],
-    ids=["cast", "equal", "greater", "taken from one", "moved"],
+    ids=["cast", "equal", "greater", "taken from one", "pairs", "moved"],
 )  # fmt: skip
 def test_a_mask_is_told_by_its_use(known: Known, nodes: list[onnx.NodeProto]) -> None:
-    found = known(nodes, one=[1], zero=[0], zeros=[0], high=np.float32(1), low=np.float32(-1e4))
+    found = known(
+        nodes, one=[1], last=[2], zero=[0], zeros=[0], high=np.float32(1), low=np.float32(-1e4)
+    )
     assert found == MASK
 
 
