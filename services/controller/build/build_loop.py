@@ -222,6 +222,8 @@ class BuildLoop:
         view = replace(view, served=served)
         decision = decide(view, utc_now(), self._pace.retry)
         self._refusals.keep(task.name for task in (*decision.tasks, *decision.queued))
+        for overtaken in decision.overtaken:
+            self._end(overtaken)
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
         seen = replace(view, waiting=self._waits.long)
@@ -247,6 +249,15 @@ class BuildLoop:
             logger.warning("events are recorded at the next sync: %s", error)
         except Exception:
             logger.exception("events are not recorded; the next sync tries again")
+
+    def _end(self, start: TaskStart) -> None:
+        """End a task, so that the next sync launches what waits for its place."""
+        try:
+            self._launcher.forget(start.name)
+        except SmeltError as error:
+            logger.warning("task %s goes on, another model waits for it: %s", start.name, error)
+            return
+        logger.info("task %s is ended: another model has no engine yet", start.name)
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         if not self._refusals.may_try(task.name):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from services.contracts.builds.build_plan import TaskSpec
+from services.contracts.builds.build_plan import TaskSpec, TaskStart
 from services.contracts.events import Event
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion
@@ -82,6 +82,37 @@ def turns(
         elif _place(task) not in under_way:
             queued.append(task)
     return tuple(chosen), tuple(queued)
+
+
+def overtaken(
+    candidates: Sequence[BuildCandidate], queued: Sequence[BuildTask], running: Sequence[TaskStart]
+) -> tuple[TaskStart, ...]:
+    """Running tasks that give up their nodes to the first build of another model version.
+
+    They build further engines of versions that have a proven one, and are launched again later.
+    Only a version for which nothing was ever built takes a place: each does so once at most.
+
+    Args:
+        candidates: what each version lacks on each pool.
+        queued: tasks that wait.
+        running: tasks that do not.
+    """
+    proven = {
+        (c.version.name, c.version.version, c.pool.node_class)
+        for c in candidates
+        if not c.is_urgent
+    }
+    further = [start for start in running if _place(start) in proven]
+    ended: list[TaskStart] = []
+    for task in queued:
+        is_new = not task.key_digests and task.attempt == 1 and not task.is_anywhere
+        takes = [
+            start
+            for start in further
+            if is_new and start.node_class == task.node_class and start not in ended
+        ]
+        ended += takes[-1:]
+    return tuple(ended)
 
 
 def _turn(view: FleetView, candidate: BuildCandidate) -> tuple[bool, bool, bool, bool, str]:

@@ -10,7 +10,8 @@ keys. At most as many tasks as its pool takes run on a class of nodes at a time,
 model on a generation, so that serving there keeps its processor time and no engine is built twice.
 
 What nothing serves comes first, then what has no proven engine, then the oldest version. Where
-several have no engine, a task makes one: each gets its first before any gets its second.
+several have no engine, a task makes one: each gets its first before any gets its second. A task
+that makes a second when a version is new to its nodes is ended, and launched again later.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from services.contracts.builds.build_plan import TaskStart
 from services.contracts.builds.build_record import BuildRecord
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
-from services.controller.build.build_order import BuildCandidate, turns
+from services.controller.build.build_order import BuildCandidate, overtaken, turns
 from services.controller.build.build_view import FleetView, distinct_pools
 from services.controller.build.key_status import KeyState, KeyStatus, RetryPolicy
 from services.controller.build.retiming import next_timing
@@ -36,6 +37,7 @@ class Decision:
     Attributes:
         tasks: to be launched now.
         queued: due too, and behind others, in the order in which they get their turns.
+        overtaken: running tasks to be ended for one of `queued`.
         next_due_at: when something becomes due by time alone; None when nothing will.
         quarantined: the events of what is tried no more; marks change when it is given up anew.
         unplanned: the events of tasks that ended without the plan that is still lacking.
@@ -45,6 +47,7 @@ class Decision:
 
     tasks: tuple[BuildTask, ...] = ()
     queued: tuple[BuildTask, ...] = ()
+    overtaken: tuple[TaskStart, ...] = ()
     next_due_at: datetime | None = None
     quarantined: tuple[Event, ...] = ()
     unplanned: tuple[Event, ...] = ()
@@ -73,6 +76,7 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
     return Decision(
         tasks=tasks,
         queued=queued,
+        overtaken=overtaken(candidates, queued, view.running),
         next_due_at=min((at for p in candidates for at in p.later), default=None),
         quarantined=tuple(q for p in candidates for q in p.quarantined),
         unplanned=tuple(

@@ -1,10 +1,14 @@
 """Which build task comes first, and which may run side by side."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ModelVersion
 from services.controller.build.build_policy import decide, task_start
+from services.controller.build.build_view import FleetView
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_views import (
     ANYWHERE,
@@ -113,3 +117,36 @@ class TestWhoComesFirst:
         )
         (task,) = tasks_of(view(pools=pools, plans={}))
         assert (task.is_anywhere, task.node_class) == (True, ANYWHERE)
+
+
+class TestWhatIsOvertaken:
+    def new(self, name: str = "n") -> ModelVersion:
+        return world.version(name=name, master=world.MASTER.model_copy(update={"digest": "c" * 64}))
+
+    def building(self, *proven: BuildKey, versions: Sequence[ModelVersion] = ()) -> FleetView:
+        """One task builds `m`, of which these engines are proven, and has the nodes."""
+        seen = view(engines=engines(*map(world.engine, proven)))
+        (task,) = tasks_of(seen)
+        start = task_start(task, seen, world.AT)
+        return view(**vars(seen) | {"running": [start], "versions": (world.version(), *versions)})
+
+    def test_further_engines_give_way_to_a_model_that_has_none(self) -> None:
+        seen = self.building(ORT, versions=[self.new()])
+        decision = decide(seen, START, POLICY)
+        assert decision.overtaken == tuple(seen.running)
+        after = view(**vars(seen) | {"running": []})
+        assert [task.model for task in tasks_of(after)] == ["n"]
+
+    def test_first_engines_and_models_that_were_tried_before_do_not(self) -> None:
+        assert decide(self.building(versions=[self.new()]), START, POLICY).overtaken == ()
+        assert decide(self.building(ORT), START, POLICY).overtaken == ()
+        other = world.key(EngineKind.OPENVINO, master_digest="c" * 64)
+        plans = {("m", 1): (world.plan(),), ("n", 1): (world.plan((other,), model="n"),)}
+        tried = self.building(ORT, versions=[self.new()])
+        assert decide(view(**vars(tried) | {"plans": plans}), START, POLICY).overtaken == ()
+
+    def test_each_new_model_takes_one_place_and_none_where_another_is_free(self) -> None:
+        seen = self.building(ORT, versions=[self.new("n"), self.new("o")])
+        assert len(decide(seen, START, POLICY).overtaken) == 1
+        roomy = view(**vars(seen) | {"pools": (replace(world.pool(), num_builds=3),)})
+        assert decide(roomy, START, POLICY).overtaken == ()
