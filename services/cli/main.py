@@ -29,6 +29,7 @@ from services.cli.main_options import (
     Wide,
     model_argument,
     settings_for,
+    unwrap_help,
 )
 from services.cli.main_plan import plan_app
 from services.cli.main_recipe import recipe_app
@@ -323,6 +324,8 @@ def _disk_words(error: OSError) -> str:
     is_lost = is_of_home and (is_refused or not home.is_dir())
     return f"{error.strerror}: {path}; {ANOTHER_HOME}" if is_lost else ""
 
+
+unwrap_help(app)
 
 if __name__ == "__main__":
     main()

@@ -49,7 +49,7 @@ def models_add(
         str, typer.Option(help="Version there, of a KServe server; by default its own choice.")
     ] = "",
     token: Annotated[
-        str, typer.Option(help="Name of a file in SMELT_GATEWAY_EXTERNAL_TOKEN_DIR.")
+        str, typer.Option(help="Name of its token's file in the gateway's folder of them.")
     ] = "",
     args: Annotated[
         Path | None, typer.Option(help="Arguments of a Ray Serve application, a YAML file.")

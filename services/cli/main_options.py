@@ -1,5 +1,6 @@
 """Options that many sub-commands have, and the settings that come of them."""
 
+import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,3 +67,13 @@ def settings_for(store: str = "") -> "CliSettings":
     from services.contracts.process.settings import read_settings
 
     return read_settings(CliSettings, **({"store_url": store} if store else {}))
+
+
+def unwrap_help(app: typer.Typer) -> None:
+    """Join the lines of each paragraph of commands' help, which Typer breaks as docstrings are."""
+    for command in app.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance:
+            unwrap_help(group.typer_instance)

@@ -47,6 +47,12 @@ def test_every_group_has_an_example_too(group: str) -> None:
     COMMANDS[name].make_context(name, words[1 + len(name.split()) :])
 
 
+def test_paragraphs_are_folded_by_the_terminal_alone() -> None:
+    shown = CliRunner().invoke(app, ["rebuild", "--help"], env={"COLUMNS": "400"}).output
+    (line,) = (line for line in shown.splitlines() if "A published engine" in line)
+    assert line.rstrip().endswith("passed over once the new proof fails.")
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     result = CliRunner().invoke(app, ["--version"])
     words = f"smelt {version('smelt')} (Python {platform.python_version()})\n"
