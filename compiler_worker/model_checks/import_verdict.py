@@ -19,8 +19,9 @@ from services.contracts.selection.fallback_verdict import FallbackVerdict
 
 # Of the deadline; the rest is for opening three models.
 _SHARE_FOR_SAMPLES = 0.125
+_WITHOUT = "the fallback serves without that comparison"
 _COMPARE_AGAIN = (
-    "the fallback serves without that comparison; to have it made, remove this version (smelt "
+    f"{_WITHOUT}; to have it made, remove this version (smelt "
     "models remove NAME --version N) and add the model again where more memory or time is left"
 )
 
@@ -98,6 +99,9 @@ def _asked(request: VerdictRequest, settings: CompilerSettings, report: Progress
     if outcome.result is None:
         # A child that was ended may have left answers too, whole or in part. Without the bounds of
         # its verdict a replica could not use them, and would serve with no fallback at all.
-        return Judged(verdict=FallbackVerdict(unknown=f"{outcome.failure}; {_COMPARE_AGAIN}"))
+        # What the child reported itself would be so again, except for want of memory.
+        is_lasting = outcome.error not in ("", MemoryError.__name__)
+        words = _WITHOUT if is_lasting else _COMPARE_AGAIN
+        return Judged(verdict=FallbackVerdict(unknown=f"{outcome.failure}; {words}"))
     answers = request.folder / ANSWERS_FILE
     return Judged(verdict=outcome.result, answers=answers if answers.is_file() else None)

@@ -208,6 +208,14 @@ def test_a_child_that_is_killed_leaves_what_can_be_done_and_no_answers(
     assert judged.answers is None
 
 
+def test_an_error_of_the_comparison_itself_is_no_want_of_memory(tmp_path: Path) -> None:
+    opened = tmp_path / "gone.onnx", record_of(onnx.load(written(tmp_path, MLP, **WEIGHTS)))
+    settings = CompilerSettings(verdict_time_limit_s=600, num_threads=1)
+    judged = judge_import(opened, Recipe(), (BUCKET,), tmp_path / "v", settings, print)
+    assert judged is not None
+    assert judged.verdict.unknown.endswith("; the fallback serves without that comparison")
+
+
 def test_a_child_hands_back_the_verdict_and_the_answers(tmp_path: Path) -> None:
     path = written(tmp_path, MLP, **WEIGHTS)
     opened = path, record_of(onnx.load(path))
