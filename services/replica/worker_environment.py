@@ -17,7 +17,7 @@ _MALLOC: Final[Mapping[str, str]] = {
 # each CPU; on hosts with a GPU each imports torch, a quarter of a GiB.
 _WARM_WORKERS: Final = {
     "RAY_preload_python_modules": "services.replica.warm_worker",
-    "RAY_worker_maximum_startup_concurrency": "4",
+    "RAY_worker_maximum_startup_concurrency": "8",
 }
 _VARIABLES: Final = {**_MALLOC, **RAYS_THREADS_OFF}
 
