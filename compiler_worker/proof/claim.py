@@ -90,23 +90,6 @@ def reason_of(
     return "; ".join(shown)
 
 
-def padding_hint(checks: Sequence[OutputCheck], buckets: Sequence[Bucket]) -> str:
-    """What to do where an engine is right at the largest sizes of its buckets alone, else ""."""
-    largest = {b.label: {name: dim.max for name, dim in b.dims.items()} for b in buckets}
-    faults = {
-        is_full: [c.fault for c in checks if (c.sizes == largest.get(c.bucket)) is is_full]
-        for is_full in (True, False)
-    }
-    # Wrong elsewhere, right there, and tried there at all.
-    if not any(faults[False]) or any(faults[True]) or not faults[True]:
-        return ""
-    return (
-        "; at its buckets' largest sizes it is right: smaller inputs are padded to those; "
-        "name the mask in the recipe (inputs: NAME: {role: mask}), or give each size that is asked "
-        "for a bucket of its own (min = max)"
-    )
-
-
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """Sizes in words."""
     return " ".join(f"{name}={size}" for name, size in sorted(sizes.items())) or "its fixed shape"

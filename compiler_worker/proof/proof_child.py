@@ -16,12 +16,13 @@ from compiler_worker.children.requests import (
 from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
 from compiler_worker.inputs.sampling import Sample, timed_samples
 from compiler_worker.memory import memory_growth
-from compiler_worker.proof.claim import Claim, ProofVerdict, padding_hint
+from compiler_worker.proof.claim import Claim, ProofVerdict
 from compiler_worker.proof.engine_loading import (
     load_engine,
     prepare_torch,
 )
 from compiler_worker.proof.judge import judge
+from compiler_worker.proof.padding_hint import padding_hint
 from compiler_worker.proof.repeatability import change
 from compiler_worker.references.models import FxModel, Model
 from compiler_worker.references.reference import Reference, open_eager, open_reference
@@ -179,16 +180,17 @@ class _Proving:
         return ""
 
     def _proof(self, verdict: ProofVerdict) -> Proof:
-        key = self._request.manifest.key
+        request = self._request
+        key = request.manifest.key
         hint = ""
         if key.kind.pads_to_largest(is_cpu=self._platform is Platform.CPU):
-            hint = padding_hint(verdict.checks, key.buckets)
-        judged = ProofOutcome.PASSED if self._request.is_judged else ProofOutcome.NOT_RUN
+            hint = padding_hint(verdict.checks, key.buckets, request.master, request.recipe)
+        judged = ProofOutcome.PASSED if request.is_judged else ProofOutcome.NOT_RUN
         return Proof(
             outcome=ProofOutcome.FAILED if verdict.reason else judged,
             reason=verdict.reason + hint,
             reference=verdict.reference,
-            device=self._request.device,
+            device=request.device,
             checks=verdict.checks,
             tasks=verdict.tasks,
             code=proof_code(),

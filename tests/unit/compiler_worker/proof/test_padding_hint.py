@@ -2,13 +2,28 @@
 
 import pytest
 
-from compiler_worker.proof.claim import padding_hint
-from services.contracts.model.manifest import OutputCheck
-from services.contracts.model.recipe import Bucket, DimRange
+from compiler_worker.proof.padding_hint import padding_hint
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import MasterRecord, OutputCheck
+from services.contracts.model.recipe import Bucket, DimRange, InputRole, Recipe
+from tests.unit.services.controller import build_world as world
 
 BUCKET = Bucket(
     dims={"batch": DimRange(min=1, opt=1, max=2), "words": DimRange(min=1, opt=16, max=32)}
 )
+
+
+def master(mask: str = "") -> MasterRecord:
+    """Its output has a vector for each word."""
+    words = ("batch", "words")
+    return world.MASTER.model_copy(
+        update={
+            "inputs": tuple(TensorSpec(name=n, datatype="INT64", shape=words) for n in ("x", "m")),
+            "outputs": (TensorSpec(name="y", datatype="FP32", shape=(*words, 4)),),
+            "input_values": {mask: InputValues(role=InputRole.MASK)} if mask else {},
+        }
+    )
 
 
 def check(batch: int, words: int, fault: str = "") -> OutputCheck:
@@ -24,9 +39,13 @@ def check(batch: int, words: int, fault: str = "") -> OutputCheck:
 
 
 def test_faults_below_the_largest_sizes_alone_are_of_padding() -> None:
-    hint = padding_hint([check(2, 32), check(2, 1, "wrong"), check(1, 32)], [BUCKET])
+    checks = [check(2, 32), check(2, 1, "wrong"), check(1, 32)]
+    hint = padding_hint(checks, [BUCKET], master(), Recipe())
     assert "padded" in hint
     assert "role: mask" in hint
+    known = padding_hint(checks, [BUCKET], master("m"), Recipe())
+    assert "role: mask" not in known
+    assert "(outputs: {y: {valid_where: m}}), or give each size" in known
 
 
 @pytest.mark.parametrize(
@@ -41,4 +60,4 @@ def test_faults_below_the_largest_sizes_alone_are_of_padding() -> None:
     ids=["right", "wrong everywhere", "wrong at the largest", "the largest not met", "nothing met"],
 )
 def test_other_faults_are_not(checks: list[OutputCheck]) -> None:
-    assert padding_hint(checks, [BUCKET]) == ""
+    assert padding_hint(checks, [BUCKET], master(), Recipe()) == ""
