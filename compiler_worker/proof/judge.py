@@ -20,6 +20,7 @@ from compiler_worker.proof.claim import Claim, ProofVerdict, sizes_text
 from compiler_worker.proof.comparing import Comparing, announced
 from compiler_worker.proof.power import power_check
 from compiler_worker.proof.sabotages import Sabotage
+from compiler_worker.proof.same_answers import same_answers
 from compiler_worker.proof.spoilt_model import SpoiltModel
 from compiler_worker.references.agreement import Errors, eager_errors
 from compiler_worker.references.blame import agreed, without_import
@@ -93,7 +94,9 @@ def _compared(
     # Power is of a proof that passed: what refused one engine need not show that it refuses others.
     report("measuring what the proof would have refused")
     power = _power(comparing, reference.model, claim, samples)
-    return replace(verdict, power=power, reason=_blindness(power, claim.precision))
+    blindness = _blindness(power, claim.precision)
+    reason = blindness or same_answers(claim, comparing.answered.kept)
+    return replace(verdict, power=power, reason=reason)
 
 
 def _counted(samples: Sequence[Sample]) -> dict[str, int]:

@@ -12,6 +12,7 @@ import pytest
 from compiler_worker.proof.claim import ProofVerdict
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import OutputRecipe, Recipe
 from tests.faults.judged import LINEAR, Alter, Altered, Answer, Subject, normal
 
 
@@ -150,3 +151,35 @@ def test_a_small_column_with_its_sign_flipped(precision: Precision, tmp_path: Pa
     verdict = subject.judged(Altered(subject.engine, flip), precision=precision)
     assert "axis 1, index 3" in column_faults(verdict)
     assert verdict.reason
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.INT8])
+def test_answers_that_are_the_same_for_all_samples(precision: Precision, tmp_path: Path) -> None:
+    """As of a classifier whose drawn inputs saturate it: an engine of constants would pass."""
+    graph = """g (float[batch, 8] x) => (float[batch, 4] y)
+        { m = MatMul (x, w) below = Sub (m, large) y = Relu (below) }"""
+    subject = Subject.of(tmp_path, graph, w=normal(8, 4), large=np.float32(1e6))
+    other = subject.engine_of(graph, w=normal(8, 4, seed=9), large=np.float32(1e6))
+    for engine in (subject.engine, other):
+        verdict = subject.judged(engine, precision=precision)
+        assert "an engine of constants would have passed" in verdict.reason
+        assert "outputs: {y: {accept_blind: " in verdict.reason
+    accepted = {"y": OutputRecipe(accept_blind={precision: ("mean only",)})}
+    assert subject.judged(subject.engine, Recipe(outputs=accepted), precision).reason == ""
+
+
+def test_one_output_may_be_the_same_for_all_samples(tmp_path: Path) -> None:
+    graph = """g (float[batch, 8] x) => (float[batch, 4] y, int64[batch, 1] label)
+        { y = MatMul (x, w) s = ReduceMax <keepdims = 1> (y, axes) below = Less (s, large)
+          label = Cast <to = 7> (below) }"""
+    axes = np.array([1])
+    subject = Subject.of(tmp_path, graph, w=normal(8, 4), axes=axes, large=np.float32(1e9))
+    assert subject.judged(subject.engine).reason == ""
+
+
+def test_answers_that_hardly_vary_are_compared(tmp_path: Path) -> None:
+    graph = """g (float[batch, 8] x) => (float[batch, 4] y)
+        { m = MatMul (x, w) small = Mul (m, tiny) y = Add (small, one) }"""
+    tiny = np.float32(1e-9)
+    subject = Subject.of(tmp_path, graph, w=normal(8, 4), tiny=tiny, one=np.float32(1))
+    assert subject.judged(subject.engine).reason == ""

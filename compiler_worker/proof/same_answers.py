@@ -1,0 +1,59 @@
+"""Whether answers depend on the samples at all: where they do not, an engine of constants passes.
+
+Answers that vary by less than their bounds allow are another matter: copies of means are no farther
+from them than a right engine may be, and models with drawn weights have such outputs.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from compiler_worker.proof.claim import Claim
+from compiler_worker.proof.power import Kept
+from services.contracts.kserve.tensors import Array
+
+# As power checks name an engine of constants; what a recipe accepts it by.
+CONSTANT = "mean only"
+
+
+def same_answers(claim: Claim, kept: Sequence[Kept]) -> str:
+    """Why a proof showed nothing, where each output is the same for all samples; else "".
+
+    Args:
+        claim: its recipe may accept it, of any output.
+        kept: answers of the reference.
+    """
+    recipe = claim.recipe
+    accepted = {n for o in recipe.outputs.values() for n in o.accept_blind.get(claim.precision, ())}
+    if CONSTANT in accepted or not claim.master.inputs:
+        return ""
+    for spec in claim.master.outputs:
+        has_rows = spec.shape[:1] == (recipe.batching.batch_dim,)
+        if not _is_one(row for each in kept for row in _rows(each.wanted[spec.name], has_rows)):
+            return ""
+    output = claim.master.outputs[0].name
+    return (
+        "all answers are the same for every sample, so an engine of constants would have passed; "
+        "give samples, or ranges of inputs (inputs: {NAME: {low: ..., high: ...}}), whose answers "
+        f"differ, or accept it in the recipe: outputs: {{{output}: {{accept_blind: "
+        f"{{{claim.precision}: [{CONSTANT}]}}}}}}"
+    )
+
+
+def _rows(array: Array, has_rows: bool) -> Iterable[Array]:
+    return array if has_rows else [array]
+
+
+def _is_one(arrays: Iterable[Array]) -> bool:
+    """Whether there are several of one shape, and all of one shape are equal."""
+    firsts: dict[tuple[int, ...], Array] = {}
+    num_compared = 0
+    for array in map(np.asarray, arrays):
+        first = firsts.setdefault(array.shape, array)
+        if first is array or not array.size:
+            continue
+        num_compared += 1
+        # NaN is no answer that could be the same.
+        if not (first == array).all():
+            return False
+    return num_compared > 0
