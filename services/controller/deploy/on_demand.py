@@ -77,6 +77,8 @@ class OnDemand:
         self._full_until_s: dict[str, float] = {}
         self._why_left: dict[str, str] = {}
         self._loading_s: dict[DeploymentKey, float] = {}
+        # When one was seen last that was leaving.
+        self._leaving_s = -math.inf
         self._started = asyncio.Event()
 
     def follow(self, versions: Iterable[ModelVersion]) -> None:
@@ -171,6 +173,7 @@ class OnDemand:
         for_whom = next(w for w in (*request.waiting, key) if w.generation == key.generation)
         why = f"{for_whom.name} version {for_whom.version} on {key.generation} had no room"
         self._left_s[key.name, key.generation] = now_s
+        self._leaving_s = now_s
         self._why_left[key.name] = f" (it left {utc_now():%Y-%m-%d %H:%M:%S} UTC, as {why})"
         logger.info("%s version %d on %s leaves %s: %s", *key, idle, why)
         if key in request.modest:
@@ -190,13 +193,18 @@ class OnDemand:
         waiting = [key for key in loading if key not in modest]
         if not loading:
             return None
-        waits_s = self._clock() - min(known[key].began_s for key in waiting or loading)
+        now_s = self._clock()
+        began_s = min(known[key].began_s for key in waiting or loading)
+        leaving = self._deployments.leaving()
+        if leaving:
+            self._leaving_s = now_s
         return RoomRequest(
             waiting=waiting,
             modest=modest,
-            may_leave=self._may_leave(is_patient=waits_s < _PATIENCE_S),
-            leaving=self._deployments.leaving(),
-            is_late=waits_s >= _LATE_S,
+            may_leave=self._may_leave(is_patient=now_s - began_s < _PATIENCE_S),
+            leaving=leaving,
+            # What has left frees its room only now: before that Ray could place nothing.
+            is_late=now_s - max(began_s, self._leaving_s) >= _LATE_S,
         )
 
     def _without_place(self) -> list[DeploymentKey]:

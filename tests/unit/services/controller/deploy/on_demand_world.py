@@ -1,6 +1,7 @@
 """A reconcile loop over one GPU whose shares are counted, and the on-demand models on it."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,12 +32,21 @@ class OneGpu(FakeFleet):
     Attributes:
         extras: replicas of a deployment beyond its first.
         num_looks: how often its room was asked for.
+        unseen: models for which Ray shows that it seeks a place, whatever they have.
+        may_remove: cleared while what leaves is not gone yet.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.extras: dict[DeploymentKey, int] = {}
         self.num_looks = 0
+        self.unseen: set[str] = set()
+        self.may_remove = threading.Event()
+        self.may_remove.set()
+
+    def remove(self, key: DeploymentKey) -> None:
+        self.may_remove.wait(LIMIT_S)
+        super().remove(key)
 
     def placed(self) -> list[DeploymentKey]:
         """Those that have their share."""
@@ -53,7 +63,7 @@ class OneGpu(FakeFleet):
 
     def rooms(self) -> dict[str, Room]:
         self.num_looks += 1
-        placed = self.placed()
+        placed = [key for key in self.placed() if key.name not in self.unseen]
         held = {
             key: Held(
                 amounts={"GPU": self.shares[key]},
@@ -61,7 +71,9 @@ class OneGpu(FakeFleet):
             )
             for key in self.present
         }
-        return {OLD: Room(generation=OLD, total={NODE: {"GPU": 1.0}}, free={NODE: {}}, held=held)}
+        pending = [{"GPU": self.shares[key]} for key in self.present if key.name in self.unseen]
+        total = {NODE: {"GPU": 1.0}}
+        return {OLD: Room(generation=OLD, total=total, free={NODE: {}}, held=held, pending=pending)}
 
 
 class World:

@@ -111,6 +111,30 @@ async def test_one_that_is_in_use_stays_until_the_other_has_waited_for_its_turn(
     assert world.loaded() == "bc"
 
 
+async def test_only_one_leaves_where_that_takes_long(world: World) -> None:
+    for name in "abc":
+        await world.add(name)
+    world.now_s += 10
+    world.fake.may_remove.clear()
+    world.fake.starting.add(("c", 1))
+    world.loop.note_use("c")
+    await world.until(lambda: len(world.fake.present) == 3)
+    await world.loop.on_demand.make_room()
+    # Longer than Ray takes to place a replica.
+    world.now_s += 4
+    await world.loop.on_demand.make_room()
+    world.fake.may_remove.set()
+    await world.loop.deployments.withdrawn()
+    # Ray shows a moment later what it has freed and placed.
+    world.fake.unseen.add("c")
+    world.now_s += 1
+    await world.settle()
+    assert (world.loaded(), world.states["c"]) == ("b", "LOADING")
+    world.now_s += 3
+    await world.settle()
+    assert world.loaded() == "", "what Ray does not place all the same has another one leave"
+
+
 async def test_a_pinned_model_has_others_leave_and_leaves_for_none(world: World) -> None:
     await world.add("a")
     await world.add("b")
