@@ -228,8 +228,13 @@ class Deployments:
             if not await self._until_running(key, deployment):
                 return
         except SmeltError as error:
-            logger.warning("%s version %d on %s is not deployed: %s", *key, error)
-            self._note_failure(deployment, str(error))
+            if args is None and await self._is_gone(key):
+                # It was adopted by a list that is older than its end.
+                self._known.pop(key, None)
+                self._on_success()
+            else:
+                logger.warning("%s version %d on %s is not deployed: %s", *key, error)
+                self._note_failure(deployment, str(error))
         except Exception as error:
             # Whatever Serve raises: the model must not be shown as loading without end.
             logger.exception("deploy of %s version %d on %s failed", *key)
@@ -304,6 +309,13 @@ class Deployments:
         except Exception as error:
             logger.warning("status of %s version %d on %s is unknown: %r", *key, error)
             await asyncio.sleep(_PAUSE_AFTER_FAULT_S)
+            return False
+
+    async def _is_gone(self, key: DeploymentKey) -> bool:
+        try:
+            return key not in await self._threads.ask(self._replicas.deployed)
+        except Exception as error:
+            logger.warning("whether %s version %d on %s is there is unknown: %r", *key, error)
             return False
 
     async def _withdraw(self, key: DeploymentKey) -> None:
