@@ -78,8 +78,9 @@ def _value(tensor: _Tensor) -> str:
 
 
 def _saving_command(tensors: Sequence[_Tensor]) -> str:
+    # In double quotes, as the shell has the whole in single ones.
     saved = (
-        f"np.save({_file(each)!r}, np.ones({_sizes(each)}, {_dtype_name(each)!r}))"
+        f'np.save({json.dumps(_file(each))}, np.ones({_sizes(each)}, "{_dtype_name(each)}"))'
         for each in tensors
     )
     return shlex.join([sys.executable, "-c", f"import numpy as np; {'; '.join(saved)}"])

@@ -71,7 +71,11 @@ def script(path: Path) -> None:
         ("m.ts", script, ("a TorchScript archive", "torch.onnx.export")),
         ("m.pt2", program, ("a program of torch.export", "torch.export.load(", "dynamo=True")),
         ("m.safetensors", safetensors, ("a state_dict", "smelt models add NAME FOLDER")),
-        ("model.py", of_bytes(b"import torch"), ("a Python file", "models add NAME MODULE:FUNC")),
+        (
+            "model.py",
+            of_bytes(b"import torch"),
+            ("a Python file", "MODULE:FUNCTION, run in its folder; see"),
+        ),
         ("bert", of_files("config.json", "model.safetensors"), ("Hugging Face", "optimum-cli")),
         ("t", of_files("config.pbtxt"), ("Triton repository", "models add NAME triton://")),
         ("tf", of_files("saved_model.pb"), ("SavedModel", "tf2onnx.convert --saved-model")),
