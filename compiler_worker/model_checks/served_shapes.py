@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compiler_worker.model_checks.pads_check import masked_outputs, with_masks
 from compiler_worker.model_checks.rows_check import check_rows
 from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
 from compiler_worker.plans.build_keys import buckets_of
@@ -18,6 +19,11 @@ _BATCH = "batch"
 _ALONE = "are computed as if alone"
 _JOINED = (
     "replicas join requests along it, unless a recipe says otherwise (batching: {batch_dim: null})"
+)
+_MASKED = (
+    "'{name}' changes with padding where '{mask}' is 0, so proofs compare it elsewhere only: "
+    "outputs: {{{name}: {{valid_where: {mask}}}}}; to compare all of it, give a recipe that says "
+    "outputs: {{{name}: {{valid_where: null}}}}"
 )
 
 
@@ -52,6 +58,21 @@ def served_shapes(
     Raises:
         InvalidRecipeError: the model fails at what the owner says of it.
     """
+    shapes = _joined(master, recipe, limits, unnamed)
+    masks = masked_outputs(*master, shapes.recipe, shapes.buckets)
+    shapes = replace(shapes, recipe=with_masks(shapes.recipe, masks))
+    for name, mask in masks.items():
+        shapes = _with_remark(shapes, _MASKED.format(name=name, mask=mask))
+    return shapes
+
+
+def _joined(
+    master: tuple[Path, MasterRecord],
+    recipe: Recipe,
+    limits: Mapping[str, DimLimits],
+    unnamed: Collection[str],
+) -> ServedShapes:
+    """Shapes, and whether requests are joined."""
     rows = _first_axis(master[1].inputs)
     is_stated = _ROWS in recipe.batching.model_fields_set
     is_owned = rows == recipe.batching.batch_dim and rows not in unnamed
