@@ -23,6 +23,7 @@ from services.cli.main_host import host_app
 from services.cli.main_models import models_app
 from services.cli.main_options import (
     AsJson,
+    CommandGroup,
     GatewayWorkers,
     HttpPort,
     Store,
@@ -39,6 +40,7 @@ from services.contracts.errors import SmeltError
 from services.gateway.access.verbs import Verb
 
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -219,6 +221,7 @@ def buckets(
     apply: Annotated[
         bool, typer.Option("--apply", help="Publish the next version, with these buckets.")
     ] = False,
+    wide: Wide = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -235,6 +238,7 @@ def buckets(
         metrics=metrics or (),
         is_applied=apply,
         as_json=as_json,
+        is_wide=wide,
     )
 
 
@@ -268,13 +272,23 @@ def infer(
     address: Annotated[
         str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
     ] = "",
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Send one request to a gateway and print its outputs."""
     from services.cli.requests.infer import run_infer
 
     settings = settings_for()
-    run_infer(settings, name, inputs or [], version, address, as_json=as_json, texts=texts or ())
+    run_infer(
+        settings,
+        name,
+        inputs or [],
+        version,
+        address,
+        as_json=as_json,
+        is_wide=wide,
+        texts=texts or (),
+    )
 
 
 @app.command(epilog="Example: smelt token alice --verb infer --model 'ranker*'")

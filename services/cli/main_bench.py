@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, model_argument, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 bench_app = typer.Typer()
 
@@ -43,6 +43,7 @@ def bench(
     address: Annotated[
         str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
     ] = "",
+    wide: Wide = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -62,4 +63,5 @@ def bench(
         seconds=seconds,
         html=html,
     )
-    raise typer.Exit(run_bench(settings_for(store), name, options, as_json=as_json))
+    settings = settings_for(store)
+    raise typer.Exit(run_bench(settings, name, options, as_json=as_json, is_wide=wide))

@@ -101,10 +101,17 @@ def prune(
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete it; without, it is only shown.")
     ] = False,
+    wide: Wide = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what of the store nothing serves, plans or names any more, and delete it with --yes."""
     from services.cli.builds.prune import run_prune
 
-    run_prune(settings_for(store), older_than_days=older_than, is_confirmed=yes, as_json=as_json)
+    run_prune(
+        settings_for(store),
+        older_than_days=older_than,
+        is_confirmed=yes,
+        as_json=as_json,
+        is_wide=wide,
+    )

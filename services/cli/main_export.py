@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from services.cli.main_options import AsJson, Store, model_argument, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 
 class _ByDestination(TyperGroup):
@@ -39,6 +39,7 @@ def export_triton(
         list[str] | None,
         typer.Option(help="A GPU's, by default all that have engines; may be repeated."),
     ] = None,
+    wide: Wide = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -52,6 +53,7 @@ def export_triton(
         backend,
         generation or (),
         as_json=as_json,
+        is_wide=wide,
     )
 
 

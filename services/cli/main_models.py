@@ -144,6 +144,7 @@ def models_weights(
     clear: Annotated[
         bool, typer.Option("--clear", help="Give every request to the newest again.")
     ] = False,
+    wide: Wide = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -151,4 +152,6 @@ def models_weights(
     from services.cli.models.weights import run_models_weights
 
     settings = settings_for(store)
-    run_models_weights(settings, name, weights or (), is_cleared=clear, as_json=as_json)
+    run_models_weights(
+        settings, name, weights or (), is_cleared=clear, as_json=as_json, is_wide=wide
+    )

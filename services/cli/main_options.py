@@ -4,11 +4,23 @@ import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from services.gateway.workers.limits import MAX_WORKERS
 
 if TYPE_CHECKING:
     from services.cli.settings import CliSettings
+
+
+class CommandGroup(TyperGroup):
+    """Names the group of a command that is asked for without it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """`smelt list` is answered with `models list`."""
+        for name, group in self.commands.items():
+            if args[0] not in self.commands and args[0] in getattr(group, "commands", ()):
+                ctx.fail(f"No such command '{args[0]}'. Did you mean '{name} {args[0]}'?")
+        return super().resolve_command(ctx, args)
 
 
 def _known_models(context: typer.Context, incomplete: str) -> list[str]:

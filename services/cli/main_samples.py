@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from services.cli.main_options import AsJson, Store, model_argument, settings_for
+from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
 
 
 class _ShowByDefault(TyperGroup):
@@ -28,13 +28,14 @@ samples_app = typer.Typer(
 @samples_app.command("show", epilog="Example: smelt samples show ranker")
 def samples_show(
     name: Annotated[str, model_argument("Model whose samples are looked at.")],
+    wide: Wide = False,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
     """Show how many there are, their lengths and values, and how far they are from calibration."""
     from services.cli.sizes.samples import run_samples
 
-    run_samples(settings_for(store), name, as_json=as_json)
+    run_samples(settings_for(store), name, as_json=as_json, is_wide=wide)
 
 
 @samples_app.command("calibrate", epilog="Example: smelt samples calibrate ranker")

@@ -26,7 +26,9 @@ class BenchOptions:
     html: Path | None
 
 
-def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_json: bool) -> int:
+def run_bench(
+    settings: CliSettings, name: str, options: BenchOptions, *, as_json: bool, is_wide: bool
+) -> int:
     """Send each load to the model and print what was measured.
 
     Args:
@@ -34,6 +36,7 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
         name: of the model.
         options: loads, inputs and gateway; without an address, this host's fleet is measured.
         as_json: print the document in place of tables.
+        is_wide: neither leave out nor fold anything of tables.
 
     Returns:
         The exit code: 1 when a request failed, 130 when Ctrl-C ended it.
@@ -60,7 +63,7 @@ def run_bench(settings: CliSettings, name: str, options: BenchOptions, *, as_jso
             document = uvloop.run(run_loads(settings, name, options, line))
         except NotFoundError as error:
             raise NotFoundError(f"{error}{known_models(settings, running, name)}") from error
-    show(document, bench_text(document), as_json=as_json)
+    show(document, bench_text(document), as_json=as_json, is_wide=is_wide)
     if options.html is not None and document["cells"]:
         from services.cli.bench.bench_page import bench_page
 

@@ -47,6 +47,7 @@ def run_export_triton(
     generations: Sequence[str],
     *,
     as_json: bool,
+    is_wide: bool,
 ) -> None:
     """Write a model repository into an empty folder.
 
@@ -57,6 +58,7 @@ def run_export_triton(
         backend: a platform of Triton's; `auto`: plans where every generation has a proven one.
         generations: for plans; none for those that the model has engines for.
         as_json: print one document.
+        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         InvalidRequestError: the folder holds something, or a plan is asked for and none is proven.
@@ -78,7 +80,8 @@ def run_export_triton(
     for entry in entries:
         _write(registry, entry, folder)
     documents = [_document(entry) for entry in entries]
-    show({"folder": str(folder), "models": documents}, _text(folder, documents), as_json=as_json)
+    document = {"folder": str(folder), "models": documents}
+    show(document, _text(folder, documents), as_json=as_json, is_wide=is_wide)
 
 
 def _entry(

@@ -124,6 +124,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     Raises:
         InvalidRequestError: a fleet runs or starts here already.
         NotReadyError: it did not start; the message holds why, and where its log is.
+        KeyboardInterrupt: of Ctrl-C, once what had started has ended.
     """
     existing = find_fleet(settings.run_dir)
     if existing is not None:
@@ -141,11 +142,18 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     read_fd, write_fd = os.pipe()
     environment = dict(os.environ) | {"SMELT_READY_FD": str(write_fd)}
     command = [sys.executable, "-m", "services.cli.main", *arguments]
-    spawn(command, environment, log_path, write_fd)
+    process = spawn(command, environment, log_path, write_fd)
     # Else this end keeps the pipe open, and the child's death would not end the wait.
     os.close(write_fd)
-    with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
-        announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", log)
+    try:
+        with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
+            announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", log)
+    except KeyboardInterrupt as interrupt:
+        # As in the foreground; a second Ctrl-C leaves it to end alone.
+        process.terminate()
+        process.wait()
+        interrupt.add_note("the fleet that was starting has ended")
+        raise
     # Read again: the fleet has made its token, if there was none.
     known = CliSettings(home=settings.home)
     _print_serving(RunningFleet(**announced), known, "smelt down", as_json=as_json)

@@ -53,6 +53,7 @@ def run_infer(
     address: str,
     *,
     as_json: bool,
+    is_wide: bool = False,
     texts: Sequence[str] = (),
 ) -> None:
     """Send the request and print each output.
@@ -64,6 +65,7 @@ def run_infer(
         version: "" leaves it to the gateway.
         address: `host:port` of the gateway; "" is this host's fleet.
         as_json: print one document.
+        is_wide: neither leave out nor fold anything of tables.
         texts: in place of inputs, for a model that has a tokenizer; of pairs two for each.
 
     Raises:
@@ -97,7 +99,7 @@ def run_infer(
             raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
     text = f"{response.model_name} version {response.model_version}", outputs_table(outputs)
-    show(answer_document(response, outputs), text, as_json=as_json)
+    show(answer_document(response, outputs), text, as_json=as_json, is_wide=is_wide)
 
 
 def _described(

@@ -42,6 +42,7 @@ def run_buckets(
     metrics: Sequence[str] = (),
     is_applied: bool = False,
     as_json: bool,
+    is_wide: bool,
 ) -> None:
     """Print what was seen and what is advised, and publish that where it is asked for.
 
@@ -54,6 +55,7 @@ def run_buckets(
             are none the endpoints that the controller names.
         is_applied: publish the next version of the model, with the buckets proposed.
         as_json: print one document in place of tables.
+        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         NotFoundError: no such model or version, no fleet here, or no request was seen.
@@ -65,7 +67,7 @@ def run_buckets(
     seen = seen or observed_sizes(metrics or _endpoints(settings), name, model.version)
     document = advice_document(model, seen, num, partial(measured_cost, registry, model))
     document["published"] = _published(settings, model, document) if is_applied else None
-    show(document, _text(document), as_json=as_json)
+    show(document, _text(document), as_json=as_json, is_wide=is_wide)
 
 
 def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:

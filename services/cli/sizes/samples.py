@@ -19,13 +19,14 @@ _SHARES = {"least": 0.0, "p1": 0.01, "p50": 0.5, "p90": 0.9, "p99": 0.99, "large
 _OPT_IN = "samples are kept where the recipe has `sampling: {}`"
 
 
-def run_samples(settings: CliSettings, name: str, *, as_json: bool) -> None:
+def run_samples(settings: CliSettings, name: str, *, as_json: bool, is_wide: bool) -> None:
     """Print what there is of a model.
 
     Args:
         settings: of the command line.
         name: of the model.
         as_json: print one document in place of tables.
+        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         NotFoundError: no such model, or no samples of it.
@@ -33,7 +34,7 @@ def run_samples(settings: CliSettings, name: str, *, as_json: bool) -> None:
     """
     registry = open_registry(settings)
     document = samples_document(registry, registry.model_version(name))
-    show(document, _text(document), as_json=as_json)
+    show(document, _text(document), as_json=as_json, is_wide=is_wide)
 
 
 def run_samples_delete(settings: CliSettings, name: str, before: str, *, as_json: bool) -> None:

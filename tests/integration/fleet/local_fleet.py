@@ -46,8 +46,9 @@ class LocalFleet:
         assert done.returncode == 0, f"smelt {arguments}: {done.stderr}\n{self.logs()}"
         return json.loads(done.stdout)
 
-    def smelt_process(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run the command and return how it ended."""
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of its commands."""
         own = {
             "SMELT_HOME": str(self.home),
             "SMELT_NUM_THREADS": "1",
@@ -56,9 +57,13 @@ class LocalFleet:
             # Tests say themselves what is built, and when.
             "SMELT_CONTROLLER_BUILDS": "false",
         }
+        return dict(os.environ) | own | self._more
+
+    def smelt_process(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run the command and return how it ended."""
         return subprocess.run(
             [SMELT, *arguments],
-            env=dict(os.environ) | own | self._more,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=WAIT_S,

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from services.controller.platform.ray.session_logs import RAY_LOGS
-from tests.integration.fleet.local_fleet import fleet_home, still_running
+from tests.integration.fleet.local_fleet import SMELT, WAIT_S, fleet_home, still_running
 from tests.integration.fleet.onnx_files import write_noop, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -55,3 +57,32 @@ def test_what_a_killed_fleet_left_of_its_ray_is_removed_by_the_next_one() -> Non
         fleet.up()
         assert not session.exists()
         assert kept.readlink().parent.exists()
+
+
+def test_ctrl_c_of_a_detached_start_ends_what_was_starting() -> None:
+    with fleet_home() as fleet:
+        log = fleet.home / "run" / "up.log"
+        arguments = [SMELT, "up", "--grpc-port", "0", "--metrics-port", "0", "--detach"]
+        # Its name is there before its first line is.
+        follow = ["tail", "--lines=+1", "-F", str(log)]
+        with (
+            subprocess.Popen(
+                arguments, env=fleet.environment, stderr=subprocess.PIPE, text=True
+            ) as start,
+            subprocess.Popen(
+                follow, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            ) as lines,
+        ):
+            assert lines.stdout
+            assert any("controller" in line for line in lines.stdout)
+            lines.terminate()
+            started = psutil.Process(start.pid).children(recursive=True)
+            start.send_signal(signal.SIGINT)
+            _, words = start.communicate(timeout=WAIT_S)
+        assert (start.returncode, words.splitlines()[-1]) == (
+            130,
+            "error: interrupted; the fleet that was starting has ended",
+        )
+        assert len(started) > 2
+        assert still_running(started) == []
+        assert "there is nothing to stop" in fleet.smelt_process("down").stderr

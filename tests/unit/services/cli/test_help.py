@@ -59,6 +59,20 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert (result.exit_code, result.output) == (0, words)
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("list", "No such command 'list'. Did you mean 'models list'?"),
+        ("models lst", "No such command 'lst'. Did you mean 'list'?"),
+        ("frobnicate", "No such command 'frobnicate'."),
+    ],
+)
+def test_a_command_that_is_not_there_is_answered_with_the_one_meant(typed: str, words: str) -> None:
+    result = CliRunner().invoke(app, typed.split(), env={"COLUMNS": "80"})
+    assert result.exit_code == 2
+    assert f"│ {words} " in result.output
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """One whose store has two models."""
