@@ -144,8 +144,8 @@ def models_weights(
     clear: Annotated[
         bool, typer.Option("--clear", help="Give every request to the newest again.")
     ] = False,
-    wide: Wide = False,
     store: Store = "",
+    wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
     """Set how versions share the requests that name none; without weights, show it."""
