@@ -110,7 +110,8 @@ def _of_folder(folder: Path) -> _Found:
         return _Found("a model of a Triton repository", "smelt models add NAME triton://PATH")
     names = sorted(path.name for path in folder.iterdir())
     if models := [name for name in names if name.endswith(".onnx")]:
-        return _Found("a folder", f"add a file in it: {', '.join(models)}")
+        others = f", or another file in it: {', '.join(models[1:])}" if models[1:] else ""
+        return _Found("a folder", f"smelt models add NAME PATH/{models[0]}{others}")
     if "config.json" in names:
         return _HUGGING_FACE
     some = ", ".join(names[:5]) or "nothing"

@@ -43,8 +43,9 @@ def read_arrays(path: Path) -> dict[str, Array]:
         AttributeError,
         zipfile.BadZipFile,
     ) as error:
+        words = (error.strerror if isinstance(error, OSError) else "") or error
         raise ValueError(
-            f"{error}; expected a file of arrays by input name, written by "
+            f"{words}; expected a file of arrays by input name, written by "
             "numpy.savez(FILE, input_name=array, ...)"
         ) from error
 

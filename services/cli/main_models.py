@@ -145,8 +145,8 @@ def models_weights(
         bool, typer.Option("--clear", help="Give every request to the newest again.")
     ] = False,
     store: Store = "",
-    wide: Wide = False,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Set how versions share the requests that name none; without weights, show it."""
     from services.cli.models.weights import run_models_weights

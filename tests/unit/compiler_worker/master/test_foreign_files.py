@@ -79,7 +79,11 @@ def script(path: Path) -> None:
         ("bert", of_files("config.json", "model.safetensors"), ("Hugging Face", "optimum-cli")),
         ("t", of_files("config.pbtxt"), ("Triton repository", "models add NAME triton://")),
         ("tf", of_files("saved_model.pb"), ("SavedModel", "tf2onnx.convert --saved-model")),
-        ("onnx", of_files("encoder.onnx", "decoder.onnx"), ("decoder.onnx, encoder.onnx",)),
+        (
+            "onnx",
+            of_files("encoder.onnx", "decoder.onnx"),
+            ("smelt models add NAME ", "/onnx/decoder.onnx, or another file in it: encoder.onnx"),
+        ),
         ("empty", of_files(), ("a folder with nothing", "torch.onnx.export")),
         ("m.tflite", of_bytes(b"\x1c\0\0\0TFL3" + bytes(40)), ("Lite", "convert --tflite")),
         ("graph.pb", of_bytes(b"\x0a\x0b\x0a\x01x\x12\x06Unused"), ("(.pb)", "--graphdef")),

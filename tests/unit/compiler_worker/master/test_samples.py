@@ -40,6 +40,12 @@ def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
         read_samples(tmp_path / "samples.npz")
 
 
+def test_samples_that_are_not_there_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    with pytest.raises(InvalidModelError, match=f"samples {path}: No such file or directory; exp"):
+        read_samples(path)
+
+
 def test_proofs_draw_the_words_of_samples_where_the_recipe_has_none() -> None:
     long = "x" * (MAX_WORD_CHARACTERS + 1)
     samples = {
