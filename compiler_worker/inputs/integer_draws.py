@@ -45,7 +45,9 @@ def _is_open(spec: TensorSpec, master: MasterRecord, recipe: Recipe) -> bool:
     if not is_integer or drawn_role(master, recipe, spec.name) is InputRole.MASK:
         return False
     own = recipe.inputs.get(spec.name, InputRecipe())
-    return IntegerSpan() in _spans(own, master.input_values.get(spec.name, InputValues()))
+    known = master.input_values.get(spec.name, InputValues())
+    is_known = bool(known.choices) and all(known.choices)
+    return not is_known and IntegerSpan() in _spans(own, known)
 
 
 def draw_integers(

@@ -30,7 +30,7 @@ from compiler_worker.inputs.sample_sizes import (
     least_but_one,
     timed_sizes,
 )
-from compiler_worker.inputs.string_draws import draw_strings
+from compiler_worker.inputs.string_draws import draw_strings, put_choices
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
@@ -229,17 +229,13 @@ def draw_sample(
     """
     if variant is SampleVariant.SAME_FIRST_ROW:
         return _same_first_row(master, recipe, bucket, sizes, seed)
-    inputs = {
-        spec.name: _draw(
-            spec,
-            master,
-            recipe,
-            sizes,
-            _generator(seed, bucket.label, sizes, variant, spec.name),
-            variant,
-        )
-        for spec in master.inputs
-    }
+    inputs = dict[str, Array]()
+    for spec in master.inputs:
+        generator = _generator(seed, bucket.label, sizes, variant, spec.name)
+        drawn = _draw(spec, master, recipe, sizes, generator, variant)
+        known = master.input_values.get(spec.name, InputValues())
+        put_choices(drawn, known.choices_beside(recipe.inputs.get(spec.name)), generator)
+        inputs[spec.name] = drawn
     return Sample(bucket=bucket.label, sizes=dict(sizes), variant=variant, inputs=inputs, seed=seed)
 
 

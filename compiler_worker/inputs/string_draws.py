@@ -1,4 +1,4 @@
-"""Strings of proof inputs: of the recipe's words."""
+"""Strings and categories of proof inputs: of the recipe's words, or those that the graph knows."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ import numpy as np
 
 from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.input_values import Category
 
 
 def draw_strings(
@@ -22,3 +23,24 @@ def draw_strings(
     places = np.resize(generator.permutation(len(words)), math.prod(shape))
     strings: Array = np.array(words, dtype=STRING_DTYPE)[generator.permutation(places)]
     return strings.reshape(shape)
+
+
+def put_choices(
+    drawn: Array, choices: Sequence[Sequence[Category]], generator: np.random.Generator
+) -> None:
+    """Replace what was drawn by categories, each about as often as any other.
+
+    Args:
+        drawn: of the input; changed in place.
+        choices: one list for all places, or one for each place of the last axis; where a list is
+            empty, what was drawn stays.
+        generator: that of this input.
+    """
+    for number, known in enumerate(choices):
+        if known:
+            place = slice(None) if len(choices) == 1 else slice(number, number + 1)
+            column = drawn[..., place]
+            chosen = np.resize(generator.permutation(len(known)), column.size)
+            # Strings and numbers are both objects on their way to the input's own type.
+            words = np.array(known, dtype=object)[generator.permutation(chosen)]
+            column[...] = words.reshape(column.shape)

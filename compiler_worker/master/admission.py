@@ -24,6 +24,12 @@ _NO_ZIPMAP = (
     "export it with zipmap=False (skl2onnx: convert_sklearn(..., options={'zipmap': False})), so "
     "that the probabilities are one tensor"
 )
+_NO_CUSTOM_OP = "export without custom ops or bring the op's body as a local function of the model"
+# The text vectorisers of scikit-learn, by skl2onnx.
+_NO_TOKENIZER = (
+    "export the steps behind the vectoriser, whose numbers are the input then, and vectorise text "
+    "in the client"
+)
 
 
 def admit(model: ReadModel) -> None:
@@ -123,11 +129,12 @@ def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     domain = walk.domain_of(node.domain)
     opset = opsets.get(domain, 0)
     if domain not in DOMAINS:
+        is_tokenizer = (domain, node.op_type) == ("com.microsoft", "Tokenizer")
         raise _refusal(
             node,
             opset,
             f"custom domain '{domain}' found, only ai.onnx, {', '.join(DOMAINS[1:])} are taken; "
-            "export without custom ops or bring the op's body as a local function of the model",
+            f"{_NO_TOKENIZER if is_tokenizer else _NO_CUSTOM_OP}",
         )
     if domain and node.op_type == ZIPMAP:
         used = "it gives maps that are not an output alone, a tensor wanted"

@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler_worker.proof.claim import Claim
 from compiler_worker.proof.power import Kept
+from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import Array
 
 # As power checks name an engine of constants; what a recipe accepts it by.
@@ -34,10 +35,18 @@ def same_answers(claim: Claim, kept: Sequence[Kept]) -> str:
     output = claim.master.outputs[0].name
     return (
         "all answers are the same for every sample, so an engine of constants would have passed; "
-        "give samples, or ranges of inputs (inputs: {NAME: {low: ..., high: ...}}), whose answers "
-        f"differ, or accept it in the recipe: outputs: {{{output}: {{accept_blind: "
-        f"{{{claim.precision}: [{CONSTANT}]}}}}}}"
+        f"give samples, or {_ways(claim)}, whose answers differ, or accept it in the recipe: "
+        f"outputs: {{{output}: {{accept_blind: {{{claim.precision}: [{CONSTANT}]}}}}}}"
     )
+
+
+def _ways(claim: Claim) -> str:
+    """What a recipe may say of inputs, by their types."""
+    strings = [spec.name for spec in claim.master.inputs if spec.datatype == BYTES]
+    words = [f"strings that the model knows (inputs: {{{n}: {{values: [...]}}}})" for n in strings]
+    if len(strings) < len(claim.master.inputs):
+        words.append("ranges of inputs (inputs: {NAME: {low: ..., high: ...}})")
+    return ", or ".join(words)
 
 
 def _rows(array: Array, has_rows: bool) -> Iterable[Array]:

@@ -16,7 +16,7 @@ from services.engines.shapes import dims_that_may_be_empty
 # What libraries raise of values that a request brings: ONNX Runtime and torch of an index outside
 # of a table, and Inductor's kernels, which have no class for it.
 _OF_VALUES: Final = frozenset({"InvalidArgument", "IndexError"})
-_WORDS_OF_VALUES: Final = ("index out of bounds", "index out of range")
+_WORDS_OF_VALUES: Final = ("index out of bounds", "index out of range", "Unknown Category")
 
 
 class GuardedEngine(ABC):

@@ -8,6 +8,7 @@ import numpy as np
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.model.input_values import Category
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.request_check import Sizes
 
@@ -87,6 +88,19 @@ def write_padded(target: Array, source: Array, pad: float) -> None:
 def zeros_at(spec: TensorSpec, sizes: Sizes) -> Array:
     """An input of zeros: a valid index, a closed mask, and any value where values do not matter."""
     return np.zeros(shape_at(spec, sizes), dtype=NUMPY_FROM_DATATYPE[spec.datatype])
+
+
+def put_first(sample: Array, choices: Sequence[Sequence[Category]]) -> None:
+    """Set each place to the first of its categories; encoders refuse what they do not know.
+
+    Args:
+        sample: of an input; changed in place.
+        choices: one list for all places, or one for each place of the last axis, [] for none.
+    """
+    for number, known in enumerate(choices):
+        if known:
+            place = slice(None) if len(choices) == 1 else slice(number, number + 1)
+            sample[..., place] = known[0]
 
 
 def _text(sizes: Sizes) -> str:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from compiler_worker.master.dimensions.named_dim import NamedDim
 from compiler_worker.master.dimensions.ties import found_ties, names_of, renamed
 from compiler_worker.master.dimensions.trial_run import TrialRun
+from compiler_worker.master.integers.categories import categories
 from compiler_worker.master.interface import label_dynamic_dims, label_of, tensor_specs
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import dynamic_dims, image_sides
@@ -50,7 +51,8 @@ def name_dims(
     inputs = tensor_specs(model.graph.inputs)
     outputs = tensor_specs(model.graph.outputs)
     naming = _Naming(inputs, _unnamed(inputs, labels))
-    trial = TrialRun(path, _num_bytes(model))
+    known = {value.name or "": categories(model, value) for value in model.graph.inputs}
+    trial = TrialRun(path, _num_bytes(model), known)
     naming.name_rows()
     naming.tie(trial)
     naming.name_places()

@@ -1,7 +1,7 @@
 """Runs a file in ONNX Runtime at several sizes: those that it takes show which have to be equal."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from compiler_worker.memory import has_room_for
 from services.contracts.hardware.facts import Platform
 from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.input_values import Choices
 from services.engines.onnxruntime_engine import open_session
 from services.engines.request_check import Sizes
-from services.engines.shapes import shape_at, zeros_at
+from services.engines.shapes import put_first, shape_at, zeros_at
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -29,10 +30,17 @@ _Shape = tuple[int, ...]
 class TrialRun:
     """A model file; one that ONNX Runtime refuses computes nothing."""
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        """Open nothing yet, as most files need no run; `num_bytes` of weights must fit."""
+    def __init__(self, path: Path, num_bytes: int, choices: Mapping[str, Choices]) -> None:
+        """Open nothing yet, as most files need no run.
+
+        Args:
+            path: of the file.
+            num_bytes: of its weights, which must fit.
+            choices: by input, the categories that it knows.
+        """
         self._path = path
         self._num_bytes = num_bytes
+        self._choices = choices
 
     def computes(self, inputs: Inputs, at: tuple[int, int]) -> bool:
         """Whether it does at one of `TRIAL_SIZES`, with a size of its own for each name."""
@@ -74,6 +82,8 @@ class TrialRun:
         names = [output.name for output in self._session.get_outputs()]
         try:
             feeds = {spec.name: zeros_at(spec, sizes) for spec in inputs}
+            for name, known in self._choices.items():
+                put_first(feeds[name], known)
             found = self._session.run(names, feeds, options)
         except Exception:  # its exceptions share no base below Exception
             return None

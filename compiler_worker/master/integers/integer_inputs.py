@@ -1,7 +1,8 @@
-"""What a master's graph requires of the integers that its inputs hold."""
+"""What a master's graph requires of the integers and categories that its inputs hold."""
 
 import onnx_ir as ir
 
+from compiler_worker.master.integers.categories import categories
 from compiler_worker.master.integers.integer_rules import RULES
 from compiler_worker.master.integers.integer_uses import IntegerUses
 from compiler_worker.master.integers.mask_uses import is_mask
@@ -25,6 +26,8 @@ def input_values(model: ir.Model) -> dict[str, InputValues]:
 
 
 def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
+    if choices := categories(model, value):
+        return InputValues(choices=choices)
     if value.dtype is None or not (value.dtype.is_integer() or value.dtype is ir.DataType.BOOL):
         return InputValues()
     strict = IntegerUses(model, RULES, is_strict=True)

@@ -113,11 +113,17 @@ def _split(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
 
 def _gather(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     axis = _int(node, "axis", 0)
-    return walk.looked_up(node, axis) if index == 1 else _selected(walk, node, axis)
+    return walk.looked_up(node, axis) if index == 1 else selected(walk, node, axis)
 
 
-def _selected(walk: IntegerUses, node: ir.Node, axis: int) -> Spans:
-    """Of what is itself gathered from: columns that a model takes apart."""
+def selected(walk: IntegerUses, node: ir.Node, axis: int) -> Spans:
+    """Of what is itself gathered from: columns that a model takes apart.
+
+    Args:
+        walk: finds what the node's output may hold.
+        node: selects by its second input, where that is constant.
+        axis: of the first input.
+    """
     found = walk.spans(node.outputs[0])
     shape = _shape(node.inputs[0])
     places = constant(node.inputs[1])

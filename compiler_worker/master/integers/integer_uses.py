@@ -24,6 +24,8 @@ from compiler_worker.master.integers.spans import Spans
 # Of an op, the place of an operand among a node's inputs: what that operand may hold.
 Rule = Callable[["IntegerUses", ir.Node, int], Spans]
 _Uses = Iterable[tuple[ir.Node, int]]
+# No op of ONNX-ML is called as one of ONNX.
+_DOMAINS = frozenset(("", "ai.onnx.ml"))
 
 
 class IntegerUses:
@@ -107,7 +109,7 @@ class IntegerUses:
         return outer, inner
 
     def _of_use(self, node: ir.Node, index: int) -> Spans:
-        rule = self._rules.get(node.op_type) if not node.domain else None
+        rule = self._rules.get(node.op_type) if node.domain in _DOMAINS else None
         return rule(self, node, index) if rule else Spans.of()
 
     def _of_branch_output(self, value: ir.Value, graph: Any) -> Spans:

@@ -4,12 +4,14 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
+from services.contracts.model.input_values import Choices
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.text_input import IDS, TEXT
-from services.engines.shapes import ranges_text, volume
+from services.engines.shapes import put_first, ranges_text, volume
 from services.pb import open_inference_v2_pb2 as pb
 
 _STRINGS = "BYTES"
@@ -39,8 +41,14 @@ def needed_inputs_words(
     has_tokens = any(each.name == IDS for each in model.inputs)
     text = [each for each in model.inputs if each.name == TEXT and has_tokens]
     needed = [each for each in model.inputs if each not in text]
-    arrays = [each for each in needed if each.datatype != _STRINGS]
-    given = [word for each in needed for word in ("--input", _value(each))]
+    choices = {name: v.choices for name, v in known.master.input_values.items()} if known else {}
+    typed = {each.name: _typed(each, choices.get(each.name, ())) for each in needed}
+    arrays = [each for each in needed if not typed[each.name]]
+    given = [
+        word
+        for each in needed
+        for word in ("--input", f"{each.name}={typed[each.name] or f'@{_file(each)}'}")
+    ]
     commands = [_saving_command(arrays)] if arrays else []
     start = ["smelt", "infer", model.name, *options]
     commands.append(shlex.join([*start, *given]))
@@ -68,13 +76,13 @@ def _sized(model: pb.ModelMetadataResponse, known: ModelVersion) -> pb.ModelMeta
     return sized
 
 
-def _value(tensor: _Tensor) -> str:
-    if tensor.datatype != _STRINGS:
-        return f"{tensor.name}=@{_file(tensor)}"
-    value: Any = "text"
-    for size in reversed(_sizes(tensor)):
-        value = [value] * size
-    return f"{tensor.name}={json.dumps(value)}"
+def _typed(tensor: _Tensor, choices: Choices) -> str:
+    """The value as JSON, of strings and of categories; "" of what a file has to hold."""
+    if tensor.datatype != _STRINGS and not any(choices):
+        return ""
+    value = np.full(_sizes(tensor), "text" if tensor.datatype == _STRINGS else 1, dtype=object)
+    put_first(value, choices)
+    return json.dumps(value.tolist(), ensure_ascii=False)
 
 
 def _saving_command(tensors: Sequence[_Tensor]) -> str:

@@ -1,10 +1,17 @@
-"""The integers that a model's inputs may hold, as its graph shows."""
+"""The integers and categories that a model's inputs may hold, as its graph shows."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
 
 from services.contracts.model.document import Document
-from services.contracts.model.recipe import InputRole
+from services.contracts.model.recipe import InputRecipe, InputRole
 
 # Of tables and columns: a recommender has hundreds.
 _SHOWN = 4
+Category = str | int
+# One list for all places, or one for each place of the last axis.
+Choices = tuple[tuple[Category, ...], ...]
 
 
 class IntegerSpan(Document):
@@ -26,21 +33,29 @@ class IntegerSpan(Document):
 
 
 class InputValues(Document):
-    """What a master's graph does with the integers of one input.
+    """What a master's graph does with the integers or categories of one input.
 
     Attributes:
         role: `mask` where they are cast to or compared with true and false.
         drawn: what proofs draw, where the recipe does not say; empty when the graph does not.
         allowed: what a request may hold; empty where that is anything.
         tables: names of the tables of weights that they are looked up in.
+        choices: categories that its encoders know, which proofs draw; none of a place that is none.
 
-    Spans are one for all places, or one for each place of the last axis.
+    Spans and choices are one for all places, or one for each place of the last axis.
     """
 
     role: InputRole = InputRole.VALUES
     drawn: tuple[IntegerSpan, ...] = ()
     allowed: tuple[IntegerSpan, ...] = ()
     tables: tuple[str, ...] = ()
+    # Left out when there are none: older releases refuse keys that they do not know.
+    choices: Choices = Field(default=(), exclude_if=lambda v: v == ())
+
+    def choices_beside(self, own: InputRecipe | None) -> Choices:
+        """Those that are drawn: none where a recipe says what else is."""
+        is_given = own is not None and (own.values is not None or own.has_range)
+        return () if is_given else self.choices
 
     @property
     def widest(self) -> IntegerSpan:
@@ -57,10 +72,10 @@ class InputValues(Document):
         """As `0 to 9 (rows of 'word.weight')`."""
         if self.role is InputRole.MASK:
             return "a mask of 0 and 1"
+        if self.choices:
+            return "; ".join(map(_choices_text, self.choices[:_SHOWN])) + _more(self.choices)
         shown = "; ".join(map(str, self.allowed[:_SHOWN])) or "any integer"
-        if len(self.allowed) > _SHOWN:
-            shown += f"; … in {len(self.allowed)} columns"
-        return f"{shown}{self.source}"
+        return f"{shown}{_more(self.allowed)}{self.source}"
 
     @property
     def source(self) -> str:
@@ -68,3 +83,14 @@ class InputValues(Document):
         names = ", ".join(f"'{name}'" for name in self.tables[:_SHOWN])
         more = ", …" if len(self.tables) > _SHOWN else ""
         return f" (rows of {names}{more})" if names else ""
+
+
+def _more(columns: Sequence[object]) -> str:
+    return f"; … in {len(columns)} columns" if len(columns) > _SHOWN else ""
+
+
+def _choices_text(choices: Sequence[Category]) -> str:
+    if not choices:
+        return "any value"
+    more = ", …" if len(choices) > _SHOWN else ""
+    return f"one of {', '.join(map(repr, choices[:_SHOWN]))}{more}"

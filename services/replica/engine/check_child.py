@@ -97,7 +97,7 @@ def main() -> int:
     try:
         engine = engine_class(order.manifest.key.kind).load(order.load_spec)
         smallest = probe_sizes(order.master.inputs, order.manifest.buckets)
-        engine.run(sample_inputs(order.master.inputs, order.inputs, smallest))
+        engine.run(sample_inputs(order.master, order.inputs, smallest))
         engine.close()
     except Exception as error:
         logger.error("%s: %s", type(error).__name__, error)

@@ -204,12 +204,12 @@ class EngineLoader:
 
         Returns the seconds of the longest of these runs, the first one of each not counted.
         """
-        specs = self._model.master.inputs
+        master = self._model.master
         recipe = self._model.recipe
         longest_s = 0.0
         try:
-            for sizes in warm_up_sizes(specs, buckets):
-                inputs = sample_inputs(specs, recipe.inputs, sizes)
+            for sizes in warm_up_sizes(master.inputs, buckets):
+                inputs = sample_inputs(master, recipe.inputs, sizes)
                 first_s = self._timed(engine, inputs)
                 # What is slow at first stays too slow to matter; it is not run again.
                 runs_s = [self._timed(engine, inputs) for _ in range(3)] if first_s < 0.01 else []

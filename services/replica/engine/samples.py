@@ -7,24 +7,28 @@ import numpy as np
 from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
-from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, InputRecipe, InputRole
+from services.engines.shapes import put_first
 
 
 def sample_inputs(
-    specs: Iterable[TensorSpec], recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
+    master: MasterRecord, recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
 ) -> dict[str, Array]:
     """Valid inputs of these sizes: masks mark everything valid, values are the least or first.
 
     Args:
-        specs: of the inputs.
+        master: has the inputs, and the categories that they know.
         recipes: by input; one without a recipe gets values of its datatype.
         sizes: by name of dynamic dimension.
 
     Returns:
         Arrays by input name, in the model's shapes.
     """
-    return {spec.name: _sample(spec, recipes.get(spec.name), sizes) for spec in specs}
+    samples = {s.name: _sample(s, recipes.get(s.name), sizes) for s in master.inputs}
+    for name, known in master.input_values.items():
+        put_first(samples[name], known.choices_beside(recipes.get(name)))
+    return samples
 
 
 def warm_up_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[dict[str, int]]:
@@ -46,9 +50,8 @@ def warm_up_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> lis
 
 def edge_inputs(model: ModelVersion, buckets: Iterable[Bucket]) -> Iterator[dict[str, Array]]:
     """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
-    specs = model.master.inputs
-    for sizes in warm_up_sizes(specs, buckets):
-        yield sample_inputs(specs, model.recipe.inputs, sizes)
+    for sizes in warm_up_sizes(model.master.inputs, buckets):
+        yield sample_inputs(model.master, model.recipe.inputs, sizes)
 
 
 def probe_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> dict[str, int]:

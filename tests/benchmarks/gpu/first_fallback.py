@@ -45,7 +45,8 @@ def main(folder: str, name: str, way: str) -> int:
     loaded_s = time.monotonic() - BEGAN_S
     specs = model.master.inputs
     runs = [
-        sample_inputs(specs, model.recipe.inputs, s) for s in warm_up_sizes(specs, model.buckets)
+        sample_inputs(model.master, model.recipe.inputs, s)
+        for s in warm_up_sizes(specs, model.buckets)
     ]
     for inputs in runs:
         engine.run(inputs)

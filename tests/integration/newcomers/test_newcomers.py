@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.plans.build_keys import Wanted
@@ -20,6 +21,7 @@ from services.cli.output.progress import Steps
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array
+from tests.encoders import encoders
 from tests.integration.newcomers.exports import NEWCOMERS, plain
 from tests.integration.served import serve
 from tests.quick_worker import quick_worker
@@ -50,6 +52,32 @@ async def test_it_is_added_without_a_recipe_proven_and_served(name: str, tmp_pat
             names = [output.name for output in session.get_outputs()]
             wanted = map(plain, session.run(None, dict(inputs)))
             await assert_answers(client, inputs, dict(zip(names, wanted, strict=True)))
+
+
+@pytest.mark.asyncio
+async def test_categories_are_known_by_the_graph_and_others_are_refused(tmp_path: Path) -> None:
+    """As of scikit-learn's OneHotEncoder, which by default fails for what it was not fitted to."""
+    onnx.save(encoders(), tmp_path / "model.onnx")
+    worker = quick_worker(tmp_path)
+    source = str(tmp_path / "model.onnx")
+    version = add_model(worker.registry, "m", source, AddOptions(), Steps(is_quiet=True))
+    assert version.recipe.batching.batch_dim == "batch"
+    report = build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), worker)
+    assert [(r.outcome, r.reason) for r in report.records] == [(BuildOutcome.PROVEN, "")]
+    inputs = {
+        "port": np.array([["", "S"], ["", "C"]], dtype=object),
+        "code": np.array([[0, 13], [1, 19]], np.float32),
+        "age": np.array([[20], [30]], np.float32),
+    }
+    async with AsyncExitStack() as stack:
+        fleet = await serve(stack, tmp_path, worker.settings.store_url, version)
+        client = await fleet.client()
+        wanted = np.array([[0, 0, 1, 0, 1, 0, 2], [1, 0, 0, 0, 0, 1, 3]], np.float32)
+        await assert_answers(client, inputs, {"scores": wanted})
+        inputs["port"] = np.array([["", "S"], ["", "X"]], dtype=object)
+        with pytest.raises(InferenceServerException, match="Unknown Category") as refused:
+            await assert_answers(client, inputs, {})
+        assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 async def assert_answers(

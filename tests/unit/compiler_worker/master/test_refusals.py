@@ -37,6 +37,7 @@ def node(op_type: str, **attributes: Any) -> onnx.NodeProto:
         (node("Relu", beta=1.0), "unknown attribute 'beta', known are: none"),
         (node("LeakyRelu", beta=1.0), "unknown attribute 'beta', known are: alpha"),
         (node("Gelu", domain="com.microsoft"), "custom domain 'com.microsoft' found"),
+        (node("Tokenizer", domain="com.microsoft"), "export the steps behind the vectoriser"),
     ],
 )
 def test_ops(make_model: Any, save: Save, op: onnx.NodeProto, expected: str) -> None:

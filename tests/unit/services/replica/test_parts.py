@@ -12,6 +12,7 @@ from services.contracts.errors import NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import check_array
+from services.contracts.model.input_values import InputValues
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole
 from services.contracts.selection.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
@@ -249,13 +250,20 @@ def test_samples_are_valid_inputs() -> None:
         TensorSpec(name="x", datatype="BF16", shape=(3,)),
         TensorSpec(name="word", datatype="BYTES", shape=("batch",)),
         TensorSpec(name="other", datatype="BYTES", shape=(2,)),
+        TensorSpec(name="port", datatype="BYTES", shape=("batch", 2)),
+        TensorSpec(name="code", datatype="FP32", shape=("batch", 2)),
     )
     recipes = {
         "ids": InputRecipe(role=InputRole.VALUES, low=5, high=9),
         "mask": InputRecipe(role=InputRole.MASK),
         "word": InputRecipe(values=("1.5", "2")),
     }
-    inputs = sample_inputs(specs, recipes, {"batch": 4})
+    codes = InputValues(choices=(("S", "C"), ()))
+    known = {"word": codes, "port": codes, "code": InputValues(choices=((), (7, 9)))}
+    master = make_model(specs, ()).master.model_copy(update={"input_values": known})
+    inputs = sample_inputs(master, recipes, {"batch": 4})
+    assert inputs["port"].tolist() == [["S", ""]] * 4
+    assert inputs["code"].tolist() == [[0, 7]] * 4
     assert inputs["ids"].tolist() == [[5, 5]] * 4
     assert inputs["mask"].tolist() == [[1, 1]] * 4
     assert inputs["word"].tolist() == ["1.5"] * 4

@@ -19,6 +19,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
+from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.registry.registry import Registry
@@ -91,7 +92,13 @@ def test_the_example_has_sizes_that_the_model_takes_by_the_store_of_the_fleet(
     dims = {"batch": DimRange(min=1, opt=4, max=8), "h": DimRange(min=32, opt=64, max=256)}
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     master = MasterRecord(
-        digest="d" * 64, files={}, inputs=(spec,), outputs=(spec,), opset=23, num_parameters=0
+        digest="d" * 64,
+        files={},
+        inputs=(spec, TensorSpec(name="text", datatype="BYTES", shape=("batch", 2))),
+        outputs=(spec,),
+        opset=23,
+        num_parameters=0,
+        input_values={"text": InputValues(choices=((), ("Ж", "S")))},
     )
     recipe = Recipe(buckets=(Bucket(dims=dims),), batching=Batching(batch_dim="batch"))
     for print_ in "abc":
@@ -114,6 +121,8 @@ def test_the_example_has_sizes_that_the_model_takes_by_the_store_of_the_fleet(
     assert "in/ids  INT64  [batch, 4, h]" in told
     assert "batch 1..8, h 32..256" in told
     assert "np.ones((1, 4, 64), " in told
+    # What its encoder would refuse is no example.
+    assert """ --input 'text=[["text", "Ж"]]'""" in told
 
 
 def test_numbers_that_are_typed_are_sent_in_the_datatypes_of_the_model(gateway: str) -> None:
