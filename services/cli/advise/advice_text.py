@@ -7,6 +7,8 @@ from services.cli.output.show import times
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_ratio
 
+# Far below what a call of any library takes.
+_SHOWN_S = 1e-6
 _VERDICTS = {True: "right", False: "wrong", None: "not compared yet"}
 
 
@@ -16,7 +18,7 @@ def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:
     shares = ", ".join(f"{op} {n / max(sum(by_op.values()), 1):.0%}" for op, n in by_op.items())
     yield (
         f"{document['model']} version {document['version']}: {document['num_ops']} ops, "
-        f"{document['num_parameters'] / 1e6:.3g} M parameters, {shares or 'no products'}"
+        f"{document['num_parameters']:,} parameters, {shares or 'no products'}"
     )
     if left := ", ".join(f"{num} {op}" for op, num in document["not_counted"].items()):
         yield f"not counted: {left}"
@@ -65,7 +67,7 @@ def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
                 f"{run['flops'] / 1e9:.3g}",
                 f"{run['bytes'] / 1e6:.3g}",
                 run["limit"],
-                *("-" if s is None else f"{1000 * s:.3g}" for s in run["least_s"].values()),
+                *map(_least, run["least_s"].values()),
             )
             for name, run in zip(("usual", "largest"), each["runs"], strict=True)
         ],
@@ -79,11 +81,24 @@ def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
     yield Table("Left out", ("engine", "why"), left_out)
     yield from each["remarks"]
     if found := each["outcome"]:
-        behind = f", {times(found['behind'])} its time" if found["behind"] else ""
-        yield (
-            f"best of {found['num_engines']} proven: {_engine(found)}, {_found(found)} the "
-            f"fallback; the first choice is {_VERDICTS[found['is_right']]}{behind}"
-        )
+        yield _outcome(found)
+
+
+def _outcome(found: Mapping[str, Any]) -> str:
+    speed = f", {_found(found)} the fallback" if found["speed"] else ""
+    if found["num_engines"] == 1 and found["is_right"] is None:
+        return f"only one is proven, so nothing is compared: {_engine(found)}{speed}"
+    behind = f", {times(found['behind'])} its time" if found["behind"] else ""
+    return (
+        f"best of {found['num_engines']} proven: {_engine(found)}{speed}; "
+        f"the first choice is {_VERDICTS[found['is_right']]}{behind}"
+    )
+
+
+def _least(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{1000 * seconds:.3g}" if seconds >= _SHOWN_S else f"< {1000 * _SHOWN_S:g}"
 
 
 def _engine(each: Mapping[str, Any]) -> str:

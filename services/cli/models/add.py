@@ -58,7 +58,9 @@ def added_words(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
     """What was added, how it is served, and how close its engines must be."""
     master = version.master
     buckets = version.buckets
-    yield f"{version.name} version {version.version}: {master.num_parameters:,} parameters"
+    # Those of trees are attributes of their ops.
+    size = f": {master.num_parameters:,} parameters" if master.num_parameters else ""
+    yield f"{version.name} version {version.version}{size}"
     yield from (f"input {name}: {values.words}" for name, values in master.input_values.items())
     yield from undescribed(master, version.recipe)
     if buckets[0].dims and not has_sizes:
@@ -141,8 +143,22 @@ def add_model(
         if [each.master.digest for each in former] == [version.master.digest]:
             same = former[0].version
             line.keep(f"version {version.version} has the same master as version {same}")
+        if former and not options.recipe and (words := _other_recipe(former[0], version)):
+            line.keep(words)
         line.summary = f"version {version.version}"
         return version
+
+
+def _other_recipe(former: ModelVersion, version: ModelVersion) -> str:
+    """What a version without a recipe's file leaves of the one before it; "" where they agree."""
+    keys = Recipe.model_fields
+    lost = [key for key in keys if getattr(former.recipe, key) != getattr(version.recipe, key)]
+    if not lost:
+        return ""
+    return (
+        f"version {former.version} has another recipe ({', '.join(lost)}), which version "
+        f"{version.version} does not take over: add it again with --recipe FILE to keep it"
+    )
 
 
 def _hub_folder(asked: MasterSource, stack: ExitStack, line: StepLine) -> HubFolder | None:

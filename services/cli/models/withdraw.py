@@ -41,8 +41,8 @@ def run_models_remove(
     text += (
         "Its server is asked no more"
         if is_external
-        else "Its engines stay in the store: adding the same model again makes a next version, "
-        "which serves with them at once"
+        else "Its engines stay in the store: adding the same model again, with the same recipe, "
+        "makes a next version, which serves with them at once"
     )
     text += "".join(f"\nversion {number} could not be read: {unread[number]}" for number in unread)
     if num_samples := sum(window.num_samples for window in samples.values()):

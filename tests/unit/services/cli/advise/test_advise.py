@@ -153,6 +153,8 @@ def test_it_is_read_by_people_and_writes_nothing(
     prove(registry, "m" * 64, {EngineKind.ONNXRUNTIME: 2.0})
     alone = CliRunner().invoke(app, ["advise"]).output
     assert "right, within 10 % of the best, for 0 of 0" in alone
+    lone = CliRunner().invoke(app, ["advise", "m"]).output
+    assert "only one is proven, so nothing is compared: onnxruntime fp32, 2.00x the fall" in lone
     prove(registry, "m" * 64, {EngineKind.OPENVINO: 1.5})
     store = sorted((tmp_path / "store").rglob("*"))
     monkeypatch.setenv("COLUMNS", "80")

@@ -210,6 +210,14 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     assert told not in done.stdout
     plain, asked = registry.versions("tiny")
     assert (plain.recipe.buckets, asked.buckets) == ((), asked.recipe.buckets)
+    # A recipe is not taken over by what is another file.
+    model = onnx.load(source(tmp_path / "a"))
+    model.doc_string = "trained again"
+    onnx.save(model, tmp_path / "b.onnx")
+    again = ["models", "add", "tiny", str(tmp_path / "b.onnx")]
+    done = CliRunner().invoke(app, again, catch_exceptions=False)
+    lost = "version 2 has another recipe (buckets), which version 3 does not take over"
+    assert lost in done.stderr
 
 
 def test_a_model_of_fixed_sizes_says_so(
