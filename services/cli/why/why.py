@@ -26,6 +26,8 @@ from services.controller.explain.why_cases import drift_words, explained_cases, 
 from services.controller.explain.why_document import SHORT
 from services.pb import fleet_v1_pb2 as fleet
 
+# On demand and away; or without a replica that could load anything.
+_NOT_SERVING = ("STANDBY", "UNAVAILABLE")
 _COLUMNS = ("rank", "kind", "state", "p50", "x eager", "x fallback", "engine")
 
 
@@ -67,15 +69,16 @@ def run_why(
     cases = [with_precisions(case, explained) for case in found]
     unplaced, not_loaded = _placement(snapshot, explained)
     standby = standby_document(snapshot)
-    text = [part for case in cases for part in case_text(case, explained)]
+    # Before what would serve if a replica could.
+    text: list[str | Table] = [f"{name}: {words}" for words in (unplaced, not_loaded) if words]
+    text += [part for case in cases for part in case_text(case, explained)]
     if not cases:
-        text = [f"{name} version {explained.version}: nothing is planned for any generation"]
+        text += [f"{name} version {explained.version}: nothing is planned for any generation"]
         text += [
             loading_words(report) for report in (replicas_of(snapshot, explained) or {}).get("", ())
         ]
         text.append(last_trouble(registry, name, ""))
     text.append(drift_words(registry, explained))
-    text += [f"{name}: {words}" for words in (unplaced, not_loaded) if words]
     text.append(standby["reason"] if standby else "")
     text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")
     where = {"model": name, "version": explained.version}
@@ -91,10 +94,10 @@ def with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, An
 
 
 def _placement(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> tuple[str, str]:
-    """Why replicas of a version are on no node, and why an on-demand one has none; "" else."""
+    """Why replicas of a version are on no node, and why those that are serve nothing; "" else."""
     for model in snapshot.models if snapshot else ():
         if (model.name, model.version) == (version.name, version.version):
-            return model.unplaced, model.reason if model.state == "STANDBY" else ""
+            return model.unplaced, model.reason if model.state in _NOT_SERVING else ""
     return "", ""
 
 

@@ -79,3 +79,16 @@ def test_which_fallback_and_why(
     [case] = json.loads(document)["generations"]
     assert case["replicas"][0]["fallback_refuted"] == reported.get("fallback_refuted", "")
     assert case["fallback_verdict"] == (verdict and verdict.model_dump(mode="json"))
+
+
+def test_why_no_replica_can_serve_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    world.registry_with_model(tmp_path)
+    snapshot = fleet.FleetSnapshot(store_url=str(tmp_path / "store"))
+    snapshot.models.add(name="m", version=1, state="UNAVAILABLE", reason="no such category")
+    with fleet_saying(snapshot) as address:
+        monkeypatch.setenv("SMELT_CONTROLLER", address)
+        done = CliRunner().invoke(app, ["why", "m"], catch_exceptions=False)
+    assert done.output.splitlines()[0] == "m: no such category"
