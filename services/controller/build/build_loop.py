@@ -35,6 +35,7 @@ from services.controller.build.launch_refusals import LaunchRefusals
 from services.controller.build.task_accounts import TaskAccounts
 from services.controller.build.task_waits import TaskWaits
 from services.controller.build.traffic_watch import TrafficWatch
+from services.controller.events.event_diff import gave_way
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.events.serving_events import serving_of
 from services.controller.interfaces import (
@@ -222,8 +223,7 @@ class BuildLoop:
         view = replace(view, served=served)
         decision = decide(view, utc_now(), self._pace.retry)
         self._refusals.keep(task.name for task in (*decision.tasks, *decision.queued))
-        for overtaken in decision.overtaken:
-            self._end(overtaken)
+        ended = [gave_way(start) for start in decision.overtaken if self._end(start)]
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
         seen = replace(view, waiting=self._waits.long)
@@ -235,8 +235,8 @@ class BuildLoop:
         self._record(lambda: self._events.observe(seen))
         if launched:
             self._record(lambda: self._events.observe(view))
-        failures = (*decision.unplanned, *decision.quarantined)
-        self._record(lambda: self._events.observe_once(failures))
+        others = (*decision.unplanned, *decision.quarantined, *ended)
+        self._record(lambda: self._events.observe_once(others))
         self._record(lambda: self._events.observe_replicas(snapshot))
         newest = list(filter(view.is_newest, view.versions))
         self._record(lambda: self._events.observe_once(self._traffic.look(newest)))
@@ -250,14 +250,15 @@ class BuildLoop:
         except Exception:
             logger.exception("events are not recorded; the next sync tries again")
 
-    def _end(self, start: TaskStart) -> None:
-        """End a task, so that the next sync launches what waits for its place."""
+    def _end(self, start: TaskStart) -> bool:
+        """End a task, so that the next sync launches what waits for its place; whether it did."""
         try:
             self._launcher.forget(start.name)
         except SmeltError as error:
             logger.warning("task %s goes on, another model waits for it: %s", start.name, error)
-            return
+            return False
         logger.info("task %s is ended: another model has no engine yet", start.name)
+        return True
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         if not self._refusals.may_try(task.name):

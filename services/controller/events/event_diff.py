@@ -110,6 +110,13 @@ def _waiting(start: TaskStart, detail: str) -> Event:
     return _started(start).model_copy(update=changes)
 
 
+def gave_way(start: TaskStart) -> Event:
+    """That a build of further engines was ended for another model's first."""
+    why = "ended, as another model has no engine yet; it is begun again behind that"
+    changes = {"kind": EventKind.BUILD_WAITING, "mark": f"{start.name} gave way", "why": why}
+    return _started(start).model_copy(update=changes)
+
+
 def _engine_events(
     state: EventState, version: ModelVersion, engine: PublishedEngine
 ) -> Iterator[Event]:

@@ -240,10 +240,10 @@ class InstantWorker:
                 continue
             if planned.key.kind in self.deadly:
                 return True
-            self._build(planned.key)
+            self.build(planned.key)
         return False
 
-    def _build(self, of: BuildKey) -> None:
+    def build(self, of: BuildKey) -> None:
         if of.kind in self.broken:
             self.registry.record_build(record(of))
             return

@@ -10,6 +10,7 @@ from services.contracts.events import EventKind
 from services.contracts.hardware import node_class
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.text.moments import timestamp, utc_now
 from services.controller.api.fleet_state import FleetState
@@ -63,6 +64,26 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     kinds = recorded(registry)
     assert (kinds[EventKind.REBUILD_REQUESTED], kinds[EventKind.QUARANTINED]) == (1, 1)
     assert kinds[EventKind.BUILD_FAILED] == 3
+
+
+async def test_a_build_that_gives_way_is_recorded_and_begun_again(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    loop = loop_on(registry, worker)
+    await loop.sync()
+    (first,) = worker.launched
+    registry.write_plan(world.plan(compiler=first.compiler))
+    worker.build(world.KEYS[0])
+    other = world.MASTER.model_copy(update={"digest": "c" * 64})
+    registry.add_model_version(
+        name="n", master=other, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    await loop.sync()
+    await loop.sync()
+    assert [task.model for task in worker.tasks.values()] == ["n"]
+    (event,) = [e for _, e in registry.last_events(99) if e.kind is EventKind.BUILD_WAITING]
+    assert event.model == "m"
+    assert event.why.startswith("ended, as another model has no engine yet")
 
 
 @pytest.mark.parametrize(
