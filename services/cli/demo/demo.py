@@ -1,5 +1,6 @@
 """`smelt up --demo`: the fleet starts, answers at once, and gets better engines while it serves."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -7,7 +8,7 @@ from typing import Any
 
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.minilm import tokenise
-from services.cli.demo.progress_lines import ProgressLines
+from services.cli.demo.progress_lines import ProgressLines, started_at
 from services.cli.demo.publication import publishing
 from services.cli.demo.run import (
     MODEL,
@@ -52,7 +53,8 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
         SmeltError: the fleet does not start, or the model cannot be served.
     """
     settings = fleet.settings
-    with Steps(is_quiet=as_json).step("Demo") as line, ExitStack() as held:
+    step = Steps(is_quiet=as_json).step("Demo", time.time() - started_at())
+    with step as line, ExitStack() as held:
         lines = ProgressLines(line)
         position = _event_end(settings)
         version = _start(fleet, lines)

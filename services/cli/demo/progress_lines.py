@@ -7,13 +7,17 @@ import psutil
 from services.cli.output.progress import StepLine
 
 
+def started_at() -> float:
+    """The process's own start, in seconds since the epoch: imports have taken a moment by now."""
+    return psutil.Process().create_time()
+
+
 class ProgressLines:
     """The demo's step on standard error."""
 
     def __init__(self, line: StepLine) -> None:
         self._line = line
-        # The process's own start, and not this line's: imports have taken a moment by now.
-        self._started_at = psutil.Process().create_time()
+        self._started_at = started_at()
 
     def event(self, words: str, at: float | None = None) -> float:
         """Something happened.

@@ -45,8 +45,13 @@ class Steps:
         self._clock = clock
 
     @contextmanager
-    def step(self, title: str) -> Iterator["StepLine"]:
-        """Show a step while it runs, and how long it took once it is done."""
+    def step(self, title: str, ago_s: float = 0.0) -> Iterator["StepLine"]:
+        """Show a step while it runs, and how long it took once it is done.
+
+        Args:
+            title: what it does.
+            ago_s: how long before this call it began.
+        """
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -59,7 +64,7 @@ class Steps:
             # Without a terminal a bar would fill a log with control characters.
             disable=self._is_quiet or not error_console().is_terminal,
         ) as progress:
-            line = StepLine(progress, title, self._clock, is_quiet=self._is_quiet)
+            line = StepLine(progress, title, self._clock, ago_s, is_quiet=self._is_quiet)
             with beating(line.say_still):
                 yield line
         if not self._is_quiet:
@@ -75,7 +80,13 @@ class StepLine:
     """
 
     def __init__(
-        self, progress: Progress, title: str, clock: Callable[[], float], *, is_quiet: bool
+        self,
+        progress: Progress,
+        title: str,
+        clock: Callable[[], float],
+        ago_s: float = 0.0,
+        *,
+        is_quiet: bool,
     ) -> None:
         """Begin the step, and its time.
 
@@ -83,17 +94,18 @@ class StepLine:
             progress: shows the line; disabled without a terminal.
             title: what the step does.
             clock: seconds.
+            ago_s: how long before this call it began.
             is_quiet: with --json: nothing is shown.
         """
         self._progress = progress
         self._title = title
         self._clock = clock
-        self._started = clock()
+        self._started = clock() - ago_s
         self._is_quiet = is_quiet
         self._is_plain = progress.disable and not is_quiet
-        self._logged = self._started
+        self._logged = clock()
         self._place = ""
-        self._task = progress.add_task(title, total=None, detail="")
+        self._task = progress.add_task(title, total=None, detail="", ago_s=ago_s)
         self.summary = ""
 
     @property
@@ -138,7 +150,7 @@ class StepLine:
         """In a log that has been silent for long, that the step goes on."""
         if self._clock() - self._logged >= SILENT_S:
             (task,) = self._progress.tasks
-            self._log(f"still {task.fields['detail'] or 'at it'}")
+            self._log(": ".join(filter(None, ("still at it", task.fields["detail"]))))
 
     def _log(self, detail: str) -> None:
         if not self._is_plain:
@@ -158,4 +170,7 @@ class _Elapsed(ProgressColumn):
     """The time since a step began, as its log has it."""
 
     def render(self, task: Task) -> Text:
-        return Text(readable_duration(task.elapsed or 0.0), style="progress.elapsed")
+        return Text(
+            readable_duration((task.elapsed or 0.0) + task.fields["ago_s"]),
+            style="progress.elapsed",
+        )

@@ -188,9 +188,16 @@ def test_a_log_that_is_silent_for_long_says_that_the_step_goes_on(
         clock.now = 31.0
         assert looked.wait(60)
     assert capsys.readouterr().err.splitlines() == [
-        "  Engines of m (31 s): still compiling C++",
+        "  Engines of m (31 s): still at it: compiling C++",
         "done Engines of m 31 s ",
     ]
+
+
+def test_a_step_may_have_begun_before_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Steps(is_quiet=False, clock=clock).step("Demo", 2.5):
+        clock.now = 1.0
+    assert capsys.readouterr().err.splitlines() == ["done Demo 3.5 s "]
 
 
 def test_for_programs_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
