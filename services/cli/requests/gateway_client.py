@@ -58,7 +58,7 @@ def gateway_error(address: str, error: "grpc.RpcError", hint: str = "") -> Smelt
 
     status = error.code()
     details = error.details() or ""
-    if "http1.x server" in details:
+    if "http1.x server" in details or "Failed parsing HTTP/2" in details:
         hint = "; that is a port of HTTP/1.1, the one of gRPC wanted, which smelt status prints"
     elif "Connection refused" in details:
         hint = "; nothing listens there, and smelt status prints where the gateway does"

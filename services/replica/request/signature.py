@@ -118,7 +118,8 @@ class Signature:
             if not any(fits(bucket, {dim: size}, self.growing) for bucket in self.buckets):
                 spans = [bucket.dims[dim] for bucket in self.buckets]
                 ranges = " or ".join(f"{span.min}..{span.max}" for span in spans)
-                padded = "" if dim in self.growing else ", as it cannot be padded"
+                is_fixed = dim not in self.growing and size < max(span.max for span in spans)
+                padded = ", as it cannot be padded" if is_fixed else ""
                 return f"{words}; dimension '{dim}' is {size}, allowed is {ranges}{padded}"
         return words
 

@@ -51,6 +51,7 @@ def test_a_fleet_that_its_own_commands_could_not_ask_is_not_started(
     ("details", "hint"),
     [
         ("Trying to connect an http1.x server", "a port of HTTP/1.1, the one of gRPC wanted"),
+        ("Failed parsing HTTP/2", "a port of HTTP/1.1, the one of gRPC wanted"),
         ("connect: Connection refused (111)", "nothing listens there"),
         ("Socket closed", None),
     ],

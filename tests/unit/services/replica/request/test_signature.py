@@ -30,6 +30,8 @@ def test_what_cannot_be_padded_is_refused_below_a_bucket() -> None:
         match=r"dimension 'height' is 4, allowed is 224..512, as it cannot be padded",
     ):
         signature.check_sizes({"batch": 1, "height": 4})
+    with pytest.raises(InvalidRequestError, match=r"'height' is 600, allowed is 224..512$"):
+        signature.check_sizes({"batch": 1, "height": 600})
 
 
 def test_each_size_has_to_be_held_by_one_and_the_same_bucket() -> None:
