@@ -148,6 +148,8 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     yield from (f"{_name(skipped)}: {skipped['reason']}" for skipped in case["skipped"])
     if verdict and verdict.refused and keys:
         yield "x eager: over ONNX Runtime without its optimisations, as torch cannot compute it"
+    elif words := _untimed_fallback(keys):
+        yield f"x fallback: {words}"
     yield from precision_lines(case, version)
     # What a replica reports of its fallback stands in the first line already.
     if verdict and not any(replica["fallback_refuted"] for replica in case["replicas"]):
@@ -155,6 +157,14 @@ def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     unheld = (key for key in keys if not is_held(key["stage"]))
     yield from (_nearest_line(key) for key in unheld if not key["proof"])
     yield from _passed_over_lines(case, version.name)
+
+
+def _untimed_fallback(keys: Sequence[dict[str, Any]]) -> str:
+    """Why no engine of a case has a speed beside the fallback; "" where one has."""
+    proofs = [key["proof"] for key in keys if key["proof"]]
+    if not proofs or any(key["speed_over_fallback"] for key in keys):
+        return ""
+    return str(proofs[0]["fallback"])
 
 
 def _name(key: dict[str, Any]) -> str:

@@ -96,6 +96,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
             "samples": proof.samples,
             "power": [check.model_dump() for check in proof.power],
             "words": proof_words(proof),
+            "fallback": proof.fallback,
         },
         "nearest": nearest
         and {"digest": nearest[0].digest, "differences": [vars(d) for d in nearest[1]]},

@@ -163,3 +163,14 @@ def test_eager_is_said_to_be_that_of_onnx_runtime_where_torch_cannot_compute(
     )  # fmt: skip
     registry.write_plan(world.plan((ORT,), version=2))
     assert "x eager: over ONNX Runtime without its optimisations" in smelt("why", "m")
+
+
+@pytest.mark.parametrize(
+    ("timings", "is_said"), [((), True), (world.paired(0.6, 0.7), False)], ids=["none", "timed"]
+)
+def test_why_the_fallback_was_not_timed_is_said_once(
+    registry: Registry, timings: tuple[Timing, ...], is_said: bool
+) -> None:
+    proof = world.proof(timings=timings, fallback="not timed: torch.export failed")
+    registry.add_proof(ORT.digest(), proof)
+    assert smelt("why", "m").count("x fallback: not timed: torch.export failed") == int(is_said)
