@@ -1,9 +1,10 @@
-"""Outputs that change with pads where a mask leaves positions out: found when a model is added."""
+"""Outputs that change with pads where a mask is 0: found when a model is added."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from compiler_worker.inputs.integer_draws import drawn_role
 from compiler_worker.inputs.sampling import SampleVariant, draw_sample
@@ -26,8 +27,16 @@ from services.engines.shapes import corner, shape_at, union_of, write_padded
 
 # Of few rows one has a single valid position.
 _ROWS = 2
+# Of fewer positions half has none that a mask could leave out.
+_LEAST = 4
 # Far above what the order of sums does in fp32; a mean over twice as many differs by more.
 _ALLOWED = Tolerance(rel_l2=1e-4, max_abs=1e-4, cosine_distance=1e-6)
+# What a mask goes through on its way to attention's weights.
+_COMPARED = ("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or")
+_ADDED = ("Add", "Cast", "Div", "Max", "Min", "Mul", "Sub", "Where")
+_MOVED = ("Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+_TO_WEIGHTS = frozenset((*_COMPARED, *_ADDED, *_MOVED))
+_WEIGHTS = frozenset(("Attention", "LogSoftmax", "Softmax"))
 
 
 def masked_outputs(
@@ -36,7 +45,8 @@ def masked_outputs(
     """Run a request as it is, and padded as engines pad it.
 
     In DeBERTa's attention a position that the mask leaves out takes the mean of all, pads included:
-    no engine that pads can give the answer that the same request has alone.
+    no engine that pads can give the answer that the same request has alone. Only of attention: a
+    model that fills in what its mask leaves out is there for just these answers.
 
     Args:
         master_path: the master's `model.onnx`.
@@ -45,55 +55,22 @@ def masked_outputs(
         buckets: that requests are padded to.
 
     Returns:
-        The mask of each output that pads change where it is 0, and nowhere else.
+        The mask of each output that pads change where it is 0, and nowhere else. None where ONNX
+        Runtime does not run the master: the proof tries it.
     """
     masks = [s for s in master.inputs if drawn_role(master, recipe, s.name) is InputRole.MASK]
-    asked = [
-        (output, mask)
-        for output in master.outputs
-        for mask in masks
-        if mask.shape and output.shape[: len(mask.shape)] == mask.shape
-        if "valid_where" not in recipe.outputs.get(output.name, OutputRecipe()).model_fields_set
-    ]
-    if not asked or strings_among(master.inputs, master.outputs) or not has_room(master_path):
-        return {}
     found = dict[str, str]()
-    model = OrtModel.open(master_path, master)
-    for output, mask in asked:
-        if _changes(model, master, recipe, buckets, output, mask):
-            found.setdefault(output.name, mask.name)
+    for mask in masks:
+        asked = [
+            output
+            for output in master.outputs
+            if mask.shape and output.shape[: len(mask.shape)] == mask.shape
+            if output.name not in found and not _is_said(recipe, output.name)
+        ]
+        if asked and _is_of_attention(master_path, mask.name):
+            changed = _changed(master_path, master, recipe, buckets, mask, asked)
+            found |= dict.fromkeys(changed, mask.name)
     return found
-
-
-def _changes(
-    model: OrtModel,
-    master: MasterRecord,
-    recipe: Recipe,
-    buckets: Sequence[Bucket],
-    output: TensorSpec,
-    mask: TensorSpec,
-) -> bool:
-    """Whether pads change the output, and only where the mask is 0."""
-    length = mask.shape[-1]
-    spans = union_of(buckets)
-    if not isinstance(length, str) or length not in spans:
-        return False
-    sizes = {name: max(span.min, min(span.max, _ROWS)) for name, span in spans.items()}
-    padded = sizes | {length: spans[length].opt}
-    sizes[length] = max(spans[length].min, spans[length].opt // 2)
-    inputs = draw_sample(master, recipe, buckets[0], sizes, variant=SampleVariant.RAGGED).inputs
-    try:
-        wanted = model.run(inputs)
-        whole = model.run(_padded(inputs, master, recipe, padded))
-    except ProofError:
-        # Sizes that do not go together; the proof tries those that are served.
-        return False
-    among = {output.name: whole[output.name][corner(wanted[output.name].shape)]}
-    here, valid = (
-        compare_output(output, each, inputs, among, wanted, _ALLOWED).fault
-        for each in (recipe, with_masks(recipe, {output.name: mask.name}))
-    )
-    return bool(here) and not valid
 
 
 def with_masks(recipe: Recipe, masks: Mapping[str, str]) -> Recipe:
@@ -103,6 +80,63 @@ def with_masks(recipe: Recipe, masks: Mapping[str, str]) -> Recipe:
         own = outputs.get(name, OutputRecipe())
         outputs[name] = own.model_copy(update={"valid_where": mask})
     return recipe.model_copy(update={"outputs": outputs})
+
+
+def _is_said(recipe: Recipe, output: str) -> bool:
+    """Whether the recipe says where an output counts, also that it does everywhere."""
+    return "valid_where" in recipe.outputs.get(output, OutputRecipe()).model_fields_set
+
+
+def _is_of_attention(master_path: Path, mask: str) -> bool:
+    """Whether a mask decides the weights of an attention."""
+    reached = {mask}
+    # Nodes stand behind what they read.
+    for node in onnx.load(master_path, load_external_data=False).graph.node:
+        if reached.isdisjoint(node.input):
+            continue
+        if node.op_type in _WEIGHTS:
+            return True
+        if node.op_type in _TO_WEIGHTS:
+            reached.update(node.output)
+    return False
+
+
+def _changed(
+    master_path: Path,
+    master: MasterRecord,
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    mask: TensorSpec,
+    outputs: Sequence[TensorSpec],
+) -> list[str]:
+    """Those of some outputs that pads change, and only where the mask is 0."""
+    length = mask.shape[-1]
+    spans = union_of(buckets)
+    is_padded = isinstance(length, str) and length != recipe.batching.batch_dim and length in spans
+    if not is_padded or strings_among(master.inputs, master.outputs) or not has_room(master_path):
+        return []
+    length = str(length)
+    span = spans[length]
+    sizes = {name: max(each.min, min(each.max, _ROWS)) for name, each in spans.items()}
+    padded = sizes | {length: span.opt if span.opt >= _LEAST else span.max}
+    sizes[length] = max(span.min, padded[length] // 2)
+    inputs = draw_sample(master, recipe, buckets[0], sizes, variant=SampleVariant.RAGGED).inputs
+    try:
+        model = OrtModel.open(master_path, master)
+        wanted = model.run(inputs)
+        whole = model.run(_padded(inputs, master, recipe, padded))
+    except ProofError:
+        return []
+    changed = []
+    for output in outputs:
+        among = {output.name: whole[output.name][corner(wanted[output.name].shape)]}
+        everywhere, valid = (
+            compare_output(output, each, inputs, among, wanted, _ALLOWED).fault
+            for each in (recipe, with_masks(recipe, {output.name: mask.name}))
+        )
+        if everywhere and not valid:
+            changed.append(output.name)
+    return changed
 
 
 def _padded(

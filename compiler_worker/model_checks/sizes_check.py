@@ -8,11 +8,12 @@ from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.memory import has_room_for
 from compiler_worker.references.models import EvaluatorModel, Model, OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
+from services.contracts.kserve.tensors import Array
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.engines.request_check import Sizes
-from services.engines.shapes import zeros_at
+from services.engines.shapes import put_first, zeros_at
 
 # Of ONNX Runtime's, where a host has too little.
 _NO_MEMORY = ("bad_alloc", "Failed to allocate memory")
@@ -176,11 +177,17 @@ class _Sized:
         """In words why it fails; "" where it does not, or for want of memory."""
         sizes = self.at(bucket, size)
         try:
-            # Zeros, which any model takes: valid indices, and no value that matters.
-            self._model.run({spec.name: zeros_at(spec, sizes) for spec in self._master.inputs})
+            self._model.run(self._inputs(sizes))
         except ProofError as error:
             return "" if any(words in str(error) for words in _NO_MEMORY) else str(error)
         return ""
+
+    def _inputs(self, sizes: Sizes) -> dict[str, Array]:
+        """Zeros, which any model takes, or categories that its encoders know."""
+        inputs = {spec.name: zeros_at(spec, sizes) for spec in self._master.inputs}
+        for name, known in self._master.input_values.items():
+            put_first(inputs[name], known.choices)
+        return inputs
 
 
 def has_room(master_path: Path) -> bool:

@@ -18,7 +18,13 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """`smelt list` is answered with `models list`."""
         for name, group in self.commands.items():
-            if args[0] not in self.commands and args[0] in getattr(group, "commands", ()):
+            # A shell that completes asks too.
+            is_asked = not ctx.resilient_parsing
+            if (
+                is_asked
+                and args[0] not in self.commands
+                and args[0] in getattr(group, "commands", ())
+            ):
                 ctx.fail(f"No such command '{args[0]}'. Did you mean '{name} {args[0]}'?")
         return super().resolve_command(ctx, args)
 

@@ -26,8 +26,13 @@ def input_values(model: ir.Model) -> dict[str, InputValues]:
 
 
 def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
-    if choices := categories(model, value):
-        return InputValues(choices=choices)
+    found = _integers_of(model, value)
+    if found.role is InputRole.MASK:
+        return found
+    return found.model_copy(update={"choices": categories(model, value)})
+
+
+def _integers_of(model: ir.Model, value: ir.Value) -> InputValues:
     if value.dtype is None or not (value.dtype.is_integer() or value.dtype is ir.DataType.BOOL):
         return InputValues()
     strict = IntegerUses(model, RULES, is_strict=True)

@@ -24,7 +24,7 @@ from compiler_worker.master.integers.spans import Spans
 # Of an op, the place of an operand among a node's inputs: what that operand may hold.
 Rule = Callable[["IntegerUses", ir.Node, int], Spans]
 _Uses = Iterable[tuple[ir.Node, int]]
-# No op of ONNX-ML is called as one of ONNX.
+# Names of ONNX-ML's ops are none of ONNX's.
 _DOMAINS = frozenset(("", "ai.onnx.ml"))
 
 

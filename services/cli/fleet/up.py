@@ -8,7 +8,7 @@ from services.cli.fleet.fleet_file import RunningFleet, find_fleet, make_run_dir
 from services.cli.fleet.local_fleet import LocalFleet, StopRequested
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
-from services.cli.output.show import INTERRUPTED, print_line, show
+from services.cli.output.show import INTERRUPTED, print_line, print_remark, show
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.facts import Generation
@@ -150,6 +150,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
             announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", log)
     except KeyboardInterrupt as interrupt:
         # As in the foreground; a second Ctrl-C leaves it to end alone.
+        print_remark("stopping the fleet that was starting")
         process.terminate()
         process.wait()
         interrupt.add_note("the fleet that was starting has ended")

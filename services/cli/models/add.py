@@ -150,14 +150,14 @@ def add_model(
 
 
 def _other_recipe(former: ModelVersion, version: ModelVersion) -> str:
-    """What a version without a recipe's file leaves of the one before it; "" where they agree."""
+    """In what the recipe of a version without a file differs from the one before it, or ""."""
     keys = Recipe.model_fields
     lost = [key for key in keys if getattr(former.recipe, key) != getattr(version.recipe, key)]
     if not lost:
         return ""
     return (
-        f"version {former.version} has another recipe ({', '.join(lost)}), which version "
-        f"{version.version} does not take over: add it again with --recipe FILE to keep it"
+        f"recipes are not taken over, and that of version {former.version} is another "
+        f"({', '.join(lost)}): for the same give its file, --recipe FILE"
     )
 
 

@@ -1,6 +1,7 @@
 """What inputs a model has, for who gave none: names, datatypes, shapes, and a command to try."""
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from services.engines.shapes import put_first, ranges_text, volume
 from services.pb import open_inference_v2_pb2 as pb
 
 _STRINGS = "BYTES"
+_MOST_TYPED = 64
 _Tensor = pb.ModelMetadataResponse.TensorMetadata
 
 
@@ -41,8 +43,7 @@ def needed_inputs_words(
     has_tokens = any(each.name == IDS for each in model.inputs)
     text = [each for each in model.inputs if each.name == TEXT and has_tokens]
     needed = [each for each in model.inputs if each not in text]
-    choices = {name: v.choices for name, v in known.master.input_values.items()} if known else {}
-    typed = {each.name: _typed(each, choices.get(each.name, ())) for each in needed}
+    typed = {each.name: _typed(each, _choices(each.name, known)) for each in needed}
     arrays = [each for each in needed if not typed[each.name]]
     given = [
         word
@@ -76,9 +77,15 @@ def _sized(model: pb.ModelMetadataResponse, known: ModelVersion) -> pb.ModelMeta
     return sized
 
 
+def _choices(name: str, known: ModelVersion | None) -> Choices:
+    values = known.master.input_values.get(name) if known else None
+    return values.choices_beside(known.recipe.inputs.get(name)) if known and values else ()
+
+
 def _typed(tensor: _Tensor, choices: Choices) -> str:
-    """The value as JSON, of strings and of categories; "" of what a file has to hold."""
-    if tensor.datatype != _STRINGS and not any(choices):
+    """The value as JSON, of strings and of a few categories; "" of what a file has to hold."""
+    is_few = any(choices) and math.prod(_sizes(tensor)) <= _MOST_TYPED
+    if tensor.datatype != _STRINGS and not is_few:
         return ""
     value = np.full(_sizes(tensor), "text" if tensor.datatype == _STRINGS else 1, dtype=object)
     put_first(value, choices)

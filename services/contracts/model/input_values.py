@@ -40,7 +40,8 @@ class InputValues(Document):
         drawn: what proofs draw, where the recipe does not say; empty when the graph does not.
         allowed: what a request may hold; empty where that is anything.
         tables: names of the tables of weights that they are looked up in.
-        choices: categories that its encoders know, which proofs draw; none of a place that is none.
+        choices: categories that its encoders know, which proofs draw; an empty list at a place
+            that leads to no encoder.
 
     Spans and choices are one for all places, or one for each place of the last axis.
     """
@@ -73,9 +74,14 @@ class InputValues(Document):
         if self.role is InputRole.MASK:
             return "a mask of 0 and 1"
         if self.choices:
-            return "; ".join(map(_choices_text, self.choices[:_SHOWN])) + _more(self.choices)
+            texts = [_choices_text(c) or self._span_text(i) for i, c in enumerate(self.choices)]
+            return "; ".join(texts[:_SHOWN]) + _more(texts) + self.source
         shown = "; ".join(map(str, self.allowed[:_SHOWN])) or "any integer"
         return f"{shown}{_more(self.allowed)}{self.source}"
+
+    def _span_text(self, place: int) -> str:
+        is_one = len(self.allowed) == 1
+        return str(self.allowed[0 if is_one else place]) if self.allowed else "any value"
 
     @property
     def source(self) -> str:
@@ -91,6 +97,6 @@ def _more(columns: Sequence[object]) -> str:
 
 def _choices_text(choices: Sequence[Category]) -> str:
     if not choices:
-        return "any value"
+        return ""
     more = ", …" if len(choices) > _SHOWN else ""
     return f"one of {', '.join(map(repr, choices[:_SHOWN]))}{more}"

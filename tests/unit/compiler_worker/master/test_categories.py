@@ -9,7 +9,7 @@ from onnx import parser
 
 from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.master.stored import StoredMaster, store_onnx
-from services.contracts.model.input_values import InputValues
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.encoders import CODES, PORTS, encoders
 from tests.faults.judged import record_of
@@ -36,6 +36,7 @@ def test_each_column_has_the_list_of_its_encoder_and_rows_their_name(tmp_path: P
     ]
 
 
+# One that a LabelEncoder takes for its default comes last.
 CODED = 'ai.onnx.ml.LabelEncoder <keys_strings = ["{}", "b"], values_int64s = [1, 2]>'
 BOTH = f"t = Identity (x) s = {CODED.format('a')} (t) r = {CODED.format('c')} (x) y = Add (s, r)"
 
@@ -43,7 +44,7 @@ BOTH = f"t = Identity (x) s = {CODED.format('a')} (t) r = {CODED.format('c')} (x
 @pytest.mark.parametrize(
     ("body", "choices"),
     [
-        pytest.param(f"y = {CODED.format('a')} (x)", (("a", "b"),), id="all places"),
+        pytest.param(f"y = {CODED.format('a')} (x)", (("a", "b", "unknown"),), id="all places"),
         pytest.param(BOTH, (), id="two encoders that know other ones"),
         pytest.param("y = Shape (x)", (), id="no encoder"),
     ],
@@ -62,7 +63,7 @@ def test_of_a_long_list_some_are_kept_evenly(tmp_path: Path) -> None:
         f"values_int64s = {list(range(1000))}> (x) }}"
     )
     (known,) = stored(model, tmp_path).input_values["x"].choices
-    assert known == tuple(range(0, 1000, 4))
+    assert known == (*range(0, 1000, 4), 1000)
 
 
 def test_proofs_draw_them_unless_the_recipe_says_what(tmp_path: Path) -> None:
@@ -80,3 +81,76 @@ def test_proofs_draw_them_unless_the_recipe_says_what(tmp_path: Path) -> None:
     drawn = draw_sample(record, own, bucket, {"batch": 8}).inputs
     assert set(drawn["port"].ravel().tolist()) == {"X"}
     assert ((drawn["code"] >= 1) & (drawn["code"] < 2)).all()
+
+
+ENCODED = "ai.onnx.ml.LabelEncoder <keys_{0} = {1}, values_int64s = {2}>"
+
+
+def encoder(keys: list[int] | list[str]) -> str:
+    kind = "int64s" if isinstance(keys[0], int) else "strings"
+    listed = str(keys).replace("'", '"')
+    return ENCODED.format(kind, listed, list(range(len(keys))))
+
+
+@pytest.mark.parametrize(
+    ("of", "keys", "cast", "found"),
+    [
+        ("string[?, 2]", ["a", "x" * 2000], None, (("a", "unknown"),)),
+        ("string", ["a"], None, ()),
+        ("int64[?, 2]", ["1", "other"], 8, ()),
+        ("float[?, 2]", [3, 2**24 + 1], 7, ((3, 2**24 + 2),)),
+        ("float16[?, 2]", [3, 70000], 7, ((3,),)),
+        ("uint8[?, 2]", [-1, 0, 1], 7, ((0, 1, 2),)),
+        ("int32[?, 2]", [5, 2**63 - 2], 7, ((5,),)),
+        ("bool[?, 2]", [0, 1], 7, ((0, 1),)),
+    ],
+)
+def test_a_type_holds_what_it_can(
+    of: str, keys: list[int] | list[str], cast: int | None, found: object, tmp_path: Path
+) -> None:
+    first = f"c = Cast <to = {cast}> (x)" if cast else "c = Identity (x)"
+    shape = "".join(of.partition("[")[1:])
+    model = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 3]> g ({of} x) '
+        f"=> (int64{shape} y) {{ {first} y = {encoder(keys)} (c) }}"
+    )
+    known = stored(model, tmp_path).input_values.get("x", InputValues())
+    assert known.choices == found
+    if known.choices:
+        record = record_of(model).model_copy(update={"input_values": {"x": known}})
+        bucket = Bucket(dims={})
+        specs = tuple(s.model_copy(update={"shape": (8, 2)}) for s in record.inputs)
+        drawn = draw_sample(record.model_copy(update={"inputs": specs}), Recipe(), bucket, {})
+        assert set(drawn.inputs["x"].ravel().tolist()) == set(known.choices[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("{flat} c = Gather <axis = 1> (r, {at})", id="behind a Reshape of columns"),
+        pytest.param("c = Gather <axis = 0> (x, {at})", id="one row"),
+    ],
+)
+def test_a_list_is_of_no_other_place(body: str, tmp_path: Path) -> None:
+    """Else an engine that is wrong for other values there would pass."""
+    graph = body.format(flat="r = Reshape (x, flat)", at="first")
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 3]> g (int64[?, 2] x) '
+        "=> (int64[a, b] y, int64[?, 2] z) <int64[2] flat = {-1, 2}, int64[1] first = {0}> "
+        f"{{ {graph} y = {encoder([0, 1])} (c) z = Abs (x) }}"
+    )
+    assert stored(model, tmp_path).input_values.get("x", InputValues()).choices == ()
+
+
+def test_rows_of_a_table_are_known_beside_categories(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 3]> g (int64[?, 2] x) '
+        "=> (int64[?, 1] y, float[?, 1, 1] z) "
+        "<int64[1] first = {0}, int64[1] second = {1}, float[5, 1] table = {0, 1, 2, 3, 4}> "
+        f"{{ a = Gather <axis = 1> (x, first) y = {encoder([10, 20])} (a) "
+        "b = Gather <axis = 1> (x, second) z = Gather (table, b) }"
+    )
+    known = stored(model, tmp_path).input_values["x"]
+    assert known.choices == ((10, 20, 21), ())
+    assert known.allowed[1] == IntegerSpan(min=0, max=4)
+    assert known.words == "one of 10, 20, 21; 0 to 4 (rows of 'table')"

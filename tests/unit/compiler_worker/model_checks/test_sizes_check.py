@@ -15,6 +15,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 
@@ -134,3 +135,19 @@ def test_a_host_with_too_little_memory_leaves_it_to_the_proof(
         check_largest(path, MASTER, recipe, recipe.buckets)
     with pytest.raises(InvalidRecipeError):
         check_largest(path, MASTER, recipe, recipe.buckets)
+
+
+def test_sizes_are_looked_for_with_categories_that_its_encoder_knows(tmp_path: Path) -> None:
+    hot = "hot = ai.onnx.ml.OneHotEncoder <cats_int64s = [7, 9], zeros = 0> (code)"
+    axis = "minus = Constant <value_ints = [-1]> ()"
+    body = f"{PLACES.replace('  y =', '  z =')} {axis} {hot}"
+    body += " h = ReduceSum <keepdims = 0> (hot, minus) y = Add (z, h)"
+    model = parser.parse_model(_GRAPH.format(body=body).replace("] x)", "] x, int64[batch] code)"))
+    model.opset_import.add(domain="ai.onnx.ml", version=3)
+    onnx.save(model, tmp_path / "model.onnx")
+    code = TensorSpec(name="code", datatype="INT64", shape=("batch",))
+    known = {"code": InputValues(choices=((7, 9),))}
+    master = MASTER.model_copy(update={"inputs": (*MASTER.inputs, code), "input_values": known})
+    (bucket,) = _recipe(1).buckets
+    found, _ = computed_sizes(tmp_path / "model.onnx", master, Recipe(), bucket)
+    assert found["n"].max == 6

@@ -93,6 +93,7 @@ def home(tmp_path: Path) -> Path:
         ("smelt models remove r", {"ranker", "reader"}),
         ("smelt why --store /nowhere r", set()),
         ("smelt why --store s3://nowhere r", set()),
+        ("smelt list mod", {"models"}),
     ],
 )
 def test_commands_and_models_are_completed(home: Path, typed: str, completed: set[str]) -> None:
@@ -103,6 +104,7 @@ def test_commands_and_models_are_completed(home: Path, typed: str, completed: se
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
     )
     assert set(done.stdout.split()) == completed, done.stderr
+    assert done.stderr == ""
 
 
 def test_the_script_of_a_shell_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
