@@ -30,7 +30,7 @@ def calibrated_recipe(
         is_mask = drawn_role(master, recipe, spec.name) is InputRole.MASK
         values = calibration.get(spec.name)
         own = drawn.get(spec.name, InputRecipe())
-        is_open = is_mask and own.padding_side is None
+        is_open = is_mask and own.padding_side is None and not own.marks_padding
         if is_open and values is not None and _is_right_padded(values):
             drawn[spec.name] = own.model_copy(update={"padding_side": "right"})
     return recipe.model_copy(update={"inputs": drawn})

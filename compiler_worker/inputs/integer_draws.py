@@ -33,8 +33,8 @@ def undescribed(master: MasterRecord, recipe: Recipe) -> list[str]:
     """A sentence for each integer input whose range neither graph nor recipe has."""
     return [
         f"neither the graph nor the recipe says which integers '{spec.name}' takes: proofs draw 0 "
-        f"and 1 alone; say so in the recipe, inputs: {{{spec.name}: {{low: ..., high: ...}}}}, or "
-        "give samples"
+        f"and 1 alone; say so in the recipe, inputs: {{{spec.name}: {{low: ..., high: ...}}}}, "
+        f"or of a mask, inputs: {{{spec.name}: {{role: mask}}}}, or give samples"
         for spec in master.inputs
         if _is_open(spec, master, recipe)
     ]

@@ -327,11 +327,11 @@ def _draw(
         return draw_strings(shape, own.strings, generator)
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
     if drawn_role(master, recipe, spec.name) is InputRole.MASK:
-        if variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED):
-            return np.ones(shape, dtype)
-        has_pads_first = variant is SampleVariant.LEFT_PADDED
-        mask = draw_mask(shape, generator, own.padding_side, has_pads_first=has_pads_first)
-        return mask.astype(dtype)
+        mask = np.ones(shape, bool)
+        if variant in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED):
+            has_pads_first = variant is SampleVariant.LEFT_PADDED
+            mask = draw_mask(shape, generator, own.padding_side, has_pads_first=has_pads_first)
+        return (mask == 0 if own.marks_padding else mask).astype(dtype)
     if dtype.kind == "b":
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":

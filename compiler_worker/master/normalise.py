@@ -4,6 +4,8 @@ Every pass but that of `pool_windows.py` is a kept library's; here are only thei
 loop that makes the result a fixed point, so that normalising a master again changes nothing.
 """
 
+import logging
+
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
@@ -11,6 +13,8 @@ from onnxscript import optimizer
 
 from compiler_worker.master.pool_windows import cut_windows
 
+# What it leaves as it is, is no trouble of the model's.
+logging.getLogger("onnxscript.optimizer").setLevel(logging.ERROR)
 # Passes enable each other; a graph that still changes after this many rounds is left as is,
 # which is correct, only not minimal.
 _MAX_ROUNDS = 8
@@ -27,6 +31,7 @@ def normalise(model: ir.Model) -> dict[str, list[int]]:
         the size of its example there for some that are dynamic.
     """
     opset = model.opset_imports[""]
+    _align_functions(model, opset)
     _run(
         model,
         passes.InlinePass(),
@@ -61,6 +66,13 @@ def normalise(model: ir.Model) -> dict[str, list[int]]:
     _strip(model)
     model.ir_version = min(max(model.ir_version, _MIN_IR_VERSION), _MAX_IR_VERSION)
     return unconfirmed
+
+
+def _align_functions(model: ir.Model, opset: int) -> None:
+    """Have functions of the model's opset: ONNX's rules allow another one with the same ops."""
+    for function in model.functions.values():
+        if "" in function.opset_imports:
+            function.opset_imports[""] = opset
 
 
 def _unconfirmed(declared: ir.Shape | None, inferred: ir.Shape | None) -> list[int]:

@@ -109,8 +109,9 @@ def compare(
         # The engine agrees on NaN or Inf everywhere: that proves no number of it.
         fault = (
             "the reference itself is NaN or Inf everywhere; look at the master's weights, give "
-            "inputs that must not be negative a range (inputs: {NAME: {low: 0, high: 1}}), or, "
-            "where a size is 0, begin the bucket at 1: a mean of nothing is no number"
+            "inputs that must not be negative a range (inputs: {NAME: {low: 0, high: 1}}) and "
+            "masks their role (inputs: {NAME: {role: mask}}), or, where a size is 0, begin the "
+            "bucket at 1: a mean of nothing is no number"
         )
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     distance = _distance(

@@ -67,7 +67,8 @@ def masked_outputs(
             if mask.shape and output.shape[: len(mask.shape)] == mask.shape
             if output.name not in found and not _is_said(recipe, output.name)
         ]
-        if asked and _is_of_attention(master_path, mask.name):
+        is_valid = not recipe.inputs.get(mask.name, InputRecipe()).marks_padding
+        if asked and is_valid and _is_of_attention(master_path, mask.name):
             changed = _changed(master_path, master, recipe, buckets, mask, asked)
             found |= dict.fromkeys(changed, mask.name)
     return found

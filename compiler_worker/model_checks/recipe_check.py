@@ -212,6 +212,10 @@ def _check_mask(output: TensorSpec, mask: str, master: MasterRecord, recipe: Rec
             f"recipe: {key}: '{mask}' is drawn as values, a mask is wanted; add to the recipe: "
             f"inputs: {{{mask}: {{role: mask}}}}"
         )
+    if recipe.inputs.get(mask, InputRecipe()).marks_padding:
+        raise InvalidRecipeError(
+            f"recipe: {key}: '{mask}' marks padding (pad: 1), a mask of what is valid is wanted"
+        )
     shape = inputs[mask].shape
     if output.shape[: len(shape)] != shape:
         raise InvalidRecipeError(

@@ -105,7 +105,8 @@ def _fault_of(
         return (
             f"output '{spec.name}' of drawn inputs is NaN or Inf everywhere, so no answer can "
             "be compared with another; look at the model's weights, and give inputs that must "
-            "not be negative a range in the recipe (inputs: {NAME: {low: 0, high: 1}})"
+            "not be negative a range in the recipe (inputs: {NAME: {low: 0, high: 1}}), and masks "
+            "their role (inputs: {NAME: {role: mask}})"
         )
     if words := difference(again):
         return (

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compiler_worker.model_checks.mask_check import padding_masks, with_padding_masks
 from compiler_worker.model_checks.pads_check import masked_outputs, with_masks
 from compiler_worker.model_checks.rows_check import check_rows
 from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
@@ -19,6 +20,10 @@ _BATCH = "batch"
 _ALONE = "are computed as if alone"
 _JOINED = (
     "replicas join requests along it, unless a recipe says otherwise (batching: {batch_dim: null})"
+)
+_TURNED = (
+    "'{name}' is 1 where there is padding, as answers are NaN where it is 1 everywhere: "
+    "inputs: {{{name}: {{pad: 1}}}}"
 )
 _MASKED = (
     "'{name}' changes with padding where '{mask}' is 0, so proofs compare it elsewhere only: "
@@ -58,7 +63,11 @@ def served_shapes(
     Raises:
         InvalidRecipeError: the model fails at what the owner says of it.
     """
+    padding = padding_masks(*master, recipe, buckets_of(master[1], recipe, limits)[0])
+    recipe = with_padding_masks(recipe, padding)
     shapes = _joined(master, recipe, limits, unnamed)
+    for name in padding:
+        shapes = _with_remark(shapes, _TURNED.format(name=name))
     masks = masked_outputs(*master, shapes.recipe, shapes.buckets)
     shapes = replace(shapes, recipe=with_masks(shapes.recipe, masks))
     for name, mask in masks.items():

@@ -35,18 +35,26 @@ def same_answers(claim: Claim, kept: Sequence[Kept]) -> str:
     output = claim.master.outputs[0].name
     return (
         "all answers are the same for every sample, so an engine of constants would have passed; "
-        f"give samples, or {_ways(claim)}, whose answers differ, or accept it in the recipe: "
+        f"give samples{_ways(claim)} whose answers differ, or accept it in the recipe: "
         f"outputs: {{{output}: {{accept_blind: {{{claim.precision}: [{CONSTANT}]}}}}}}"
     )
 
 
 def _ways(claim: Claim) -> str:
-    """What a recipe may say of inputs, by their types."""
-    strings = [spec.name for spec in claim.master.inputs if spec.datatype == BYTES]
-    words = [f"strings that the model knows (inputs: {{{n}: {{values: [...]}}}})" for n in strings]
-    if len(strings) < len(claim.master.inputs):
-        words.append("ranges of inputs (inputs: {NAME: {low: ..., high: ...}})")
-    return ", or ".join(words)
+    """What a recipe may say of inputs of which the graph has no categories, by their types."""
+    known = {name: values.choices for name, values in claim.master.input_values.items()}
+    open_ = [s for s in claim.master.inputs if not all(known.get(s.name) or ((),))]
+    strings = [spec.name for spec in open_ if spec.datatype == BYTES]
+    numbers = [spec.name for spec in open_ if spec.datatype != BYTES]
+    words = [
+        f"strings that the model knows (inputs: {{{name}: {{values: [...]}}}})"
+        for name in strings[:1]
+    ]
+    words += [
+        f"a range (inputs: {{{name}: {{low: ..., high: ...}}}}) of what is usual"
+        for name in numbers[:1]
+    ]
+    return "".join(f", or {each}" for each in words) + ("," if words else "")
 
 
 def _rows(array: Array, has_rows: bool) -> Iterable[Array]:

@@ -1,5 +1,6 @@
 """What every engine does around its library's call: checks, one caller at a time, closing."""
 
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from services.engines.shapes import dims_that_may_be_empty
 # of a table, and Inductor's kernels, which have no class for it.
 _OF_VALUES: Final = frozenset({"InvalidArgument", "IndexError"})
 _WORDS_OF_VALUES: Final = ("index out of bounds", "index out of range", "Unknown Category")
+_PATHS: Final = re.compile(r"(?:/[^\s/:,'\"]+){2,}")
 
 
 class GuardedEngine(ABC):
@@ -120,5 +122,7 @@ def _run_error(engine: str, error: Exception) -> EngineError:
     name = type(error).__name__
     words = str(error)
     is_of_values = name in _OF_VALUES or any(each in words for each in _WORDS_OF_VALUES)
-    kind = InputRefusedError if is_of_values else EngineError
-    return kind(f"{engine} failed to run: {name}: {words}")
+    if is_of_values:
+        # It goes to the client, who has no use for files of this host.
+        return InputRefusedError(f"{engine} failed to run: {name}: {_PATHS.sub('...', words)}")
+    return EngineError(f"{engine} failed to run: {name}: {words}")

@@ -28,6 +28,7 @@ _NUMBERED = re.compile(
 )
 # A dimension may be an expression of others: `2*s31 + 1`.
 _OPERAND = re.compile(r"[^\s()*/,+-]+")
+_OPERATOR = re.compile(r"[()*/+-]")
 _EQUAL = "equal at each of these, as ONNX Runtime failed wherever they were tried apart"
 _APART = "of its own size, as ONNX Runtime computes different ones"
 _PLACE = "a name by its place alone; what has one symbol in the file is equal"
@@ -57,8 +58,15 @@ def name_dims(
     naming.tie(trial)
     naming.name_places()
     names = dict.fromkeys(dynamic_dims(inputs), "") | naming.names
-    if of_outputs := _unnamed(outputs, labels) - names.keys():
-        names |= _names_of_outputs(outputs, of_outputs, trial.output_dims(naming.specs))
+    of_outputs = _unnamed(outputs, labels) - names.keys()
+    # Rows may be computed: `(batch*s + s - 1)//s` of a Reshape.
+    rows = {spec.shape[0] for spec in naming.specs if spec.shape}
+    computed = {dim for dim in dynamic_dims(outputs) if _OPERATOR.search(dim)}
+    if of_outputs | computed:
+        seen = trial.output_dims(naming.specs)
+        names |= _names_of_outputs(outputs, of_outputs, seen)
+        same = _names_of_outputs(outputs, computed, seen)
+        names |= {dim: name for dim, name in same.items() if name in rows}
     if unconfirmed and dynamic_dims(naming.specs):
         _correct_sizes(model, unconfirmed, trial.output_dims(naming.specs))
     if renamed := {old: new for old, new in names.items() if new}:

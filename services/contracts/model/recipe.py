@@ -93,7 +93,8 @@ class InputRecipe(Document):
     not padded, so requests of different lengths never share a batch.
 
     Attributes:
-        role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
+        role: `mask` marks valid positions with 1 (ragged in proofs), or padding where `pad` is 1,
+            as PyTorch's `key_padding_mask`; `values` is drawn.
         low, high: bounds of drawn values, high exclusive for integers. Without them floats are
             drawn around zero with spread 1, once of eight times and once of a 64th of that size;
             once, where 0 lies within, they are all 0; a low other than 0 alone has a high one
@@ -123,6 +124,11 @@ class InputRecipe(Document):
     padding_side: Literal["right", "either"] | None = Field(
         default=None, exclude_if=lambda v: v is None
     )
+
+    @property
+    def marks_padding(self) -> bool:
+        """Of a mask, whether its 1 marks padding and its 0 what is valid."""
+        return self.pad == 1
 
     @property
     def has_range(self) -> bool:

@@ -103,8 +103,9 @@ def _valid(row: Mapping[str, Array], version: Served) -> tuple[dict[_Dims, Array
 
 
 def masks_of(recipe: Recipe) -> list[str]:
-    """Names of the inputs that are masks."""
-    return [name for name, each in recipe.inputs.items() if each.role is InputRole.MASK]
+    """Names of the inputs that mark what is valid."""
+    masks = [(name, each) for name, each in recipe.inputs.items() if each.role is InputRole.MASK]
+    return [name for name, each in masks if not each.marks_padding]
 
 
 def dims_of(spec: TensorSpec, row: Mapping[str, Array]) -> _Dims | None:

@@ -48,7 +48,7 @@ def _paddable_dims(
     for dim in dims - {batch_dim} - string_dims:
         names = [name for name, spec in inputs.items() if dim in spec.shape]
         has_mask = any(
-            name in recipes and recipes[name].role is InputRole.MASK and recipes[name].pad == 0
+            name in recipes and recipes[name].role is InputRole.MASK and recipes[name].pad in (0, 1)
             for name in names
         )
         if has_mask and all(name in recipes for name in names):

@@ -64,5 +64,6 @@ def _sample(spec: TensorSpec, recipe: InputRecipe | None, sizes: Mapping[str, in
     if spec.datatype == BYTES:
         return np.full(shape, (recipe or InputRecipe()).strings[0], dtype=STRING_DTYPE)
     is_mask = recipe is not None and recipe.role is InputRole.MASK
-    value = 1 if is_mask else recipe.low if recipe else 0
+    is_one = is_mask and recipe is not None and not recipe.marks_padding
+    value = 1 if is_one else recipe.low if recipe and not is_mask else 0
     return np.full(shape, value, dtype=NUMPY_FROM_DATATYPE[spec.datatype])

@@ -145,6 +145,12 @@ TABLE = pytest.mark.parametrize(
             id="an expression",
         ),
         pytest.param(
+            '(float[s0, s1] x) => (float["rows"] y)',
+            "one = Constant <value_ints = [1]> () y = ReduceSum <keepdims = 0> (x, one)",
+            {"x": ("batch", "x_dim1"), "y": ("batch",)},
+            id="rows that torch computes",
+        ),
+        pytest.param(
             "(float[n, m] x) => (float[n, m] y)",
             "y = Relu (x)",
             {"x": ("n", "m"), "y": ("n", "m")},
@@ -154,14 +160,17 @@ TABLE = pytest.mark.parametrize(
 )
 
 
+_WRITTEN = {"__": "?", "double": "2*s0", "computed": "((s0*s1 + s1 - 1)//s1)"}
+
+
 def stored(interface: str, body: str, folder: Path) -> StoredMaster:
     # What the parser cannot read in a shape is put in afterwards.
-    plain = interface.replace("?", "__").replace('"2*s0"', "double")
+    plain = interface.replace("?", "__").replace('"2*s0"', "double").replace('"rows"', "computed")
     text = f'<ir_version: 10, opset_import: ["" : 20]> g {plain} {{ {body} }}'
     model = parser.parse_model(text)
     for value in (*model.graph.input, *model.graph.output):
         for dim in value.type.tensor_type.shape.dim:
-            if written := {"__": "?", "double": "2*s0"}.get(dim.dim_param):
+            if written := _WRITTEN.get(dim.dim_param):
                 dim.dim_param = written
     onnx.save(model, folder / "model.onnx")
     return store_onnx(folder / "model.onnx", folder / "master")

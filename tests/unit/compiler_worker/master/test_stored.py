@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from compiler_worker.master.opened import StoredMaster
 from compiler_worker.master.stored import store_onnx
+from services.contracts.errors import InvalidModelError
 from services.contracts.kserve.tensor_spec import TensorSpec
 
 Save = Callable[..., Path]
@@ -106,6 +107,23 @@ def test_folds_dead_and_doubled_nodes(make_model: Any, store: Callable[..., Stor
         outputs_of(model.SerializeToString(), x=x)[0],
         rtol=1e-6,
     )
+
+
+@pytest.mark.parametrize(("op", "is_taken"), [("Neg", True), ("Acosh", False)])
+def test_functions_of_another_opset_are_taken_where_their_ops_are_the_same(
+    make_model: Any, store: Callable[..., StoredMaster], op: str, is_taken: bool
+) -> None:
+    """As skl2onnx's KNNImputer, whose functions are of one opset less; Acosh is another in 22."""
+    body = [helper.make_node(op, ["a"], ["r"])]
+    function = helper.make_function("own", "F", ["a"], ["r"], body, [helper.make_opsetid("", 21)])
+    node = helper.make_node("F", ["x"], ["y"], domain="own")
+    model = make_model([node], functions=[function], domains=("own",))
+    model.opset_import[0].version = 22
+    if is_taken:
+        assert op_counts(store(model)) == Counter({op: 1})
+    else:
+        with pytest.raises(InvalidModelError, match="FunctionOp imports version 21 whereas"):
+            store(model)
 
 
 def test_local_functions_are_inlined(make_model: Any, store: Callable[..., StoredMaster]) -> None:

@@ -13,7 +13,7 @@ from services.contracts.model.recipe import Recipe
 from tests.faults.judged import record_of
 
 STRINGS = "strings that the model knows (inputs: {w: {values: [...]}})"
-RANGES = "ranges of inputs (inputs: {NAME: {low: ..., high: ...}})"
+RANGES = "a range (inputs: {x: {low: ..., high: ...}}) of what is usual"
 
 
 @pytest.mark.parametrize(

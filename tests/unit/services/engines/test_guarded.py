@@ -7,7 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from services.contracts.errors import EngineError, InvalidRequestError, OverloadedError
+from services.contracts.errors import (
+    EngineError,
+    InputRefusedError,
+    InvalidRequestError,
+    OverloadedError,
+)
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.engines.guarded import GuardedEngine, library_errors
@@ -88,3 +93,23 @@ def test_wrong_inputs_never_reach_the_library() -> None:
     with pytest.raises(InvalidRequestError):
         engine.run({})
     assert engine.most_inside == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("Unknown Category and zeros = 0.", "RuntimeError: Unknown Category and zeros = 0."),
+        (
+            "kernel, /home/cache/inductor/zq/x.main.cpp:31, index out of bounds",
+            "RuntimeError: kernel, ...:31, index out of bounds",
+        ),
+    ],
+)
+def test_refused_values_are_the_clients_and_name_no_file_of_this_host(
+    words: str, shown: str
+) -> None:
+    engine = Doubler()
+    engine.failure = RuntimeError(words)
+    with pytest.raises(InputRefusedError) as refused:
+        engine.run({"x": np.zeros(2, np.float32)})
+    assert str(refused.value).endswith(shown)

@@ -120,15 +120,16 @@ def test_rows_are_made_up_as_copies_of_the_last() -> None:
     assert part["pooled"].tolist() == [[6], [15]]
 
 
-def test_a_mask_that_pads_with_one_marks_nothing() -> None:
+@pytest.mark.parametrize(("pad", "paddable"), [(0, {"sequence"}), (1, {"sequence"}), (0.5, set())])
+def test_a_mask_marks_padding_by_zero_or_one(pad: float, paddable: set[str]) -> None:
     model = text_model()
     inputs = {
         "ids": InputRecipe(role=InputRole.VALUES),
-        "mask": InputRecipe(role=InputRole.MASK, pad=1),
+        "mask": InputRecipe(role=InputRole.MASK, pad=pad),
     }
     recipe = model.recipe.model_copy(update={"inputs": inputs})
     model = model.model_copy(update={"recipe": recipe})
-    assert JoinRules.from_model(model, Signature.from_model(model)).paddable == frozenset()
+    assert JoinRules.from_model(model, Signature.from_model(model)).paddable == paddable
 
 
 @given(
