@@ -7,6 +7,7 @@ could give no other one. A key that another worker builds now is left to it, and
 (`turns`).
 """
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,12 +176,20 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
     except Exception as error:
         # A fault of our own is reported as such, and keeps no other key from being built.
         logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
-        record = attempt.record(BuildOutcome.FAILED, reason=f"fault of the worker: {error!r}")
+        reason = _fault_words(error, worker.settings.cache_dir)
+        record = attempt.record(BuildOutcome.FAILED, reason=reason)
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
     if record.outcome.is_good or not worker.stop_reason():
         count_build(worker, record)
         worker.registry.record_build(record)
     return record
+
+
+def _fault_words(error: Exception, cache_dir: Path) -> str:
+    """What went wrong outside of compilers and proofs; a full disk is no fault of the code."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror}: {error.filename or cache_dir}; make room there"
+    return f"fault of the worker: {error!r}"
 
 
 def _run_steps(

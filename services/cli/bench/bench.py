@@ -27,7 +27,12 @@ class BenchOptions:
 
 
 def run_bench(
-    settings: CliSettings, name: str, options: BenchOptions, *, as_json: bool, is_wide: bool
+    settings: CliSettings,
+    name: str,
+    options: BenchOptions,
+    *,
+    as_json: bool,
+    is_wide: bool = False,
 ) -> int:
     """Send each load to the model and print what was measured.
 

@@ -174,7 +174,7 @@ def _name(key: dict[str, Any]) -> str:
 def _nearest_line(key: dict[str, Any]) -> str:
     """What is published and nearest to a missing key, and in which facts it differs."""
     nearest = key["nearest"]
-    words = f"no {key['kind']} engine of this master was ever published"
+    words = "no such engine of this master was ever published"
     if nearest:
         words = (
             f"nearest is {nearest['digest'][:SHORT]}: {difference_words(nearest['differences'])}"

@@ -123,12 +123,13 @@ def _why(key: dict[str, Any], model: str) -> str:
 
 
 def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
-    """The nearest of its own kind; keys of different kinds differ in everything."""
+    """The nearest of its own kind and precision: others are keys of their own."""
     if status.engine:
         return None
-    kind = status.planned.key.kind
-    same_kind = (engine for engine in case.engines if engine.manifest.key.kind is kind)
-    return nearest_engine(status.planned.key, same_kind)
+    key = status.planned.key
+    keys = ((each, each.manifest.key) for each in case.engines)
+    own = [each for each, its in keys if its.kind is key.kind and its.precision is key.precision]
+    return nearest_engine(key, own)
 
 
 def _passed_over(digest: str, case: Case) -> str:

@@ -1,5 +1,6 @@
 """Builds through real throw-away children into a real local store."""
 
+import errno
 import os
 import shutil
 import signal
@@ -274,19 +275,31 @@ def test_a_child_that_dies_while_it_builds_leaves_a_record(
     assert worker.registry.build_records(record.key.digest()) == [record]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TypeError("not as meant"), "fault of the worker: TypeError('not as meant')"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/cache/x"),
+            "No space left on device: /cache/x; make room there",
+        ),
+    ],
+)
 def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
-    worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerContext,
+    version: ModelVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    reason: str,
 ) -> None:
     def faulty(*_: object) -> None:
-        raise TypeError("not as meant")
+        raise error
 
     monkeypatch.setattr("compiler_worker.building.pipeline.prove", faulty)
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
     records = build_model(version, wanted, worker).records
     assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 2
-    assert {record.reason for record in records} == {
-        "fault of the worker: TypeError('not as meant')"
-    }
+    assert {record.reason for record in records} == {reason}
 
 
 def test_a_build_that_takes_too_long_is_ended(worker: WorkerContext, version: ModelVersion) -> None:

@@ -3,6 +3,8 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -59,6 +61,16 @@ def test_what_a_killed_fleet_left_of_its_ray_is_removed_by_the_next_one() -> Non
         assert kept.readlink().parent.exists()
 
 
+@contextmanager
+def _taken_interrupts() -> Iterator[None]:
+    """A shell that starts tests in the background has SIGINT ignored, and children keep it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ctrl_c_of_a_detached_start_ends_what_was_starting() -> None:
     with fleet_home() as fleet:
         log = fleet.home / "run" / "up.log"
@@ -66,6 +78,7 @@ def test_ctrl_c_of_a_detached_start_ends_what_was_starting() -> None:
         # Its name is there before its first line is.
         follow = ["tail", "--lines=+1", "-F", str(log)]
         with (
+            _taken_interrupts(),
             subprocess.Popen(
                 arguments, env=fleet.environment, stderr=subprocess.PIPE, text=True
             ) as start,

@@ -85,7 +85,7 @@ def test_onnx_comes_before_safetensors_and_no_variant_of_it(
     assert opened.num_parameters == 64 * 64
     assert sorted(hub.brought) == ["config.json", "onnx/model.onnx", "onnx/model.onnx_data"]
     assert "Bearer hf_secret" in hub.tokens
-    assert any("100%" in each for each in messages)
+    assert any("100%" in each for each in messages), messages
     assert not list((tmp_path / "cache").glob("*/.smelt-*"))
 
 

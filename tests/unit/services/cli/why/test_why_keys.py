@@ -128,7 +128,7 @@ def test_of_a_kind_that_was_never_published_nothing_is_nearest(registry: Registr
     (case,) = smelt_json("why", "m")["generations"]
     (miss,) = [planned for planned in case["planned"] if planned["kind"] == "inductor"]
     assert miss["nearest"] is None
-    words = "no inductor engine of this master was ever published"
+    words = "no such engine of this master was ever published"
     assert f"inductor fp32 {inductor.digest()[:12]}: {words}" in smelt("why", "m").splitlines()
 
 
