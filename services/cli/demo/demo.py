@@ -120,10 +120,11 @@ def _text(
     version: ModelVersion, answers: list[Answer], cases: list[dict[str, Any]], counts: Counts
 ) -> Iterator[str | Table]:
     for case in cases:
-        for part in case_text(case, version):
+        for part in case_text(case, version, is_brief=True):
             # Of a terminal's width, with the speed over eager in place of digests.
             yield part._replace(wide=("engine",)) if isinstance(part, Table) else part
     yield from _LEGEND
+    yield f"proofs, bounds, and why kinds are skipped: smelt why {version.name}"
     yield from answers_words(answers)
     yield f"{counts.words}."
     if counts.last_fault:

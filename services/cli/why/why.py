@@ -101,15 +101,25 @@ def _placement(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> t
     return "", ""
 
 
-def case_text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
-    """What serves, what is planned, and why; the case is one of `with_precisions`."""
+def case_text(
+    case: dict[str, Any], version: ModelVersion, *, is_brief: bool = False
+) -> Iterator[str | Table]:
+    """What serves, what is planned, and why.
+
+    Args:
+        case: one of `with_precisions`.
+        version: of the model.
+        is_brief: without proofs, what is skipped, and bounds.
+    """
     yield f"{version.name} version {version.version} on {case['generation']}: {case['serves']}"
     rows = [_row(key) for key in case["planned"]]
     rows += [("-", _name(skipped), "skipped", *["-"] * 4) for skipped in case["skipped"]]
     if rows or not case["build"]:
         yield Table("Planned", _COLUMNS, rows, ("x eager",))
     # Below the table: sentences in a column of it cannot be read on a narrow screen.
-    yield from _lines(case, version)
+    yield from _reasons(case, version)
+    if not is_brief:
+        yield from _details(case, version)
 
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:
@@ -134,14 +144,17 @@ def _span(texts: Sequence[str]) -> str:
     return most if least == most else f"{least.partition(' ')[0]}..{most}"
 
 
-def _lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
-    keys = case["planned"]
-    verdict = version.fallback_verdict
+def _reasons(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     if case["build"]:
         yield f"{version.name}: {case['build']['words']}"
     if case["decided_by"]:
         yield f"the rank is by engines {case['decided_by']}"
-    yield from (f"{_name(key)}: {why}" for key in keys if (why := key["why"]))
+    yield from (f"{_name(key)}: {why}" for key in case["planned"] if (why := key["why"]))
+
+
+def _details(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
+    keys = case["planned"]
+    verdict = version.fallback_verdict
     yield from (
         f"{_name(k)}: {k['proof']['words']}" for k in keys if k["proof"] and k["proof"]["words"]
     )
