@@ -67,7 +67,7 @@ def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
                 f"{run['flops'] / 1e9:.3g}",
                 f"{run['bytes'] / 1e6:.3g}",
                 run["limit"],
-                *map(_least, run["least_s"].values()),
+                *map(least_ms, run["least_s"].values()),
             )
             for name, run in zip(("usual", "largest"), each["runs"], strict=True)
         ],
@@ -95,7 +95,8 @@ def _outcome(found: Mapping[str, Any]) -> str:
     )
 
 
-def _least(seconds: float | None) -> str:
+def least_ms(seconds: float | None) -> str:
+    """Milliseconds of a roofline; "-" where there is none."""
     if seconds is None:
         return "-"
     return f"{1000 * seconds:.3g}" if seconds >= _SHOWN_S else f"< {1000 * _SHOWN_S:g}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
-from services.cli.advise.advice_text import advice_text, record_text
+from services.cli.advise.advice_text import advice_text, least_ms, record_text
 from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
 from services.cli.advise.graph_features import graph_class, graph_remarks
 from services.cli.advise.outcome import Proofs
@@ -212,7 +212,7 @@ def _remarks(advised: Advised, peak: DevicePeak | None, facts: DeviceFacts | Non
     least_s = peak.least_s(advised.usual, Precision.FP32) if peak else None
     if least_s is not None and least_s < _SMALL * _REQUEST_S:
         yield (
-            f"a run needs {1000 * least_s:.1g} ms or somewhat more, the request around it "
+            f"a run needs {least_ms(least_s)} ms or somewhat more, the request around it "
             f"{1000 * _REQUEST_S:g} ms: engines change little that a client sees, and computing "
             "it in the client is quicker"
         )

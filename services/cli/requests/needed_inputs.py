@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from compiler_worker.inputs.integer_draws import drawn_role
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.contracts.model.input_values import Choices
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import InputRole
 from services.contracts.model.text_input import IDS, TEXT
 from services.engines.shapes import put_first, ranges_text, volume
 from services.pb import open_inference_v2_pb2 as pb
@@ -50,7 +52,7 @@ def needed_inputs_words(
         for each in needed
         for word in ("--input", f"{each.name}={typed[each.name] or f'@{_file(each)}'}")
     ]
-    commands = [_saving_command(arrays)] if arrays else []
+    commands = [_saving_command(arrays, known)] if arrays else []
     start = ["smelt", "infer", model.name, *options]
     commands.append(shlex.join([*start, *given]))
     if text:
@@ -92,13 +94,23 @@ def _typed(tensor: _Tensor, choices: Choices) -> str:
     return json.dumps(value.tolist(), ensure_ascii=False)
 
 
-def _saving_command(tensors: Sequence[_Tensor]) -> str:
+def _saving_command(tensors: Sequence[_Tensor], known: ModelVersion | None) -> str:
     # In double quotes, as the shell has the whole in single ones.
     saved = (
-        f'np.save({json.dumps(_file(each))}, np.ones({_sizes(each)}, "{_dtype_name(each)}"))'
+        f"np.save({json.dumps(_file(each))}, "
+        f'np.{_filling(each.name, known)}({_sizes(each)}, "{_dtype_name(each)}"))'
         for each in tensors
     )
     return shlex.join([sys.executable, "-c", f"import numpy as np; {'; '.join(saved)}"])
+
+
+def _filling(name: str, known: ModelVersion | None) -> str:
+    """Ones, also of a mask, unless its 1 is padding: with nothing valid all answers are NaN."""
+    own = known.recipe.inputs.get(name) if known else None
+    if known is None or own is None or not own.marks_padding:
+        return "ones"
+    is_mask = drawn_role(known.master, known.recipe, name) is InputRole.MASK
+    return "zeros" if is_mask else "ones"
 
 
 def _dtype_name(tensor: _Tensor) -> str:

@@ -21,7 +21,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.input_values import InputValues
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.pb import open_inference_v2_pb2 as pb
@@ -94,13 +94,22 @@ def test_the_example_has_sizes_that_the_model_takes_by_the_store_of_the_fleet(
     master = MasterRecord(
         digest="d" * 64,
         files={},
-        inputs=(spec, TensorSpec(name="text", datatype="BYTES", shape=("batch", 2))),
+        inputs=(
+            spec,
+            TensorSpec(name="half", datatype="FP16", shape=("batch",)),
+            TensorSpec(name="text", datatype="BYTES", shape=("batch", 2)),
+        ),
         outputs=(spec,),
         opset=23,
         num_parameters=0,
         input_values={"text": InputValues(choices=((), ("Ж", "S")))},
     )
-    recipe = Recipe(buckets=(Bucket(dims=dims),), batching=Batching(batch_dim="batch"))
+    recipe = Recipe(
+        buckets=(Bucket(dims=dims),),
+        batching=Batching(batch_dim="batch"),
+        # A token that pads is no mask, one that marks padding is.
+        inputs={"in/ids": InputRecipe(pad=1), "half": InputRecipe(role=InputRole.MASK, pad=1)},
+    )
     for print_ in "abc":
         registry.add_model_version(
             name="m", master=master, recipe=recipe, source="s", source_fingerprint=print_
@@ -121,6 +130,7 @@ def test_the_example_has_sizes_that_the_model_takes_by_the_store_of_the_fleet(
     assert "in/ids  INT64  [batch, 4, h]" in told
     assert "batch 1..8, h 32..256" in told
     assert "np.ones((1, 4, 64), " in told
+    assert "np.zeros((1,), " in told
     # What its encoder would refuse is no example.
     assert """ --input 'text=[["text", "Ж"]]'""" in told
 
