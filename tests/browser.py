@@ -19,10 +19,16 @@ CHROMIUM = next(
 # Reads frames on descriptor 3 and writes them to 4, whatever numbers they have here.
 _PIPED = 'exec "$0" "$@" 3<&"$READ_FD" 4>&"$WRITE_FD"'
 _OPTIONS = (
-    "--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars",
-    "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-extensions", "--disable-dev-shm-usage",
-)  # fmt: skip
+    "--headless",
+    "--remote-debugging-pipe",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+)
 SHOWN = """new Promise(done => {
   const look = () => performance.getEntriesByName('shown').length
     ? done(performance.getEntriesByName('shown')[0].startTime) : setTimeout(look, 5);

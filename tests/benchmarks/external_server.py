@@ -108,9 +108,13 @@ def _gateway(controller: int) -> Iterator[int]:
     """The HTTP port of a gateway."""
     read_fd, write_fd = os.pipe()
     settings = {
-        "grpc_port": 0, "http_port": 0, "metrics_port": 0, "ready_fd": write_fd,
-        "controller": f"127.0.0.1:{controller}", "parent_pid": os.getpid(),
-    }  # fmt: skip
+        "grpc_port": 0,
+        "http_port": 0,
+        "metrics_port": 0,
+        "ready_fd": write_fd,
+        "controller": f"127.0.0.1:{controller}",
+        "parent_pid": os.getpid(),
+    }
     env = dict(os.environ) | {f"SMELT_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()}
     command = [sys.executable, "-m", "services.gateway"]
     with _running(command, env=env, pass_fds=(write_fd,)):

@@ -72,13 +72,17 @@ def measure(num_models: int, count: int) -> float:
         began_s = time.thread_time()
         fleet_document(snapshot, known, measured)
         made_ms = 1000 * (time.thread_time() - began_s)
-        print(f"{num_models} models, {count} loads, {CHROMIUM}, {os.cpu_count()} cores, load "
-              f"{os.getloadavg()[0]:.1f}")  # fmt: skip
+        print(
+            f"{num_models} models, {count} loads, {CHROMIUM}, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        )
         print("| what | median | lowest | highest |\n|---|---|---|---|")
         for what, taken in rows.items():
             print(f"| {what} | {median(taken):.0f} ms | {taken[0]:.0f} ms | {taken[-1]:.0f} ms |")
-        print(f"| the state over HTTP, {int(headers['Content-Length']) / 1000:.0f} kB | "
-              f"{asked(host, count):.1f} ms | | |")  # fmt: skip
+        print(
+            f"| the state over HTTP, {int(headers['Content-Length']) / 1000:.0f} kB | "
+            f"{asked(host, count):.1f} ms | | |"
+        )
         unchanged_ms = asked(host, count, If_None_Match=host.get("/state")[1]["ETag"])
         print(f"| the same when it did not change (304) | {unchanged_ms:.1f} ms | | |")
         print(f"| processor time of making it | {made_ms:.0f} ms | | |")

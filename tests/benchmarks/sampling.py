@@ -82,9 +82,12 @@ async def _started(folder: Path, sampling: Sampling | None) -> ReplicaServer:
     shelf.publish_model()
     shelf.publish_engine()
     settings = ReplicaSettings(
-        store_url=shelf.store_url, cache_dir=folder / "cache", model="toy", socket_dir=folder,
+        store_url=shelf.store_url,
+        cache_dir=folder / "cache",
+        model="toy",
+        socket_dir=folder,
         num_threads=1,
-    )  # fmt: skip
+    )
     while True:
         server = ReplicaServer(settings, NullRecorder())
         await server.start()

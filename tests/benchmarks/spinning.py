@@ -83,8 +83,11 @@ def _asked(model: str, environment: dict[str, str]) -> Asked:
     known = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.spinning", model, "--serve"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=known | environment,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=known | environment,
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     ask, answers = process.stdin, process.stdout

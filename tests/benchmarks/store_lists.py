@@ -76,9 +76,13 @@ def fill(registry: Registry, num_models: int, num_engines: int) -> None:
     """Publish models with their plans, engines, proofs and records."""
     for number in range(num_models):
         master = MasterRecord(
-            digest=f"{number:064x}", files={"model.onnx": BlobRef(sha256="0" * 64, num_bytes=1)},
-            inputs=(), outputs=(), opset=23, num_parameters=0,
-        )  # fmt: skip
+            digest=f"{number:064x}",
+            files={"model.onnx": BlobRef(sha256="0" * 64, num_bytes=1)},
+            inputs=(),
+            outputs=(),
+            opset=23,
+            num_parameters=0,
+        )
         registry.add_model_version(
             name=f"m{number}", master=master, recipe=Recipe(), source="s", source_fingerprint="f"
         )
@@ -88,9 +92,13 @@ def fill(registry: Registry, num_models: int, num_engines: int) -> None:
             for kind in [EngineKind.OPENVINO]
         ]
         plan = BuildPlan(
-            model=f"m{number}", version=1, node_class=NodeClass.from_facts(DEVICE), facts=DEVICE,
-            planned=tuple(PlannedKey(key=key) for key in keys), created_at=AT,
-        )  # fmt: skip
+            model=f"m{number}",
+            version=1,
+            node_class=NodeClass.from_facts(DEVICE),
+            facts=DEVICE,
+            planned=tuple(PlannedKey(key=key) for key in keys),
+            created_at=AT,
+        )
         registry.write_plan(plan)
         for key in keys:
             proof = small_proof(ProofOutcome.PASSED).model_copy(update={"device": DEVICE})
@@ -145,9 +153,14 @@ async def measure(folder: Path, num_models: int, num_engines: int) -> dict[str, 
     again_s = time.perf_counter() - began_s
     looking = Counter(store.counts)
     replica = await announced(controller, plain, folder)
-    return {"start_s": start_s, "start_cpu_s": start_cpu_s, "start": starting,
-            "again_s": again_s, "again": looking,
-            "replica": replica}  # fmt: skip
+    return {
+        "start_s": start_s,
+        "start_cpu_s": start_cpu_s,
+        "start": starting,
+        "again_s": again_s,
+        "again": looking,
+        "replica": replica,
+    }
 
 
 async def announced(
@@ -197,19 +210,26 @@ def main() -> int:
         name: in_checkout(path, wanted.folder / name, wanted.models, wanted.engines)
         for name, path in (checkouts | {"after": Path.cwd()}).items()
     }
-    print(f"{wanted.models} models x {wanted.engines} engines, obstore {version('obstore')}, "
-          f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}")  # fmt: skip
+    print(
+        f"{wanted.models} models x {wanted.engines} engines, obstore {version('obstore')}, "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
+    )
     for name, found in rows.items():
         print(f"{name}: the start takes {found['start_cpu_s']:.2f} s of processor time")
     print("| checkout | look | seconds | LIST calls | pages of 1,000 | keys | reads |")
     print("|---|---|---|---|---|---|---|")
     for name, found in rows.items():
-        for look, seconds in (("start", found["start_s"]), ("again", found["again_s"]),
-                              ("replica", None)):  # fmt: skip
+        for look, seconds in (
+            ("start", found["start_s"]),
+            ("again", found["again_s"]),
+            ("replica", None),
+        ):
             each = Counter(found[look])
             took = "" if seconds is None else f"{seconds:.2f}"
-            print(f"| {name} | {look} | {took} | {each['lists']} | {each['pages']} | "
-                  f"{each['keys']} | {each['reads']} |")  # fmt: skip
+            print(
+                f"| {name} | {look} | {took} | {each['lists']} | {each['pages']} | "
+                f"{each['keys']} | {each['reads']} |"
+            )
     after = rows["after"]
     is_met = (
         after["again"]["lists"] <= MAX_LISTS
@@ -222,14 +242,23 @@ def main() -> int:
 
 def in_checkout(checkout: Path, folder: Path, num_models: int, num_engines: int) -> dict[str, Any]:
     """Measure with the code of a checkout, in a process of its own that has the store warm."""
-    command = [sys.executable, str(Path(__file__).absolute()), str(folder), "--json",
-               "--models", str(num_models), "--engines", str(num_engines)]  # fmt: skip
+    command = [
+        sys.executable,
+        str(Path(__file__).absolute()),
+        str(folder),
+        "--json",
+        "--models",
+        str(num_models),
+        "--engines",
+        str(num_engines),
+    ]
     environment = os.environ | {"PYTHONPATH": str(checkout.absolute())}
     found: dict[str, Any] = {}
     # The first process makes the store, and its files are read; the second one is measured.
     for _ in range(2):
-        done = subprocess.run(command, env=environment, cwd=checkout, check=True, text=True,
-                              stdout=subprocess.PIPE)  # fmt: skip
+        done = subprocess.run(
+            command, env=environment, cwd=checkout, check=True, text=True, stdout=subprocess.PIPE
+        )
         found = json.loads(done.stdout.splitlines()[-1])
     return found
 

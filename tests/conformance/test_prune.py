@@ -54,9 +54,13 @@ class World:
         path = self._folder / name
         path.write_text(f"weights of {name}")
         record = MasterRecord(
-            digest=f"master-{name}", files={"model.onnx": self.store.put_blob(path)},
-            inputs=(), outputs=(), opset=23, num_parameters=0,
-        )  # fmt: skip
+            digest=f"master-{name}",
+            files={"model.onnx": self.store.put_blob(path)},
+            inputs=(),
+            outputs=(),
+            opset=23,
+            num_parameters=0,
+        )
         self.store.create(f"masters/{record.digest}.json", record.canonical_json())
         return record
 
@@ -126,16 +130,25 @@ def test_a_removed_version_goes_with_all_that_only_it_needed(world: World) -> No
     kept_engine = world.engine(kept, "1")
     world.engine(gone, "1")
     task = TaskStart(
-        name="task-1", model="goes", version=1, node_class=NodeClass(generation=GENERATION),
-        is_anywhere=False, created_at=AT,
-    )  # fmt: skip
+        name="task-1",
+        model="goes",
+        version=1,
+        node_class=NodeClass(generation=GENERATION),
+        is_anywhere=False,
+        created_at=AT,
+    )
     world.registry.start_task(task)
     assert world.look().objects == {}
     world.registry.remove_model("goes")
     plan = world.look()
     assert {what: len(objects) for what, objects in plan.objects.items()} == {
-        "engines": 2, "masters": 1, "plans": 1, "builds": 1, "tasks": 1, "blobs": 2,
-    }  # fmt: skip
+        "engines": 2,
+        "masters": 1,
+        "plans": 1,
+        "builds": 1,
+        "tasks": 1,
+        "blobs": 2,
+    }
     before = world.store.list("models/")
     prune(world.store, plan)
     assert world.look().objects == {}

@@ -11,10 +11,26 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.conformance.tiny_model import tiny_model
 
 _OPS = (
-    "Add", "Sub", "MatMul", "Relu", "Softmax", "Concat", "Gather", "Transpose", "Reshape", "Loop",
-    "NonMaxSuppression", "Conv", "Cast", "Identity", "ReduceSum", "Unsqueeze", "TopK", "Where",
+    "Add",
+    "Sub",
+    "MatMul",
+    "Relu",
+    "Softmax",
+    "Concat",
+    "Gather",
+    "Transpose",
+    "Reshape",
+    "Loop",
+    "NonMaxSuppression",
+    "Conv",
+    "Cast",
+    "Identity",
+    "ReduceSum",
+    "Unsqueeze",
+    "TopK",
+    "Where",
     "NoSuchOp",
-)  # fmt: skip
+)
 _TYPES = (0, 2, 6, 7, 8, 10, 11, 16, 17, 23, 99)
 _OPSETS = (-3, 0, 1, 6, 7, 9, 13, 18, 23, 26, 28, 999, 2**40)
 _HUGE = 2**62

@@ -130,9 +130,20 @@ def test_what_a_default_proof_would_have_refused_is_recorded(tmp_path: Path) -> 
     subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
     (power,) = subject.judged(subject.engine).power
     assert set(power.refused) == {
-        "rows shuffled", "first sample repeated", "columns permuted", "a column's sign flipped",
-        "a column zero", "mean only", "noise of the same scale", "2 % off", "10 % off",
-        "shifted by one spread", "a column shifted by a tenth of its spread", "shifted by length",
-        "one row in fifty of another sample", "absolute values", "fp16 overflow",
-    }  # fmt: skip
+        "rows shuffled",
+        "first sample repeated",
+        "columns permuted",
+        "a column's sign flipped",
+        "a column zero",
+        "mean only",
+        "noise of the same scale",
+        "2 % off",
+        "10 % off",
+        "shifted by one spread",
+        "a column shifted by a tenth of its spread",
+        "shifted by length",
+        "one row in fifty of another sample",
+        "absolute values",
+        "fp16 overflow",
+    }
     assert not power.blind

@@ -67,10 +67,17 @@ def export(folder: Path, num_layers: int, seed: int) -> Path:
     target = folder / f"seed{seed}.onnx"
     dims = {0: Dim("batch", min=1, max=32), 1: Dim("sequence", min=1, max=256)}
     torch.onnx.export(
-        source.module.eval(), tuple(source.example_inputs.values()), str(target), dynamo=True,
-        opset_version=23, external_data=False, input_names=["input_ids", "attention_mask"],
-        output_names=["sentence_embedding"], dynamic_shapes=[dims, dims], verbose=False,
-    )  # fmt: skip
+        source.module.eval(),
+        tuple(source.example_inputs.values()),
+        str(target),
+        dynamo=True,
+        opset_version=23,
+        external_data=False,
+        input_names=["input_ids", "attention_mask"],
+        output_names=["sentence_embedding"],
+        dynamic_shapes=[dims, dims],
+        verbose=False,
+    )
     assert len(interface_inputs(target)) == 2
     return target
 

@@ -78,8 +78,10 @@ async def client() -> None:
             results = await asyncio.gather(
                 *(load(link, request, NUM_EACH, seconds) for link in links)
             )
-            print(json.dumps({key: sum(r[key] for r in results) for key in ("count", "rps")}),
-                  flush=True)  # fmt: skip
+            print(
+                json.dumps({key: sum(r[key] for r in results) for key in ("count", "rps")}),
+                flush=True,
+            )
         await asyncio.gather(*(channel.close(None) for channel in channels))
 
 
@@ -96,9 +98,14 @@ def _gateway(controller: str, num_workers: int) -> Iterator[Gateway]:
     """A gateway that has so many workers and has connected to its replica."""
     read_fd, write_fd = os.pipe()
     settings = {
-        "workers": num_workers, "grpc_port": 0, "metrics_port": 0, "ready_fd": write_fd,
-        "controller": controller, "host_id": HOST_ID, "parent_pid": os.getpid(),
-    }  # fmt: skip
+        "workers": num_workers,
+        "grpc_port": 0,
+        "metrics_port": 0,
+        "ready_fd": write_fd,
+        "controller": controller,
+        "host_id": HOST_ID,
+        "parent_pid": os.getpid(),
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "services.gateway"],
         env=dict(os.environ) | {f"SMELT_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()},
@@ -162,8 +169,11 @@ def _measure(
 ) -> Sample:
     for process, gateway in zip(clients, cycle(gateways), strict=False):
         assert process.stdin is not None
-        print(json.dumps({"target": gateway.target, "seconds": seconds}),
-              file=process.stdin, flush=True)  # fmt: skip
+        print(
+            json.dumps({"target": gateway.target, "seconds": seconds}),
+            file=process.stdin,
+            flush=True,
+        )
     for process in clients:
         _answer(process)  # warm
     before_s = sum(gateway.cpu_s() for gateway in gateways)

@@ -130,9 +130,14 @@ def reranker() -> nn.Module:
 def qwen3_embedder() -> nn.Module:
     """Eight of the layers of Qwen3-Embedding-0.6B, with grouped queries, rotary positions."""
     config = transformers.Qwen3Config(
-        vocab_size=NUM_WORDS, hidden_size=1024, intermediate_size=3072, num_hidden_layers=8,
-        num_attention_heads=16, num_key_value_heads=8, head_dim=128,
-    )  # fmt: skip
+        vocab_size=NUM_WORDS,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+    )
     return _seeded(lambda: _LastToken(transformers.Qwen3Model(config)))
 
 
@@ -157,9 +162,13 @@ def convnext_t() -> nn.Module:
 def efficientnet_b0() -> nn.Module:
     """Of transformers, with the widths and depths of B0."""
     config = _labelled(
-        "EfficientNet", image_size=224, width_coefficient=1.0, depth_coefficient=1.0,
-        hidden_dim=1280, dropout_rate=0.2,
-    )  # fmt: skip
+        "EfficientNet",
+        image_size=224,
+        width_coefficient=1.0,
+        depth_coefficient=1.0,
+        hidden_dim=1280,
+        dropout_rate=0.2,
+    )
     return _seeded(lambda: _Logits(transformers.EfficientNetForImageClassification(config)))
 
 

@@ -65,9 +65,14 @@ def http_request(payload: str, *, is_binary: bool) -> bytes:
 def _gateway(controller: str) -> Iterator[tuple[dict[str, int], psutil.Process]]:
     read_fd, write_fd = os.pipe()
     settings = {
-        "grpc_port": 0, "http_port": 0, "metrics_port": 0, "ready_fd": write_fd,
-        "controller": controller, "host_id": HOST_ID, "parent_pid": os.getpid(),
-    }  # fmt: skip
+        "grpc_port": 0,
+        "http_port": 0,
+        "metrics_port": 0,
+        "ready_fd": write_fd,
+        "controller": controller,
+        "host_id": HOST_ID,
+        "parent_pid": os.getpid(),
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "services.gateway"],
         env=dict(os.environ) | {f"SMELT_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()},

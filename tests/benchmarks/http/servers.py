@@ -55,9 +55,14 @@ async def _uvicorn(port: int) -> None:
     import uvicorn
 
     config = uvicorn.Config(
-        _asgi, port=port, http="httptools", ws="none", lifespan="off", access_log=False,
+        _asgi,
+        port=port,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
         log_config=None,
-    )  # fmt: skip
+    )
     await uvicorn.Server(config).serve()
 
 

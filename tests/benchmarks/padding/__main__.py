@@ -246,11 +246,15 @@ def _print(sides: list[Side], num_calls: int) -> int:
         pairs = zip(side.rates, exact.rates, strict=True)
         speedups[side.name] = median(rate / other for rate, other in pairs)
         num = num_calls * len(side.rates)
-        print(f"| {side.name} | {median(side.rates):.1f} | {speedups[side.name]:.2f} "
-              f"| {num / side.runs:.1f} | {1 - side.real / side.ran:.1%} |")  # fmt: skip
+        print(
+            f"| {side.name} | {median(side.rates):.1f} | {speedups[side.name]:.2f} "
+            f"| {num / side.runs:.1f} | {1 - side.real / side.ran:.1%} |"
+        )
     waste = 1 - padded.real / padded.ran
-    print(f"\nwanted {WANTED_SPEEDUP} times exact and waste of {WANTED_WASTE:.0%} at most, "
-          f"lengths up to {MAX_TOKENS}")  # fmt: skip
+    print(
+        f"\nwanted {WANTED_SPEEDUP} times exact and waste of {WANTED_WASTE:.0%} at most, "
+        f"lengths up to {MAX_TOKENS}"
+    )
     return 0 if speedups["padded"] >= WANTED_SPEEDUP and waste <= WANTED_WASTE else 1
 
 

@@ -42,8 +42,10 @@ def main() -> int:
         for max_waste in (0.25, 0.5):
             choose = _grouped(fixed_us / each_us, max_waste)
             padded = _serve(lengths, fixed_us, each_us, choose)
-            print(f"| {name} | {max_waste} | {exact[0] / padded[0]:.2f} | {exact[1]:.1f} "
-                  f"| {padded[1]:.1f} | {padded[2]:.1%} |")  # fmt: skip
+            print(
+                f"| {name} | {max_waste} | {exact[0] / padded[0]:.2f} | {exact[1]:.1f} "
+                f"| {padded[1]:.1f} | {padded[2]:.1%} |"
+            )
     return 0
 
 
@@ -87,13 +89,22 @@ def _version() -> ModelVersion:
     )
     vector = TensorSpec(name="sentence_embedding", datatype="FP32", shape=("batch", 384))
     master = MasterRecord(
-        digest="0" * 64, files={}, inputs=(ids, mask), outputs=(vector,), opset=20,
+        digest="0" * 64,
+        files={},
+        inputs=(ids, mask),
+        outputs=(vector,),
+        opset=20,
         num_parameters=0,
-    )  # fmt: skip
+    )
     return ModelVersion(
-        name="minilm", version=1, master=master, recipe=recipe(), source="", source_fingerprint="",
+        name="minilm",
+        version=1,
+        master=master,
+        recipe=recipe(),
+        source="",
+        source_fingerprint="",
         created_at="2026-01-01T00:00:00Z",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

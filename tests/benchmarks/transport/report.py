@@ -64,9 +64,16 @@ def _row(cell: Cell, samples: dict[Cell, list[Sample]]) -> str:
 def table(payload: str, concurrency: int, samples: dict[Cell, list[Sample]]) -> list[str]:
     cells = [c for c in samples if (c.payload, c.concurrency) == (payload, concurrency)]
     header = (
-        "variant", "RPS", "RPS / floor", "p50 ms", "p99 ms",
-        "gateway us", "replica us", "server us", "CPU / floor",
-    )  # fmt: skip
+        "variant",
+        "RPS",
+        "RPS / floor",
+        "p50 ms",
+        "p99 ms",
+        "gateway us",
+        "replica us",
+        "server us",
+        "CPU / floor",
+    )
     return [
         f"### {payload}, concurrency {concurrency}",
         "",

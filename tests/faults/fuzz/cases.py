@@ -271,8 +271,17 @@ def question_case(random: Random) -> Case:
     return Case(kind="question", body=bytes(body), codes=codes, method=method.name)
 
 
-_MAKERS = (spoilt_case, spoilt_case, mutated_case, mutated_case, random_case, text_case, bomb_case,
-           question_case, good_case)  # fmt: skip
+_MAKERS = (
+    spoilt_case,
+    spoilt_case,
+    mutated_case,
+    mutated_case,
+    random_case,
+    text_case,
+    bomb_case,
+    question_case,
+    good_case,
+)
 INFER_MAKERS = (spoilt_case, mutated_case, random_case, text_case, good_case)
 
 

@@ -96,9 +96,10 @@ async def _orderly(
         body = random.choice(INFER_MAKERS)(random).body
         is_ping = random.random() < 0.3
         sent.append(
-            frame_bytes(Kind.PING, number) if is_ping else
-            frame_bytes(Kind.INFER, number, meta, body)
-        )  # fmt: skip
+            frame_bytes(Kind.PING, number)
+            if is_ping
+            else frame_bytes(Kind.INFER, number, meta, body)
+        )
     try:
         await _write(writer, b"".join(sent), random)
         answered: Counter[int] = Counter()

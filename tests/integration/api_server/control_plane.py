@@ -61,22 +61,49 @@ class ControlPlane:
         self._write_service_account_key()
         peers = f"http://127.0.0.1:{free_port()}"
         self._start(
-            "etcd", "--data-dir", str(self._folder / "etcd"), "--unsafe-no-fsync",
-            "--listen-client-urls", self._etcd, "--advertise-client-urls", self._etcd,
-            "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
-            "--initial-cluster", f"default={peers}",
-        )  # fmt: skip
+            "etcd",
+            "--data-dir",
+            str(self._folder / "etcd"),
+            "--unsafe-no-fsync",
+            "--listen-client-urls",
+            self._etcd,
+            "--advertise-client-urls",
+            self._etcd,
+            "--listen-peer-urls",
+            peers,
+            "--initial-advertise-peer-urls",
+            peers,
+            "--initial-cluster",
+            f"default={peers}",
+        )
         key = str(self._folder / "service-account.key")
         self._start(
-            "kube-apiserver", "--etcd-servers", self._etcd, "--secure-port", str(self._port),
-            "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1",
-            "--cert-dir", str(self._folder / "certificates"), "--authorization-mode", "RBAC",
-            "--token-auth-file", str(self._folder / "tokens.csv"),
-            "--service-account-issuer", "https://kubernetes.default.svc",
-            "--service-account-key-file", key, "--service-account-signing-key-file", key,
-            "--service-cluster-ip-range", "10.0.0.0/24",
-            "--disable-admission-plugins", "ServiceAccount",
-        )  # fmt: skip
+            "kube-apiserver",
+            "--etcd-servers",
+            self._etcd,
+            "--secure-port",
+            str(self._port),
+            "--bind-address",
+            "127.0.0.1",
+            "--advertise-address",
+            "127.0.0.1",
+            "--cert-dir",
+            str(self._folder / "certificates"),
+            "--authorization-mode",
+            "RBAC",
+            "--token-auth-file",
+            str(self._folder / "tokens.csv"),
+            "--service-account-issuer",
+            "https://kubernetes.default.svc",
+            "--service-account-key-file",
+            key,
+            "--service-account-signing-key-file",
+            key,
+            "--service-cluster-ip-range",
+            "10.0.0.0/24",
+            "--disable-admission-plugins",
+            "ServiceAccount",
+        )
         self._write_kubeconfig()
         self._wait_until_ready()
         return self
@@ -88,9 +115,15 @@ class ControlPlane:
     def start_controllers(self, *names: str) -> None:
         """Start a controller manager with these controllers alone."""
         self._start(
-            "kube-controller-manager", "--kubeconfig", str(self._folder / "kubeconfig"),
-            "--controllers", ",".join(names), "--leader-elect=false", "--secure-port", "0",
-        )  # fmt: skip
+            "kube-controller-manager",
+            "--kubeconfig",
+            str(self._folder / "kubeconfig"),
+            "--controllers",
+            ",".join(names),
+            "--leader-elect=false",
+            "--secure-port",
+            "0",
+        )
 
     def kubectl_run(self, *arguments: str, text: str | None = None) -> str:
         """Run kubectl as an administrator; returns what it printed."""
@@ -113,8 +146,12 @@ class ControlPlane:
     def _run(self, *arguments: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             self._command(*arguments),
-            input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
 
     @property
     def controller(self) -> SingleConfig:
@@ -145,11 +182,13 @@ class ControlPlane:
         server = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
         context = {"cluster": "c", "user": "u", "namespace": NAMESPACE}
         document = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
             "contexts": [{"name": "test", "context": context}],
             "clusters": [{"name": "c", "cluster": server}],
             "users": [{"name": "u", "user": {"token": _ADMIN}}],
-        }  # fmt: skip
+        }
         (self._folder / "kubeconfig").write_text(yaml.safe_dump(document))
 
     def _wait_until_ready(self) -> None:

@@ -78,10 +78,13 @@ async def test_another_toolchain_on_the_same_generation_makes_a_plan_and_engines
     old_class = nodes.add(older)
     registry.write_plan(
         BuildPlan(
-            model=version.name, version=version.version, node_class=old_class, facts=older,
+            model=version.name,
+            version=version.version,
+            node_class=old_class,
+            facts=older,
             created_at=version.created_at,
         )
-    )  # fmt: skip
+    )
     await settled(loop, launcher)
     assert launcher.launched == [], "all that these nodes can have is there"
     new_class = nodes.add(here)
@@ -111,10 +114,14 @@ async def test_a_proof_that_is_killed_is_tried_again_and_the_old_one_stays(
     launcher.environment |= {"SMELT_PROOF_TIME_LIMIT_S": "0.01", "SMELT_TESTS_PROCESS_SERVER": ""}
     registry.request_rebuild(
         RebuildRequest(
-            model=version.name, version=version.version, who="ann", why="a look",
-            reprove={proven.digest: proven.proof.created_at}, created_at=version.created_at,
+            model=version.name,
+            version=version.version,
+            who="ann",
+            why="a look",
+            reprove={proven.digest: proven.proof.created_at},
+            created_at=version.created_at,
         )
-    )  # fmt: skip
+    )
     await settled(loop, launcher)
     assert [task.attempt for task in launcher.launched] == [1, 1, 2]
     assert registry.engines() == [proven]

@@ -53,8 +53,12 @@ def test_engines_of_this_machine_are_proven_and_published(
     assert [record.outcome for record in report.records] == [BuildOutcome.PROVEN] * 2
     for record in report.records:
         assert list(record.stage_durations_s) == [
-            "open", "build", "prove", "benchmark", "publish",
-        ]  # fmt: skip
+            "open",
+            "build",
+            "prove",
+            "benchmark",
+            "publish",
+        ]
         assert (record.stage, record.reason) == (Stage.PUBLISH, "")
         (kept,) = worker.registry.build_records(record.key.digest())
         assert kept == record

@@ -35,9 +35,12 @@ def test_a_real_plan_leaves_once_it_is_proven(
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     (engine,) = registry.engines(registry.model_version("tiny").master.digest)
     device = DeviceFacts(
-        generation="cuda-sm89", name="NVIDIA L4", memory_gib=24, driver="580",
+        generation="cuda-sm89",
+        name="NVIDIA L4",
+        memory_gib=24,
+        driver="580",
         toolchain=engine.manifest.key.toolchain,
-    )  # fmt: skip
+    )
     moment = "2026-01-01T00:00:00+00:00"
     proof = Proof(outcome=ProofOutcome.PASSED, device=device, created_at=moment)
     registry.add_proof(engine.digest, proof)

@@ -32,10 +32,13 @@ def strict(worker: WorkerContext, version: ModelVersion) -> ModelVersion:
     """A version with a bound that no floating computation keeps: it stands for a wrong engine."""
     recipe = version.recipe.model_copy(update={"tolerances": {Precision.FP32: STRICT}})
     return worker.registry.add_model_version(
-        name=version.name, master=version.master, recipe=recipe, source=version.source,
-        source_fingerprint="1", samples=worker.registry.materialise_samples(version.samples)
-        if version.samples else None,
-    )  # fmt: skip
+        name=version.name,
+        master=version.master,
+        recipe=recipe,
+        source=version.source,
+        source_fingerprint="1",
+        samples=worker.registry.materialise_samples(version.samples) if version.samples else None,
+    )
 
 
 @pytest.fixture
@@ -46,9 +49,11 @@ def failure(worker: WorkerContext, strict: ModelVersion) -> BuildRecord:
 
 
 def test_the_worst_sample_is_kept_and_fails_again(
-    worker: WorkerContext, failure: BuildRecord, settings: CompilerSettings,
+    worker: WorkerContext,
+    failure: BuildRecord,
+    settings: CompilerSettings,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     assert failure.proof is not None
     worst = failure.proof.worst
     assert worst is not None

@@ -72,8 +72,11 @@ async def test_a_request_is_read_where_it_lies(port, arena, kinds, size: int) ->
     await handler.wait_started()
     (seen,) = handler.kept
     assert (kinds, type(seen), seen.readonly, len(seen)) == (
-        [Kind.INFER_LENT], memoryview, True, size
-    )  # fmt: skip
+        [Kind.INFER_LENT],
+        memoryview,
+        True,
+        size,
+    )
     assert seen == payload
     # No copy would show this.
     payload[-1] = 99

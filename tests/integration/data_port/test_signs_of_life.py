@@ -80,9 +80,16 @@ async def held(
 ) -> AsyncIterator[tuple[ReplicaHolder, Endpoint]]:
     """A gateway's holder of the replica there, connected."""
     replica = ReplicaInfo(
-        replica_id="r", model_name="m", model_version=1, is_ready=True, addresses=(address,),
-        token=NO_TOKEN, host_id="here", generation="", engine=ENGINE,
-    )  # fmt: skip
+        replica_id="r",
+        model_name="m",
+        model_version=1,
+        is_ready=True,
+        addresses=(address,),
+        token=NO_TOKEN,
+        host_id="here",
+        generation="",
+        engine=ENGINE,
+    )
     changed = asyncio.Event()
     holder = ReplicaHolder(
         replica, host_id="here", connect=partial(connect, tls=tls), on_change=changed.set

@@ -60,8 +60,9 @@ async def test_replicas_swap_to_another_engine_under_load(
     """One kind is built, serves, and is followed by another; no request notices."""
     source = write_scaled(tmp_path / "swapped.onnx", 3.0)
     recipe = write_recipe(tmp_path / "swapped.yaml", 2, features=WIDTH)
-    await asyncio.to_thread(fleet.smelt, "models", "add", "swapped", str(source), "--recipe",
-                            str(recipe))  # fmt: skip
+    await asyncio.to_thread(
+        fleet.smelt, "models", "add", "swapped", str(source), "--recipe", str(recipe)
+    )
     # Nothing is built yet, so both replicas begin on the fallback; a proven engine of any
     # kind is better than that, whatever its speed on this machine.
     await asyncio.to_thread(fleet.wait_ready, "swapped", 2)

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 def test_up_says_where_the_fleet_listens(fleet: LocalFleet) -> None:
     assert set(fleet.running) >= {
-        "supervisor_pid", "controller", "grpc_address", "metrics_address", "store_url",
-    }  # fmt: skip
+        "supervisor_pid",
+        "controller",
+        "grpc_address",
+        "metrics_address",
+        "store_url",
+    }
     assert fleet.running["store_url"] == str(fleet.home / "store")
 
 

@@ -58,8 +58,11 @@ def run(script: str, *arguments: str) -> str:
     """Run a script in a process that joins the cluster."""
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        capture_output=True, text=True, timeout=WAIT_S, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    ).stdout
 
 
 def actors(address: str, *begun: str) -> list[str]:
@@ -105,8 +108,9 @@ def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
         assert asked_at(fleet) == chat
         (again,) = fleet.replicas("noop")
         assert (again["process_id"], again["addresses"]) == (
-            replica["process_id"], replica["addresses"],
-        )  # fmt: skip
+            replica["process_id"],
+            replica["addresses"],
+        )
         assert Path(again["addresses"][0].removeprefix("unix:")).is_socket()
         assert "build-x" in actors(cluster.address, "build-x")
         # Somebody else's application comes and goes.

@@ -132,8 +132,11 @@ async def test_a_model_goes_and_comes_without_a_request_that_is_lost(address: st
         outcomes = await asyncio.gather(*running, return_exceptions=True)
         refused = [each for each in outcomes if isinstance(each, InferenceServerException)]
         assert all("no ready replica: unloaded" in str(each) for each in refused), refused
-        assert all(each.as_numpy("y").tolist() == [[0, 1, 2, 3]]
-                   for each in outcomes if each not in refused)  # fmt: skip
+        assert all(
+            each.as_numpy("y").tolist() == [[0, 1, 2, 3]]
+            for each in outcomes
+            if each not in refused
+        )
         index = await client.get_model_repository_index()
         (entry,) = (model for model in index.models if model.name == "noop")
         assert (entry.state in ("UNLOADING", "UNAVAILABLE"), entry.reason) == (True, "unloaded")

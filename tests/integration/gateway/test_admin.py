@@ -85,23 +85,31 @@ _REFUSED: dict[str, tuple[Ask, str, str]] = {
         "UNIMPLEMENTED",
     ),
     "no configuration": (
-        lambda c: c.load_model("echo", config='{"max_batch": 8}'), "ModelConfig in JSON.*max_batch",
+        lambda c: c.load_model("echo", config='{"max_batch": 8}'),
+        "ModelConfig in JSON.*max_batch",
         "INVALID_ARGUMENT",
     ),
     "configuration of an unknown model": (
-        lambda c: c.load_model("nope", config="{}"), "'nope' not found", "NOT_FOUND"
+        lambda c: c.load_model("nope", config="{}"),
+        "'nope' not found",
+        "NOT_FOUND",
     ),
     "files": (
         lambda c: c.load_model("echo", config="{}", files={"file:1/m.onnx": b"x"}),
-        "not offered; models come from the store", "UNIMPLEMENTED",
+        "not offered; models come from the store",
+        "UNIMPLEMENTED",
     ),
     "level with a gap": (
-        lambda c: c.update_log_settings({"log_error": False}), "which needs log_error",
+        lambda c: c.update_log_settings({"log_error": False}),
+        "which needs log_error",
         "INVALID_ARGUMENT",
     ),
-    "file": (lambda c: c.update_log_settings({"log_file": "/tmp/x"}), "cannot be set here",
-             "INVALID_ARGUMENT"),
-}  # fmt: skip
+    "file": (
+        lambda c: c.update_log_settings({"log_file": "/tmp/x"}),
+        "cannot be set here",
+        "INVALID_ARGUMENT",
+    ),
+}
 
 
 async def test_a_model_is_loaded_with_its_own_configuration(

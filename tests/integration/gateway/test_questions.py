@@ -32,9 +32,12 @@ async def test_server_questions(echo_fleet: "Fleet") -> None:
     assert metadata.name == "smelt"
     assert metadata.version
     assert list(metadata.extensions) == [
-        "binary_tensor_data", "classification", "model_configuration", "schedule_policy",
+        "binary_tensor_data",
+        "classification",
+        "model_configuration",
+        "schedule_policy",
         "statistics",
-    ]  # fmt: skip
+    ]
 
 
 async def test_an_empty_fleet_is_live_and_not_ready(fleet_of: "Fleet") -> None:

@@ -106,17 +106,17 @@ _REFUSED = {
         "must not be specified when using raw_input_contents for 't'",
     ),
     "no data": (
-        _request(("t", "INT8", _INTS), ("u", "INT8", {})), "unable to find data for input.* 'u'"
+        _request(("t", "INT8", _INTS), ("u", "INT8", {})),
+        "unable to find data for input.* 'u'",
     ),
     "no data at all": (_request(("t", "INT8", {})), "expected 1 raw_input_contents.* got 0"),
     "one too many": (_with(_request(), b"1"), "expected 0 raw_input_contents.* got 1"),
     "out of range": (
-        _request(("t", "INT8", {"int_contents": [1, 200]})), "'t'.*out of range for INT8"
+        _request(("t", "INT8", {"int_contents": [1, 200]})),
+        "'t'.*out of range for INT8",
     ),
-    "too few": (
-        _request(("t", "INT8", {"int_contents": [1]})), "'t'.*expected 2 elements.*got 1"
-    ),
-}  # fmt: skip
+    "too few": (_request(("t", "INT8", {"int_contents": [1]})), "'t'.*expected 2 elements.*got 1"),
+}
 
 
 @pytest.mark.parametrize("fault", _REFUSED)

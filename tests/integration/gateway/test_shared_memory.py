@@ -123,17 +123,20 @@ async def test_one_side_alone_may_be_shared_and_streams_too(
 _REFUSED: dict[str, tuple[Callable[[InferenceServerClient], Awaitable[Any]], str]] = {
     "no region": (lambda c: c.infer("echo", _input(name="other")), "Unable to find.*'other'"),
     "beyond the end": (
-        lambda c: c.infer("echo", _input(REGION_BYTES - 8)), r"its 4096 bytes, got 48 .* 4088"
+        lambda c: c.infer("echo", _input(REGION_BYTES - 8)),
+        r"its 4096 bytes, got 48 .* 4088",
     ),
     "negative": (lambda c: c.infer("echo", _input(-4)), "Invalid offset"),
     "room for less": (
-        lambda c: c.infer("echo", _input(), outputs=_output(0, 8)), r"\(8 bytes\).*at least 48"
+        lambda c: c.infer("echo", _input(), outputs=_output(0, 8)),
+        r"\(8 bytes\).*at least 48",
     ),
     "taken name": (
-        lambda c: c.register_system_shared_memory("region", "x", 1), "already in manager"
+        lambda c: c.register_system_shared_memory("region", "x", 1),
+        "already in manager",
     ),
     "unknown name": (lambda c: c.get_system_shared_memory_status("nope"), "Unable to find"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", _REFUSED)

@@ -71,8 +71,10 @@ def test_a_new_generation_serves_at_once_and_is_swapped_to_its_own_engine(
     if not any(replica.engine_digest for replica in first):
         assert told.index(EventKind.FALLBACK_SERVING) < told.index(EventKind.ENGINE_SERVING)
     num_calls = load.outcomes[OK] + eager.load.outcomes[OK]
-    print(f"\n| node added, killed | {num_calls} | 0 | {fleet.num_retried()} | {fallback_s:.1f} | "
-          f"{engine_s:.1f} | {max(load.longest_s, eager.load.longest_s):.2f} |")  # fmt: skip
+    print(
+        f"\n| node added, killed | {num_calls} | 0 | {fleet.num_retried()} | {fallback_s:.1f} | "
+        f"{engine_s:.1f} | {max(load.longest_s, eager.load.longest_s):.2f} |"
+    )
 
 
 def test_a_controller_that_is_killed_in_each_step_finishes_after_it_is_started_again(
@@ -105,5 +107,7 @@ def test_a_controller_that_is_killed_in_each_step_finishes_after_it_is_started_a
     kinds = {kind for kind, _, _ in told}
     assert {EventKind.PROOF_PASSED, EventKind.ENGINE_SERVING} <= kinds
     load = callers.load
-    print(f"\n| controller killed 5 times, node killed | {load.outcomes[OK]} | 0 | - | - | "
-          f"{engine_s:.1f} | {load.longest_s:.2f} |")  # fmt: skip
+    print(
+        f"\n| controller killed 5 times, node killed | {load.outcomes[OK]} | 0 | - | - | "
+        f"{engine_s:.1f} | {load.longest_s:.2f} |"
+    )

@@ -180,9 +180,10 @@ def break_at(objects: Objects, at: str, to: Any) -> None:
     (holder,) = (
         item
         for item in objects
-        if item["kind"] == kind and item["metadata"]["name"].startswith(name)
+        if item["kind"] == kind
+        and item["metadata"]["name"].startswith(name)
         and len(item["metadata"]["name"]) in (len(name), len(name) + 11)
-    )  # fmt: skip
+    )
     *steps, last = [int(step) if step.isdecimal() else step for step in path.split(".")]
     for step in steps:
         holder = holder[step]

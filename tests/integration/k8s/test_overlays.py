@@ -71,8 +71,9 @@ def test_a_component_adds_one_group_last(component: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_images_are_named_in_one_place(overlay: str) -> None:
     folder = K8S / "overlays" / overlay
-    names = {one["name"] for one in yaml.safe_load(
-        (folder / "kustomization.yaml").read_text())["images"]}  # fmt: skip
+    names = {
+        one["name"] for one in yaml.safe_load((folder / "kustomization.yaml").read_text())["images"]
+    }
     assert names == {"smelt-gateway", "smelt-controller", "smelt-replica", "smelt-compiler"}
     others = [path for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"]
     named = [p.name for p in others if "image:" in p.read_text().replace("smelt-compiler\n", "")]

@@ -57,9 +57,12 @@ class World:
             self.version = add_model(self.registry, "m", str(path), options, Steps(is_quiet=True))
         else:
             self.version = self.registry.add_model_version(
-                name="m", master=record_of(onnx.load(path)), recipe=recipe, source="",
+                name="m",
+                master=record_of(onnx.load(path)),
+                recipe=recipe,
+                source="",
                 source_fingerprint="",
-            )  # fmt: skip
+            )
 
     def serve(self, day: int, scale: float, num: int = 200) -> None:
         """A day of requests whose values have this size."""

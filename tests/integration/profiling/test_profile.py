@@ -110,8 +110,11 @@ def _check_kernels(report: ProfileReport) -> None:
 
 def _check_files(report: ProfileReport, out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == [
-        "report.json", "time-per-op.svg", "trace-compiled.json", "trace-eager.json",
-    ]  # fmt: skip
+        "report.json",
+        "time-per-op.svg",
+        "trace-compiled.json",
+        "trace-eager.json",
+    ]
     ET.parse(report.files.picture)
     eager, compiled = (
         {event.get("name") for event in json.loads(Path(path).read_text())["traceEvents"]}

@@ -192,11 +192,16 @@ class Shelf:
         """
         took_s = speed_over_fallback
         timing = Timing(
-            bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=speedup,
+            bucket="b",
+            sizes={},
+            p50_s=1.0,
+            p95_s=1.0,
+            throughput=1.0,
+            eager_p50_s=speedup,
             fallback=SideTiming(p50_s=took_s, p95_s=took_s, throughput=1.0, peak_memory_bytes=0)
             if took_s
             else None,
-        )  # fmt: skip
+        )
         proof = Proof(
             outcome=outcome,
             reason="" if outcome is ProofOutcome.PASSED else "on purpose",
@@ -246,9 +251,15 @@ def host_of(
     fallback: FallbackLoader = no_fallback,
 ) -> EngineManager:
     return EngineManager(
-        shelf.registry, model, shelf.device, fallback, EngineChecker(Path("unused")),
-        num_threads=1, notes=notes, clock=clock,
-    )  # fmt: skip
+        shelf.registry,
+        model,
+        shelf.device,
+        fallback,
+        EngineChecker(Path("unused")),
+        num_threads=1,
+        notes=notes,
+        clock=clock,
+    )
 
 
 def blob_of(shelf: Shelf, engine: PublishedEngine, root: Path) -> Path:

@@ -44,9 +44,13 @@ def main() -> None:
     os.environ[_KEY] = str(load)
     app.ReplicaDeployment = Reporting  # type: ignore[attr-defined]
     ray.init(
-        address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False,
+        address="local",
+        num_cpus=2,
+        num_gpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
         labels={"smelt.io/generation": "cuda-sm90"},
-    )  # fmt: skip
+    )
     args = {"model": "m", "store_url": "s", "cache_dir": "c", "num_replicas": "auto"}
     serve.start(proxy_location="Disabled")
     application = app.application(args | {"gpu_share": 0.05})

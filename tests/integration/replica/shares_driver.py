@@ -68,13 +68,21 @@ class Controllers:
         number = len(self.registry.versions(name)) + 1 if name in self.registry.model_names() else 1
         fingerprint = f"{name}-{number}"
         master = MasterRecord(
-            digest=f"digest-{fingerprint}", files={}, inputs=(), outputs=(), opset=23,
+            digest=f"digest-{fingerprint}",
+            files={},
+            inputs=(),
+            outputs=(),
+            opset=23,
             num_parameters=NUM_PARAMETERS,
-        )  # fmt: skip
+        )
         self.registry.add_model_version(
-            name=name, master=master, recipe=Recipe(gpu_share=share), source="s",
-            source_fingerprint=fingerprint, samples=None,
-        )  # fmt: skip
+            name=name,
+            master=master,
+            recipe=Recipe(gpu_share=share),
+            source="s",
+            source_fingerprint=fingerprint,
+            samples=None,
+        )
 
     def prove(self, name: str) -> None:
         """Publish an engine of a model's first version that needs more than its estimate."""
@@ -91,10 +99,14 @@ class Controllers:
         self.state = FleetState("u", 1)
         args = {"store_url": str(self._folder / "store"), "cache_dir": str(self._folder / "cache")}
         loop = ReconcileLoop(
-            self.registry, RayNodes(), self.state, self.fleet,
-            args | {"controller_address": ""}, resync_s=1,
+            self.registry,
+            RayNodes(),
+            self.state,
+            self.fleet,
+            args | {"controller_address": ""},
+            resync_s=1,
             clock=lambda: HASTE * time.monotonic(),
-        )  # fmt: skip
+        )
         return asyncio.create_task(loop.run())
 
     async def until(self, is_so: Callable[[dict[str, str]], bool]) -> dict[str, str]:
@@ -147,9 +159,13 @@ if __name__ == "__main__":
     app.ReplicaDeployment = Bare  # type: ignore[attr-defined]
     labels = NodeClass(generation=GENERATION, memory_gib=100).labels()
     ray.init(
-        address="local", num_cpus=2, num_gpus=1, labels=labels, include_dashboard=False,
+        address="local",
+        num_cpus=2,
+        num_gpus=1,
+        labels=labels,
+        include_dashboard=False,
         log_to_driver=False,
-    )  # fmt: skip
+    )
     serve.start(proxy_location="Disabled")
     result = asyncio.run(main(Path(sys.argv[1])))
     serve.shutdown()

@@ -116,20 +116,34 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnnxruntimeEngi
     onnx.save(_model(), folder / "model.onnx")
     device = probe_device()
     key = BuildKey(
-        master_digest="ab" * 32, kind=EngineKind.ONNXRUNTIME, precision=Precision.FP32,
-        buckets=(), proof_terms="", builder_options={}, generation=device.generation,
+        master_digest="ab" * 32,
+        kind=EngineKind.ONNXRUNTIME,
+        precision=Precision.FP32,
+        buckets=(),
+        proof_terms="",
+        builder_options={},
+        generation=device.generation,
         toolchain={"onnxruntime": device.toolchain["onnxruntime"]},
-    )  # fmt: skip
+    )
     manifest = EngineManifest(
-        key=key, files={}, inputs=INPUTS, outputs=OUTPUTS, needs_master=True,
-        build_duration_s=0.0, created_at=CREATED_AT,
-    )  # fmt: skip
+        key=key,
+        files={},
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        needs_master=True,
+        build_duration_s=0.0,
+        created_at=CREATED_AT,
+    )
     loaded = OnnxruntimeEngine.load(
         LoadSpec(
-            manifest=manifest, master=_version(()).master, directory=folder,
-            master_path=folder / "model.onnx", device=device, num_threads=1,
+            manifest=manifest,
+            master=_version(()).master,
+            directory=folder,
+            master_path=folder / "model.onnx",
+            device=device,
+            num_threads=1,
         )
-    )  # fmt: skip
+    )
     yield loaded
     loaded.close()
 
@@ -144,9 +158,14 @@ def _version(buckets: tuple[Bucket, ...], **batching: float) -> ModelVersion:
         batching=Batching.model_validate({"max_queue": NUM_REQUESTS, **batching}),
     )
     return ModelVersion(
-        name="order", version=1, master=master, recipe=recipe, source="test",
-        source_fingerprint="", created_at=CREATED_AT,
-    )  # fmt: skip
+        name="order",
+        version=1,
+        master=master,
+        recipe=recipe,
+        source="test",
+        source_fingerprint="",
+        created_at=CREATED_AT,
+    )
 
 
 def _call(draw: random.Random, levels: int, max_rows: int) -> InferCall:

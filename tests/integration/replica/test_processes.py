@@ -111,9 +111,15 @@ async def hung_process(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A replica process whose engine hangs; see there."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.replica.hung_process", when, str(stall_s),
-        env=environment_of(settings) | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "tests.integration.replica.hung_process",
+        when,
+        str(stall_s),
+        env=environment_of(settings) | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         async with asyncio.timeout(90):
             yield process

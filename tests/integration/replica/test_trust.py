@@ -51,9 +51,14 @@ class Replica:
 
         model = self.registry.model_version("toy")
         host = EngineManager(
-            self.registry, model, self._device, no_fallback, self.checker,
-            num_threads=1, trust=self._trust,
-        )  # fmt: skip
+            self.registry,
+            model,
+            self._device,
+            no_fallback,
+            self.checker,
+            num_threads=1,
+            trust=self._trust,
+        )
         return host.load()
 
 

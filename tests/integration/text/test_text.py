@@ -181,9 +181,15 @@ async def test_the_command_sends_texts(fleet: Fleet, original: SentenceTransform
     out = io.StringIO()
     with redirect_stdout(out):
         await asyncio.to_thread(
-            run_infer, CliSettings(), "minilm", [], "", fleet.url, as_json=True,
+            run_infer,
+            CliSettings(),
+            "minilm",
+            [],
+            "",
+            fleet.url,
+            as_json=True,
             texts=TEXTS[:2],
-        )  # fmt: skip
+        )
     (output,) = json.loads(out.getvalue())["outputs"]
     found = np.array(output["data"], np.float32).reshape(output["shape"])
     assert_equal(found, original.encode(list(TEXTS[:2])))

@@ -135,9 +135,16 @@ def test_compiler_builds_what_the_command_line_added_and_a_replica_serves_with_i
 
     read_fd, write_fd = os.pipe()
     replica = process(
-        "replica", "-m", "services.replica", store_url=store, model="tiny",
-        cache_dir=folder / "cache", socket_dir=folder, num_threads=1, ready_fd=write_fd,
-    )  # fmt: skip
+        "replica",
+        "-m",
+        "services.replica",
+        store_url=store,
+        model="tiny",
+        cache_dir=folder / "cache",
+        socket_dir=folder,
+        num_threads=1,
+        ready_fd=write_fd,
+    )
     os.close(write_fd)
     assert served_until_told(replica, read_fd)["addresses"]
 

@@ -9,9 +9,7 @@ import os
 import sys
 
 # The compiler's throw-away children, which import torch and work for a moment.
-SERVED = (
-    "build-one", "export-graph", "import-one", "prove-one", "replay-one", "verdict-one"
-)  # fmt: skip
+SERVED = ("build-one", "export-graph", "import-one", "prove-one", "replay-one", "verdict-one")
 
 
 def _ask(address: str, arguments: list[str]) -> int:

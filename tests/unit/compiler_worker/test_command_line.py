@@ -114,16 +114,25 @@ class TestSettings:
 def record(outcome: BuildOutcome, reason: str = "") -> BuildRecord:
     durations = {"build": 1.5, "prove": 2.0}
     return BuildRecord(
-        key=KEY, outcome=outcome, stage="prove", reason=reason, stage_durations_s=durations,
+        key=KEY,
+        outcome=outcome,
+        stage="prove",
+        reason=reason,
+        stage_durations_s=durations,
         started_at="",
-    )  # fmt: skip
+    )
 
 
 def engine(outcome: ProofOutcome, reason: str = "", *timings: Timing) -> PublishedEngine:
     manifest = EngineManifest(
-        key=KEY, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=0,
+        key=KEY,
+        files={},
+        inputs=(),
+        outputs=(),
+        needs_master=True,
+        build_duration_s=0,
         created_at="",
-    )  # fmt: skip
+    )
     proof = Proof(outcome=outcome, reason=reason, timings=timings, created_at="")
     return PublishedEngine(digest=KEY.digest(), manifest=manifest, proof=proof)
 

@@ -15,8 +15,10 @@ from services.telemetry.catalog import ALL_METRICS
 from services.telemetry.metric import MetricKind
 
 ROOT = Path(__file__).parents[3]
-BOARDS = {path.stem: json.loads(path.read_text())
-          for path in sorted(ROOT.joinpath("deploy/grafana").glob("*.json"))}  # fmt: skip
+BOARDS = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted(ROOT.joinpath("deploy/grafana").glob("*.json"))
+}
 PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']} {panel['id']}")
     for name, board in BOARDS.items()

@@ -26,8 +26,11 @@ def pages() -> list[Path]:
     """Every page of the repository, new ones too."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [path for name in listed.stdout.splitlines() if (path := ROOT / name).exists()]
 
 

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 BOARDS = sorted(Path(__file__).parents[4].joinpath("deploy/grafana").glob("*.json"))
 # What Grafana puts in when a person chose nothing.
-CHOSEN = {"$__rate_interval": "1m", "$namespace": ".*", "$model": ".*", "$version": ".*",
-          "$generation": ".*"}  # fmt: skip
+CHOSEN = {
+    "$__rate_interval": "1m",
+    "$namespace": ".*",
+    "$model": ".*",
+    "$version": ".*",
+    "$generation": ".*",
+}
 LABEL_VALUES = re.compile(r"label_values\((.*), (\w+)\)")
 
 

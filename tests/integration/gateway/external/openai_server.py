@@ -48,9 +48,13 @@ class OpenAiServer:
         """Listen, on the port of before if there was one."""
         files = self.certificate
         config = uvicorn.Config(
-            self._app, interface="asgi3", log_config=None, lifespan="off",
-            ssl_certfile=files and files.cert, ssl_keyfile=files and files.key,
-        )  # fmt: skip
+            self._app,
+            interface="asgi3",
+            log_config=None,
+            lifespan="off",
+            ssl_certfile=files and files.cert,
+            ssl_keyfile=files and files.key,
+        )
         config.load()
         listening = socket.create_server(("127.0.0.1", self.port))
         self.port = listening.getsockname()[1]

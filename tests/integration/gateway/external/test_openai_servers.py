@@ -164,9 +164,12 @@ async def test_access_admission_and_tokens(
     server.token = "of the server"
     add_external(fleet_of, external_model(server.url, token="llm"))
     await with_http(
-        fleet_of, "external chat/1", access_file=access, external_token_dir=tmp_path,
+        fleet_of,
+        "external chat/1",
+        access_file=access,
+        external_token_dir=tmp_path,
         model_max_in_flight={"chat": 1},
-    )  # fmt: skip
+    )
     ask = ("-d", '{"model":"chat","messages":[],"stream":true}', "/v1/chat/completions")
     assert (await run_curl(fleet_of, *ask)).status == 401
     assert (await run_curl(fleet_of, "-H", f"authorization: Bearer {other}", *ask)).status == 403

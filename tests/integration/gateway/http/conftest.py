@@ -47,10 +47,16 @@ async def run_curl(
     """What curl gets of a gateway."""
     *options, path = arguments
     process = await asyncio.create_subprocess_exec(
-        "curl", "-sS", "--http1.1", "-D", "-", *options,
+        "curl",
+        "-sS",
+        "--http1.1",
+        "-D",
+        "-",
+        *options,
         f"{scheme}://127.0.0.1:{fleet.gateway.http_port}{path}",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     out, _ = await process.communicate(given)
     head, _, body = out.partition(b"\r\n\r\n")
     while head.startswith(b"HTTP/1.1 100"):

@@ -37,13 +37,30 @@ async def test_it_measures_embeddings(fleet_of: "Fleet", tmp_path: Path) -> None
     await add_embedder(fleet_of, "texts", text)
     fleet = await with_http(fleet_of, "texts")
     process = await asyncio.create_subprocess_exec(
-        str(_AIPERF), "profile", "--model", "texts", "--endpoint-type", "embeddings",
-        "--url", f"http://127.0.0.1:{fleet.gateway.http_port}", "--tokenizer", "a/tokenizer",
-        "--isl", "20", "--concurrency", "4", "--request-count", str(_NUM_REQUESTS),
-        "--ui", "none", "--output-artifact-dir", str(tmp_path / "found"),
+        str(_AIPERF),
+        "profile",
+        "--model",
+        "texts",
+        "--endpoint-type",
+        "embeddings",
+        "--url",
+        f"http://127.0.0.1:{fleet.gateway.http_port}",
+        "--tokenizer",
+        "a/tokenizer",
+        "--isl",
+        "20",
+        "--concurrency",
+        "4",
+        "--request-count",
+        str(_NUM_REQUESTS),
+        "--ui",
+        "none",
+        "--output-artifact-dir",
+        str(tmp_path / "found"),
         env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(_with_tokenizer(tmp_path / "hub"))},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()
     found = json.loads((tmp_path / "found/profile_export_aiperf.json").read_bytes())

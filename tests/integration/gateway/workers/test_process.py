@@ -35,11 +35,16 @@ async def start() -> AsyncIterator[Start]:
         given = {f"SMELT_GATEWAY_{name.upper()}": value for name, value in settings.items()}
         started.append(
             await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "services.gateway", *arguments,
-                env={**os.environ, **given}, cwd=ROOT, stderr=asyncio.subprocess.PIPE,
+                sys.executable,
+                "-m",
+                "services.gateway",
+                *arguments,
+                env={**os.environ, **given},
+                cwd=ROOT,
+                stderr=asyncio.subprocess.PIPE,
                 pass_fds=pass_fds,
             )
-        )  # fmt: skip
+        )
         return started[-1]
 
     yield process
@@ -54,10 +59,14 @@ async def test_life_of_a_gateway_process(
 ) -> None:
     read_fd, write_fd = os.pipe()
     child = await start(
-        pass_fds=(write_fd,), ready_fd=str(write_fd),
-        grpc_port="0", metrics_port="0", host_id="here",
-        drain_grace_s="600", controller=f"127.0.0.1:{echo_fleet.controller.port}",
-    )  # fmt: skip
+        pass_fds=(write_fd,),
+        ready_fd=str(write_fd),
+        grpc_port="0",
+        metrics_port="0",
+        host_id="here",
+        drain_grace_s="600",
+        controller=f"127.0.0.1:{echo_fleet.controller.port}",
+    )
     os.close(write_fd)
     facts = await asyncio.to_thread(wait_ready, read_fd, 60, "gateway")
     assert facts["pid"] == child.pid

@@ -134,18 +134,22 @@ async def test_a_model_that_is_unloaded_or_loaded_is_so_at_all_workers(
 
 _REFUSED = {
     "no such object": (
-        lambda c: c.register_system_shared_memory("r", "/smelt-none", 1), "No such file"
+        lambda c: c.register_system_shared_memory("r", "/smelt-none", 1),
+        "No such file",
     ),
     "levels with a gap": (
-        lambda c: c.update_log_settings({"log_error": False}), "which needs log_error"
+        lambda c: c.update_log_settings({"log_error": False}),
+        "which needs log_error",
     ),
     "a wrong rate": (
-        lambda c: c.update_trace_settings(settings={"trace_rate": "x"}), "expected one number"
+        lambda c: c.update_trace_settings(settings={"trace_rate": "x"}),
+        "expected one number",
     ),
     "too long": (
-        lambda c: c.register_system_shared_memory("r", "k" * 70_000, 1), "at most 65536 bytes"
+        lambda c: c.register_system_shared_memory("r", "k" * 70_000, 1),
+        "at most 65536 bytes",
     ),
-}  # fmt: skip
+}
 
 
 async def test_what_cannot_be_changed_is_changed_nowhere(gateway: RunningGateway) -> None:

@@ -64,14 +64,24 @@ async def running_gateway(
     """Two workers that follow a fleet's controller and know its two replicas; `more` settings."""
     read_fd, write_fd = os.pipe()
     settings = {
-        "grpc_port": 0, "metrics_port": 0, "host_id": "here", "ready_fd": write_fd,
-        "controller": f"127.0.0.1:{fleet.controller.port}", "drain_grace_s": 60, **more,
-    }  # fmt: skip
+        "grpc_port": 0,
+        "metrics_port": 0,
+        "host_id": "here",
+        "ready_fd": write_fd,
+        "controller": f"127.0.0.1:{fleet.controller.port}",
+        "drain_grace_s": 60,
+        **more,
+    }
     own = {f"SMELT_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.gateway", "--workers", "2",
-        env=dict(os.environ) | own | (environment or {}), pass_fds=(write_fd,),
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "services.gateway",
+        "--workers",
+        "2",
+        env=dict(os.environ) | own | (environment or {}),
+        pass_fds=(write_fd,),
+    )
     os.close(write_fd)
     facts = await asyncio.to_thread(wait_ready, read_fd, 60, "gateway")
     running = RunningGateway(process, facts)

@@ -83,8 +83,11 @@ def exchanges() -> Iterator[Row]:
     packed_agent = bytes.fromhex("87b505b161cc5a93849c48aca4")
     packed_test = bytes.fromhex("85f2b24a84ff849c48aca4")
     yield "5/1", with_block(BLOCK + b"\xba"), ANSWERED
-    literals = [first + field for first in (b"\x40", b"\x00", b"\x10")
-                for field in (agent, packed_agent, test, packed_test)]  # fmt: skip
+    literals = [
+        first + field
+        for first in (b"\x40", b"\x00", b"\x10")
+        for field in (agent, packed_agent, test, packed_test)
+    ]
     for number, literal in enumerate(literals, start=2):
         yield f"5/{number}", with_block(BLOCK + literal), ANSWERED
     yield "5/14", with_block(b"\x20" + BLOCK), ANSWERED

@@ -71,9 +71,14 @@ class Watched:
         model = judged(self.shelf, self.folder)
         host = host_of(self.shelf, model, self.notes, clock=self.clock, fallback=self.fallback)
         self.replica = Replica(
-            model, self.shelf.device, host, NullRecorder(), on_change=self._changed.set,
-            standby_s=300.0, compile_limit_s=self.limit_s,
-        )  # fmt: skip
+            model,
+            self.shelf.device,
+            host,
+            NullRecorder(),
+            on_change=self._changed.set,
+            standby_s=300.0,
+            compile_limit_s=self.limit_s,
+        )
 
     async def until(self, is_wanted: Callable[[LoadedEngine], object]) -> LoadedEngine:
         """What serves, once it is what is wanted."""

@@ -138,9 +138,12 @@ async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_siz
     model = shelf.publish_model()
     checker = EngineChecker(tmp_path / "checked")
     host = EngineManager(
-        shelf.registry, model, shelf.device,
-        lambda model: OnnxruntimeEngine.load(load_spec(shelf, model)), checker,
-    )  # fmt: skip
+        shelf.registry,
+        model,
+        shelf.device,
+        lambda model: OnnxruntimeEngine.load(load_spec(shelf, model)),
+        checker,
+    )
     replica = Replica(model, shelf.device, host, NullRecorder())
     await replica.load()
     try:

@@ -68,8 +68,11 @@ def test_what_is_not_quantised_is_computed_as_the_generation_can(
 @pytest.mark.parametrize("kind", [EngineKind.OPENVINO, EngineKind.ONNXRUNTIME])
 def test_the_quantisers_version_is_in_the_key_where_it_made_the_graph(kind: EngineKind) -> None:
     generation = Generation.parse("cpu-x86_64-avx512_vnni")
-    found = {p: builder_for(kind).options(generation, p).get("quantiser", "") for p in Precision
-             if not builder_for(kind).unavailable_reason(generation, p)}  # fmt: skip
+    found = {
+        p: builder_for(kind).options(generation, p).get("quantiser", "")
+        for p in Precision
+        if not builder_for(kind).unavailable_reason(generation, p)
+    }
     assert found.pop(Precision.INT8) == f"nncf {version('nncf')}"
     assert set(found.values()) == {""}
 

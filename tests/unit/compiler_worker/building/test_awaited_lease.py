@@ -23,11 +23,16 @@ KEY = small_key()
 DIGEST = KEY.digest()
 DEVICE = DeviceFacts(generation=KEY.generation, name="cpu", memory_gib=1)
 VERSION = ModelVersion(
-    name="m", version=1, recipe=Recipe(), source="m.onnx", source_fingerprint="f", created_at=AT,
+    name="m",
+    version=1,
+    recipe=Recipe(),
+    source="m.onnx",
+    source_fingerprint="f",
+    created_at=AT,
     master=MasterRecord(
         digest=KEY.master_digest, files={}, inputs=(), outputs=(), opset=20, num_parameters=1
     ),
-)  # fmt: skip
+)
 
 
 def proof(outcome: ProofOutcome) -> Proof:

@@ -37,38 +37,56 @@ _CONSTANTS = """
  float[4,4] wb = {0,1,0,2, 1,1,-1,3, 2,2,2,2, 1,0,4,1},
  int64[1] last = {-1}, float epsilon = {0.001}>
 """
-_BRANCHES = """
+_BRANCHES = (
+    """
 <ir_version: 10, opset_import: ["" : 20]>
 branches (float[batch, 4] x, bool choice) => (float[batch, 4] y)
-""" + _CONSTANTS + """
+"""
+    + _CONSTANTS
+    + """
 {
-""" + _WORK.format("o_", "x") + """
+"""
+    + _WORK.format("o_", "x")
+    + """
   picked = If (choice) <
     then_branch = yes () => (float[batch, 4] t_out) {
-""" + _WORK.format("t_", "o_out") + """
+"""
+    + _WORK.format("t_", "o_out")
+    + """
     },
     else_branch = no () => (float[batch, 4] e_out) { e_out = Mul (o_out, x) }
   >
-""" + _WORK.format("p_", "picked") + """
+"""
+    + _WORK.format("p_", "picked")
+    + """
   y = Add (p_out, o_out)
 }
-"""  # fmt: skip
-_LOOP = """
+"""
+)
+_LOOP = (
+    """
 <ir_version: 10, opset_import: ["" : 20]>
 loop (float[batch, 4] x, int64 choice) => (float[batch, 4] y)
-""" + _CONSTANTS + """
+"""
+    + _CONSTANTS
+    + """
 {
-""" + _WORK.format("o_", "x") + """
+"""
+    + _WORK.format("o_", "x")
+    + """
   whole = Loop (choice, "", o_out) <
     body = step (int64 i, bool go, float[batch, 4] state) => (bool go_on, float[batch, 4] next) {
       go_on = Identity (go)
-""" + _WORK.format("s_", "state") + """
+"""
+    + _WORK.format("s_", "state")
+    + """
       next = Add (s_out, state)
     }
   >
   y = Add (whole, o_out)
 }
-"""  # fmt: skip
+"""
+)
 CASES = {"If": (_BRANCHES, (True, False)), "Loop": (_LOOP, (0, 1, 3))}
 CALLS = {"If": torch.ops.higher_order.cond, "Loop": torch.ops.higher_order.while_loop}
 # These change what CUDA alone has kernels for.

@@ -97,9 +97,10 @@ def test_products_of_one_value_become_one_with_unsigned_bytes(zero: int) -> None
     assert found.num_calls(decomposed.dequantize_per_channel.default) == 1
     assert found.num_calls(aten.matmul.default) == found.num_calls(aten.round.default) == 0
     rounding = next(
-        node for node in found.graph.graph.nodes
+        node
+        for node in found.graph.graph.nodes
         if node.target is decomposed.quantize_per_tensor.default
-    )  # fmt: skip
+    )
     assert rounding.args[2:] == (zero + 128, 0, 255, torch.uint8)
     for batch in (1, 3, 8):
         found.check(floats(batch, 5, 16), max_rel_l2=MAX_REL_L2)
@@ -126,11 +127,15 @@ def test_convolutions_and_classifiers_behind_moves_stay_in_bytes() -> None:
     "changes",
     [
         {"wa_z": np.full(16, 3, np.int8), "wb_z": np.full(8, 3, np.int8)},
-        {"wa": np.ones((16, 16), np.uint8), "wa_z": np.zeros(16, np.uint8),
-         "wb": np.ones((16, 8), np.uint8), "wb_z": np.zeros(8, np.uint8)},
+        {
+            "wa": np.ones((16, 16), np.uint8),
+            "wa_z": np.zeros(16, np.uint8),
+            "wb": np.ones((16, 8), np.uint8),
+            "wb_z": np.zeros(8, np.uint8),
+        },
     ],
     ids=["zero points of weights", "unsigned weights"],
-)  # fmt: skip
+)
 def test_weights_that_the_kernels_do_not_take_stay_in_floats(changes: dict[str, Any]) -> None:
     found = case(_PROJECTIONS, floats(3, 5, 16), **changes)
     assert found.counts["int8_products"] == 0

@@ -84,22 +84,39 @@ def test_along_another_axis_the_columns_count(known: Known) -> None:
         ([node("Abs", ["ids"], ["i"])], -59, 59),
         ([node("Unsqueeze", ["ids", "zero"], ["i"])], 0, 59),
         ([node("Transpose", ["ids"], ["i"])], 0, 59),
-        ([node("Cast", ["ids"], ["f"], to=TensorProto.FLOAT),
-          node("Cast", ["f"], ["i"], to=TensorProto.INT32)], 0, 59),
-        ([node("Cast", ["ids"], ["c"], to=TensorProto.INT32),
-          node("Reshape", ["c", "flat"], ["r"]),
-          node("Add", ["r", "five32"], ["i"])], -5, 54),
+        (
+            [
+                node("Cast", ["ids"], ["f"], to=TensorProto.FLOAT),
+                node("Cast", ["f"], ["i"], to=TensorProto.INT32),
+            ],
+            0,
+            59,
+        ),
+        (
+            [
+                node("Cast", ["ids"], ["c"], to=TensorProto.INT32),
+                node("Reshape", ["c", "flat"], ["r"]),
+                node("Add", ["r", "five32"], ["i"]),
+            ],
+            -5,
+            54,
+        ),
         ([node("Concat", ["ids", "row"], ["i"], axis=0)], 0, 59),
     ],
-)  # fmt: skip
+)
 def test_ops_that_move_ids_move_their_bounds(
     known: Known, nodes: list[onnx.NodeProto], low: int, high: int
 ) -> None:
     found = known(
         [*nodes, lookup("i", to="z"), node("ReduceSum", ["z"], ["y"], keepdims=0)],
-        ids=ints("N", 3), rank=0, five=[5], five32=np.array([5], np.int32), zero=[0],
-        flat=[-1], row=[[1, 2, 3]],
-    )  # fmt: skip
+        ids=ints("N", 3),
+        rank=0,
+        five=[5],
+        five32=np.array([5], np.int32),
+        zero=[0],
+        flat=[-1],
+        row=[[1, 2, 3]],
+    )
     assert found.allowed == found.drawn == span(low, high)
 
 
@@ -116,8 +133,11 @@ def test_a_quantised_table_is_one(known: Known) -> None:
 
 
 def test_what_the_type_cannot_hold_is_no_bound(known: Known) -> None:
-    found = known([node("Cast", ["ids"], ["i"], to=TensorProto.INT64), lookup("i", of="big")],
-                  ids=ints("N", "T", dtype=TensorProto.UINT8), big=table(1000))  # fmt: skip
+    found = known(
+        [node("Cast", ["ids"], ["i"], to=TensorProto.INT64), lookup("i", of="big")],
+        ids=ints("N", "T", dtype=TensorProto.UINT8),
+        big=table(1000),
+    )
     assert found.allowed == ()
 
 
@@ -143,11 +163,19 @@ def test_what_a_condition_takes_out(
     drawn: tuple[int, int],
 ) -> None:
     found = known(
-        [node("Cast", ["x"], ["wide"], to=TensorProto.INT64),
-         node("Add", ["ids", "rows"], ["wrapped"]), condition,
-         node("Where", ["c", chosen, otherwise], ["i"]), lookup("i")],
-        ids=ints("N", 4), zero=[0], rows=[60], below=[-1], far=[-100],
-    )  # fmt: skip
+        [
+            node("Cast", ["x"], ["wide"], to=TensorProto.INT64),
+            node("Add", ["ids", "rows"], ["wrapped"]),
+            condition,
+            node("Where", ["c", chosen, otherwise], ["i"]),
+            lookup("i"),
+        ],
+        ids=ints("N", 4),
+        zero=[0],
+        rows=[60],
+        below=[-1],
+        far=[-100],
+    )
     assert found.allowed == (span(*allowed) if allowed else ())
     assert found.drawn == span(*drawn)
 
@@ -157,24 +185,35 @@ def test_ids_outside_of_a_table_may_be_masked_away(known: Known, first: str) -> 
     low = [node("GreaterOrEqual", ["ids", "zero"], ["n"]), node("Not", ["n"], ["low"])]
     if first == "Less":
         low = [node("Less", ["ids", "zero"], ["low"])]
-    nodes = [*low, node("Greater", ["ids", "last"], ["high"]), node("Or", ["low", "high"], ["c"]),
-             node("Where", ["c", "zero", "ids"], ["i"]), lookup("i")]  # fmt: skip
+    nodes = [
+        *low,
+        node("Greater", ["ids", "last"], ["high"]),
+        node("Or", ["low", "high"], ["c"]),
+        node("Where", ["c", "zero", "ids"], ["i"]),
+        lookup("i"),
+    ]
     found = known(nodes, zero=[0], last=[59])
     assert found.allowed == ()
     assert found.drawn == span(-1, 60), "one beyond each end shows whether an engine masks"
 
 
 def test_clipped_ids_may_be_anything(known: Known) -> None:
-    found = known([node("Clip", ["ids", "zero", "last"], ["i"]), lookup("i")],
-                  zero=np.int64(0), last=np.int64(59))  # fmt: skip
+    found = known(
+        [node("Clip", ["ids", "zero", "last"], ["i"]), lookup("i")],
+        zero=np.int64(0),
+        last=np.int64(59),
+    )
     assert (found.allowed, found.drawn) == ((), span(-1, 60))
     lower = known([node("Max", ["ids", "zero"], ["i"]), lookup("i")], zero=[0])
     assert (lower.allowed, lower.drawn) == (span(None, 59), span(-1, 59))
 
 
 def test_what_is_clipped_too_late_is_not(known: Known) -> None:
-    found = known([node("Clip", ["ids", "zero", "last"], ["i"]), lookup("i")],
-                  zero=np.int64(-3), last=np.int64(70))  # fmt: skip
+    found = known(
+        [node("Clip", ["ids", "zero", "last"], ["i"]), lookup("i")],
+        zero=np.int64(-3),
+        last=np.int64(70),
+    )
     assert found.allowed == span(0, 59)
 
 
@@ -196,11 +235,13 @@ FIELDS = (IntegerSpan(min=0, max=9), IntegerSpan(min=0, max=59), IntegerSpan(min
         [node("Slice", ["ids", f"i{i}", f"i{i + 1}", "one"], [f"f{i}"]) for i in range(3)],
         [node("Gather", ["ids", f"i{i}"], [f"f{i}"], axis=1) for i in range(3)],
         [node("Split", ["ids"], ["f0", "f1", "f2"], axis=1, num_outputs=3)],
-        [node("Transpose", ["ids"], ["t"]),
-         *[node("Gather", ["t", f"s{i}"], [f"f{i}"]) for i in range(3)]],
+        [
+            node("Transpose", ["ids"], ["t"]),
+            *[node("Gather", ["t", f"s{i}"], [f"f{i}"]) for i in range(3)],
+        ],
     ],
     ids=["Slice", "Gather", "Split", "Transpose"],
-)  # fmt: skip
+)
 def test_columns_that_go_to_tables_of_their_own_have_bounds_of_their_own(
     known: Known, cuts: list[onnx.NodeProto]
 ) -> None:
@@ -209,21 +250,28 @@ def test_columns_that_go_to_tables_of_their_own_have_bounds_of_their_own(
     places = {f"i{i}": [i] for i in range(4)} | {f"s{i}": np.int64(i) for i in range(3)}
     found = known(
         [*cuts, *looked, *total, node("Concat", ["v0", "v1", "v2"], ["y"], axis=1)],
-        ids=ints("N", 3), rank=2, ten=table(10), s=table(7), one=[1], **places,
-    )  # fmt: skip
+        ids=ints("N", 3),
+        rank=2,
+        ten=table(10),
+        s=table(7),
+        one=[1],
+        **places,
+    )
     assert found.allowed == found.drawn == FIELDS
 
 
 def test_offsets_of_columns_move_the_bounds_of_columns(known: Known) -> None:
-    found = known([node("Add", ["ids", "offsets"], ["i"]), lookup("i")],
-                  ids=ints("N", 3), offsets=[0, 10, 50])  # fmt: skip
+    found = known(
+        [node("Add", ["ids", "offsets"], ["i"]), lookup("i")], ids=ints("N", 3), offsets=[0, 10, 50]
+    )
     assert found.allowed == tuple(IntegerSpan(min=-n, max=59 - n) for n in (0, 10, 50))
 
 
 def test_an_element_that_may_be_cut_away_may_be_anything(known: Known) -> None:
     """Whether one is, depends on the length of a request."""
-    found = known([node("Slice", ["ids", "one", "end", "one"], ["i"]), lookup("i")],
-                  one=[1], end=[2**63 - 1])  # fmt: skip
+    found = known(
+        [node("Slice", ["ids", "one", "end", "one"], ["i"]), lookup("i")], one=[1], end=[2**63 - 1]
+    )
     assert (found.allowed, found.drawn) == ((), span(0, 59))
 
 
@@ -237,8 +285,11 @@ def test_other_lookups(known: Known) -> None:
     )
     pairs = known([node("GatherND", ["table", "ids"], ["y"])], ids=ints("N", 2), rank=1)
     assert pairs.allowed == (IntegerSpan(min=0, max=59), IntegerSpan(min=0, max=3))
-    hot = known([node("OneHot", ["ids", "depth", "values"], ["y"])],
-                depth=np.int64(9), values=np.array([0, 1], np.float32))  # fmt: skip
+    hot = known(
+        [node("OneHot", ["ids", "depth", "values"], ["y"])],
+        depth=np.int64(9),
+        values=np.array([0, 1], np.float32),
+    )
     assert (hot.allowed, hot.drawn) == ((), span(0, 8))
 
 
@@ -248,8 +299,9 @@ def branch(of: str, name: str) -> onnx.GraphProto:
 
 def test_of_branches_the_one_that_is_taken_counts(known: Known) -> None:
     """Which one that is, a request decides: what is legal for neither is refused."""
-    choose = node("If", ["c"], ["y"], then_branch=branch("table", "a"),
-                  else_branch=branch("small", "b"))  # fmt: skip
+    choose = node(
+        "If", ["c"], ["y"], then_branch=branch("table", "a"), else_branch=branch("small", "b")
+    )
     nodes = [node("ReduceMax", ["x"], ["m"], keepdims=0), node("Greater", ["m", "zero"], ["c"])]
     found = known([*nodes, choose], small=table(7), zero=np.float32(0))
     assert (found.allowed, found.drawn) == (span(0, 59), span(0, 6))
@@ -257,15 +309,26 @@ def test_of_branches_the_one_that_is_taken_counts(known: Known) -> None:
 
 def test_a_loops_body_looks_up_too(known: Known) -> None:
     body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), lookup("inner", to="e"),
-         node("ReduceSum", ["e"], ["s"], keepdims=0), node("Add", ["sum", "s"], ["next"]),
-         node("Identity", ["inner"], ["kept"])],
+        [
+            node("Identity", ["go"], ["on"]),
+            lookup("inner", to="e"),
+            node("ReduceSum", ["e"], ["s"], keepdims=0),
+            node("Add", ["sum", "s"], ["next"]),
+            node("Identity", ["inner"], ["kept"]),
+        ],
         "body",
-        [ints(name="i"), helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-         ints("N", "T", name="inner"), tensor_info("sum", [])],
-        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), ints("N", "T", name="kept"),
-         tensor_info("next", [])],
-    )  # fmt: skip
+        [
+            ints(name="i"),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            ints("N", "T", name="inner"),
+            tensor_info("sum", []),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            ints("N", "T", name="kept"),
+            tensor_info("next", []),
+        ],
+    )
     loop = node("Loop", ["times", "", "ids", "nought"], ["left", "y"], body=body)
     found = known([loop], rank=0, times=np.int64(3), nought=np.float32(0))
     assert found.allowed == span(0, 59)

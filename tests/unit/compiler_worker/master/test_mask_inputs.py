@@ -55,17 +55,30 @@ CHOOSE = node("Where", ["c", "x", "low"], ["y"])
         [node("Cast", ["mask"], ["c"], to=TensorProto.BOOL), CHOOSE],
         [node("Equal", ["mask", "one"], ["c"]), CHOOSE],
         [node("Greater", ["mask", "zero"], ["c"]), CHOOSE],
-        [FLOAT, node("Sub", ["high", "f"], ["n"]), node("Mul", ["n", "low"], ["p"]),
-         node("Add", ["x", "p"], ["y"])],
-        [node("Unsqueeze", ["mask", "one"], ["u"]), node("Unsqueeze", ["mask", "last"], ["v"]),
-         node("Mul", ["u", "v"], ["s"]), node("Cast", ["s"], ["c"], to=TensorProto.BOOL),
-         node("Unsqueeze", ["x", "one"], ["w"]), node("Where", ["c", "w", "low"], ["z"]),
-         node("ReduceSum", ["z", "one"], ["y"], keepdims=0)],
-        [node("Unsqueeze", ["mask", "zeros"], ["u"]), node("Squeeze", ["u", "zeros"], ["s"]),
-         node("Cast", ["s"], ["c"], to=TensorProto.BOOL), CHOOSE],
+        [
+            FLOAT,
+            node("Sub", ["high", "f"], ["n"]),
+            node("Mul", ["n", "low"], ["p"]),
+            node("Add", ["x", "p"], ["y"]),
+        ],
+        [
+            node("Unsqueeze", ["mask", "one"], ["u"]),
+            node("Unsqueeze", ["mask", "last"], ["v"]),
+            node("Mul", ["u", "v"], ["s"]),
+            node("Cast", ["s"], ["c"], to=TensorProto.BOOL),
+            node("Unsqueeze", ["x", "one"], ["w"]),
+            node("Where", ["c", "w", "low"], ["z"]),
+            node("ReduceSum", ["z", "one"], ["y"], keepdims=0),
+        ],
+        [
+            node("Unsqueeze", ["mask", "zeros"], ["u"]),
+            node("Squeeze", ["u", "zeros"], ["s"]),
+            node("Cast", ["s"], ["c"], to=TensorProto.BOOL),
+            CHOOSE,
+        ],
     ],
     ids=["cast", "equal", "greater", "taken from one", "pairs", "moved"],
-)  # fmt: skip
+)
 def test_a_mask_is_told_by_its_use(known: Known, nodes: list[onnx.NodeProto]) -> None:
     found = known(
         nodes, one=[1], last=[2], zero=[0], zeros=[0], high=np.float32(1), low=np.float32(-1e4)
@@ -82,14 +95,21 @@ def test_booleans_that_choose_are_a_mask_and_features_are_none(known: Known) -> 
 
 def test_a_number_of_classes_is_no_mask(known: Known) -> None:
     """It is compared with more than 0 and 1."""
-    nodes = [node("Equal", ["mask", "one"], ["a"]), node("Equal", ["mask", "two"], ["b"]),
-             node("Or", ["a", "b"], ["c"]), CHOOSE]  # fmt: skip
+    nodes = [
+        node("Equal", ["mask", "one"], ["a"]),
+        node("Equal", ["mask", "two"], ["b"]),
+        node("Or", ["a", "b"], ["c"]),
+        CHOOSE,
+    ]
     assert known(nodes, one=[1], two=[2], low=np.float32(0)) == InputValues()
 
 
 def test_ids_that_also_say_where_padding_is_are_ids(known: Known) -> None:
-    nodes = [node("Equal", ["mask", "zero"], ["c"]), node("Gather", ["table", "mask"], ["e"]),
-             node("Where", ["c", "e", "x"], ["y"])]  # fmt: skip
+    nodes = [
+        node("Equal", ["mask", "zero"], ["c"]),
+        node("Gather", ["table", "mask"], ["e"]),
+        node("Where", ["c", "e", "x"], ["y"]),
+    ]
     found = known(nodes, zero=[0], table=np.zeros(9, np.float32))
     assert found.role is InputRole.VALUES
     assert found.tables == ("table",)

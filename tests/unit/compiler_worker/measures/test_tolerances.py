@@ -18,8 +18,12 @@ def distance(rel_l2: float) -> Distance:
 
 def test_every_precision_has_bounds_and_lower_ones_are_wider() -> None:
     order = (
-        Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8_WEIGHT_ONLY, Precision.INT8
-    )  # fmt: skip
+        Precision.FP32,
+        Precision.FP16,
+        Precision.BF16,
+        Precision.INT8_WEIGHT_ONLY,
+        Precision.INT8,
+    )
     assert {*order, Precision.FP8} == set(Precision)
     for name in ("rel_l2", "max_abs", "cosine_distance"):
         bounds = [getattr(DEFAULT_TOLERANCES[precision], name) for precision in order]

@@ -77,9 +77,13 @@ def test_a_fault_of_ours_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
     row = converter_table.find("", "Relu", 14)
     assert row is not None
-    monkeypatch.setattr(converter_table, "find", lambda *_: type(row)(
-        versions=row.versions, attributes=row.attributes, carried=row.carried, convert=fail
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        converter_table,
+        "find",
+        lambda *_: type(row)(
+            versions=row.versions, attributes=row.attributes, carried=row.carried, convert=fail
+        ),
+    )
     judged = outcome(case(RELU, X))
     assert (judged.verdict, judged.reason) == ("raised", "import: ValueError: broken")
 

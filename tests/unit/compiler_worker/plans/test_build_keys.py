@@ -137,14 +137,26 @@ def test_auto_plans_what_a_generation_has_instructions_for(
         (
             "cpu-x86_64-amx",
             CALIBRATION,
-            ["openvino int8", "inductor int8", "openvino bf16", "inductor bf16", "openvino fp32",
-             "onnxruntime fp32", "inductor fp32"],
+            [
+                "openvino int8",
+                "inductor int8",
+                "openvino bf16",
+                "inductor bf16",
+                "openvino fp32",
+                "onnxruntime fp32",
+                "inductor fp32",
+            ],
         ),
         (
             "cpu-x86_64-avx512_bf16",
             None,
-            ["openvino bf16", "inductor bf16", "openvino fp32", "onnxruntime fp32",
-             "inductor fp32"],
+            [
+                "openvino bf16",
+                "inductor bf16",
+                "openvino fp32",
+                "onnxruntime fp32",
+                "inductor fp32",
+            ],
         ),
         ("cpu-x86_64-v3", None, ["openvino fp32", "onnxruntime fp32", "inductor fp32"]),
         (
@@ -153,7 +165,7 @@ def test_auto_plans_what_a_generation_has_instructions_for(
             ["inductor fp16", "tensorrt fp16", "inductor bf16", "tensorrt bf16"],
         ),
     ],
-)  # fmt: skip
+)
 def test_what_promises_most_comes_first(
     generation: str, calibration: BlobRef | None, found: list[str]
 ) -> None:
@@ -267,8 +279,11 @@ class TestCalibration:
     def test_the_digest_of_the_samples_is_in_the_key(self) -> None:
         found = keys(self.plan(BlobRef(sha256="5" * 64, num_bytes=1)))
         assert {key.precision.value: key.calibration_digest for key in found} == {
-            "fp32": "", "int8_weight_only": "", "int8": "5" * 64, "fp8": "5" * 64,
-        }  # fmt: skip
+            "fp32": "",
+            "int8_weight_only": "",
+            "int8": "5" * 64,
+            "fp8": "5" * 64,
+        }
 
     def test_a_version_without_samples_has_a_reason(self) -> None:
         plan = self.plan(None)

@@ -117,8 +117,9 @@ def test_a_feed_is_one_sample_where_the_batch_is_dynamic() -> None:
     found = feeds(good(), INPUTS)
     assert len(found) == MIN_SAMPLES
     assert {name: array.shape for name, array in found[0].items()} == {
-        "ids": (1, 5), "image": (1, 3, 4),
-    }  # fmt: skip
+        "ids": (1, 5),
+        "image": (1, 3, 4),
+    }
     np.testing.assert_array_equal(found[3]["ids"][0], good()["ids"][3])
 
 

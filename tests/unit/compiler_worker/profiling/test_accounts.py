@@ -130,8 +130,12 @@ def test_a_product_is_the_library_s_call_that_is_named_after_what_follows() -> N
     ops = graph_ops(run)
     # Nothing says who computes the second: its follower's kernel is no library's.
     assert {op.name: op.kernels for op in ops if op.fate is not Fate.FREE} == {
-        "mm": (1,), "add": (1,), "relu": (1, 0), "mm_1": (), "tanh": (2,),
-    }  # fmt: skip
+        "mm": (1,),
+        "add": (1,),
+        "relu": (1, 0),
+        "mm_1": (),
+        "tanh": (2,),
+    }
     _, library, _ = kernel_calls(run, ops)
     assert library.chain == ("mm", "add", "relu")
     assert library.num_flops == 2 * ROWS * COLUMNS * ROWS

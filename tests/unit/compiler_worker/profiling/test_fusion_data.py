@@ -46,8 +46,10 @@ def test_every_kernel_has_what_it_computes_and_its_bytes() -> None:
         ],
     )
     assert (first.name, first.is_extern, first.nodes) == (
-        "aoti_torch_cpu_mm_out", True, {"matmul"},
-    )  # fmt: skip
+        "aoti_torch_cpu_mm_out",
+        True,
+        {"matmul"},
+    )
     assert (fused.name, fused.is_extern) == ("cpp_fused_add_gelu_0", False)
     assert fused.nodes == {"add", "gelu"}
     assert second.nodes == {"matmul_1"}

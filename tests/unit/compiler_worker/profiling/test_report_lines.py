@@ -20,9 +20,18 @@ def test_repeated_ops_are_counted() -> None:
 def test_the_lines_hold_everything() -> None:
     text = "\n".join(profile_lines(small_report()))
     for part in (
-        "2 (and 1 views)", "add → gelu", "2.00x (n=2 c=0)", "m.py:7", "call to print", "p.svg",
-        "e.json", "c.json", "report.json", "gelu 1", "1 graph break,",
-    ):  # fmt: skip
+        "2 (and 1 views)",
+        "add → gelu",
+        "2.00x (n=2 c=0)",
+        "m.py:7",
+        "call to print",
+        "p.svg",
+        "e.json",
+        "c.json",
+        "report.json",
+        "gelu 1",
+        "1 graph break,",
+    ):
         assert part in text, part
 
 

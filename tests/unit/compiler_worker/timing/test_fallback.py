@@ -70,9 +70,13 @@ def test_no_engine_has_to_be_faster_than_a_fallback_that_is_wrong(
     registry = worker.registry
     opened = open_master(OnnxFile(path=save_master(tiny_model(), tmp_path)), tmp_path / "m", print)
     version = registry.add_model_version(
-        name="m", master=registry.publish_master(opened), recipe=Recipe(), source="s",
-        source_fingerprint="0", fallback_verdict=verdict,
-    )  # fmt: skip
+        name="m",
+        master=registry.publish_master(opened),
+        recipe=Recipe(),
+        source="s",
+        source_fingerprint="0",
+        fallback_verdict=verdict,
+    )
     job = ProofJob(
         manifest=world.manifest(world.key()),
         engine_dir=tmp_path,

@@ -31,9 +31,14 @@ DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
 MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=1)
 RECIPE = Recipe(buckets=(Bucket(dims={}),))
 VERSION = ModelVersion(
-    name="m", version=1, master=MASTER, recipe=RECIPE, source="m.onnx", source_fingerprint="f",
+    name="m",
+    version=1,
+    master=MASTER,
+    recipe=RECIPE,
+    source="m.onnx",
+    source_fingerprint="f",
     created_at=AT,
-)  # fmt: skip
+)
 
 
 def key_of(name: str, buckets: tuple[Bucket, ...] = RECIPE.buckets) -> BuildKey:
@@ -63,12 +68,21 @@ class Shop:
         """An engine that took so long in its proof; its digest."""
         key = key_of(name)
         timing = Timing(
-            bucket="b", sizes={}, eager_p50_s=100.0, fallback=side(fallback_s),
-            p50_s=p50_s, p95_s=p50_s, throughput=1.0, ratio=ratio(fallback_s / p50_s, wide),
-        )  # fmt: skip
+            bucket="b",
+            sizes={},
+            eager_p50_s=100.0,
+            fallback=side(fallback_s),
+            p50_s=p50_s,
+            p95_s=p50_s,
+            throughput=1.0,
+            ratio=ratio(fallback_s / p50_s, wide),
+        )
         proof = Proof(
-            outcome=outcome, device=DEVICE, timings=(timing,), created_at=AT,
-        )  # fmt: skip
+            outcome=outcome,
+            device=DEVICE,
+            timings=(timing,),
+            created_at=AT,
+        )
         self.worker.registry.publish_engine(small_manifest(key), {}, proof)
         return key.digest()
 
@@ -78,13 +92,15 @@ class Shop:
         """A joint run that was; with the fallback it measured all engines well."""
         baseline_s = fallback_s or 9.0
         shape = JointTiming(
-            bucket="b", sizes={}, eager=side(9.0),
+            bucket="b",
+            sizes={},
+            eager=side(9.0),
             fallback=side(fallback_s) if fallback_s else None,
             engines={
                 digest: side(p50_s).model_copy(update={"ratio": ratio(baseline_s / p50_s, 1.0)})
                 for digest, p50_s in engines_s.items()
             },
-        )  # fmt: skip
+        )
         self.worker.registry.add_joint_run(
             JointRun(
                 master_digest=MASTER.digest,

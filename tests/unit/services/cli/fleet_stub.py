@@ -37,19 +37,26 @@ def fleet_saying(snapshot: fleet.FleetSnapshot) -> Iterator[str]:
 def replica(version: int, digest: str = "", **changes: Any) -> fleet.ReplicaReport:
     """A ready replica of model `m`."""
     fields: dict[str, Any] = {
-        "replica_id": f"r{version}", "model_name": "m", "model_version": version,
-        "state": fleet.REPLICA_STATE_READY, "device_facts_json": HERE, "engine_digest": digest,
+        "replica_id": f"r{version}",
+        "model_name": "m",
+        "model_version": version,
+        "state": fleet.REPLICA_STATE_READY,
+        "device_facts_json": HERE,
+        "engine_digest": digest,
         "fallback_reason": "" if digest else "no_engine",
         "fallback_name": "" if digest else "torch.compile",
-    }  # fmt: skip
+    }
     return fleet.ReplicaReport(**fields | changes)
 
 
 def build(model: str, version: int = 1, started_at: str = "", **changes: Any) -> fleet.FleetBuild:
     """A build on the nodes of the small world; without a time, one that waits."""
     fields: dict[str, Any] = {
-        "model_name": model, "model_version": version, "generation": world.GENERATION,
-        "node_class": world.NODE_CLASS.digest(), "started_at": started_at,
+        "model_name": model,
+        "model_version": version,
+        "generation": world.GENERATION,
+        "node_class": world.NODE_CLASS.digest(),
+        "started_at": started_at,
         "reason": "1 to build" if started_at else "first build for these nodes",
-    }  # fmt: skip
+    }
     return fleet.FleetBuild(**fields | changes)

@@ -15,9 +15,19 @@ from tests.reference.commands import all_commands
 from tests.unit.services.controller import build_world as world
 
 COMPUTING = {
-    "torch", "ray", "onnx", "onnxruntime", "openvino", "tensorrt", "sympy", "scipy", "numpy",
-    "ml_dtypes", "transformers", "tritonclient",
-}  # fmt: skip
+    "torch",
+    "ray",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "tensorrt",
+    "sympy",
+    "scipy",
+    "numpy",
+    "ml_dtypes",
+    "transformers",
+    "tritonclient",
+}
 # What only some commands have a use for, and only at some times.
 TALKING = {"grpc", "asyncio", "cryptography", "prometheus_client", "psutil", "rich", "yaml"}
 READING = {"pydantic", "obstore", "google.protobuf"}
@@ -36,8 +46,11 @@ def imported(*words: str, wanted: int = 0, **environment: str) -> set[str]:
     """All modules of a process that ran this command, which ended with the wanted code."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, *words],
-        capture_output=True, text=True, env=dict(os.environ) | environment, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=dict(os.environ) | environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     code, modules = json.loads(done.stderr.splitlines()[-1])
     assert code == wanted, done.stderr
@@ -58,10 +71,16 @@ def test_help_needs_nothing_of_what_the_command_does(command: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "models list", "models weights m", "models unload m", "engines", "events", "why m",
-        "prune", "rebuild m",
+        "models list",
+        "models weights m",
+        "models unload m",
+        "engines",
+        "events",
+        "why m",
+        "prune",
+        "rebuild m",
     ],
-)  # fmt: skip
+)
 def test_what_looks_at_a_store_imports_nothing_that_computes_or_talks(
     command: str, tmp_path: Path
 ) -> None:

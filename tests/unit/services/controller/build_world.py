@@ -112,9 +112,15 @@ def paired(low: float, high: float) -> tuple[Timing, ...]:
     fallback = SideTiming(p50_s=1.0, p95_s=1.0, throughput=1.0, peak_memory_bytes=1)
     ratio = Ratio(median=(low * high) ** 0.5, low=low, high=high, num_pairs=20)
     took = Timing(
-        bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=1.0,
-        fallback=fallback, ratio=ratio,
-    )  # fmt: skip
+        bucket="b",
+        sizes={},
+        p50_s=1.0,
+        p95_s=1.0,
+        throughput=1.0,
+        eager_p50_s=1.0,
+        fallback=fallback,
+        ratio=ratio,
+    )
     return (took,)
 
 
@@ -124,9 +130,12 @@ def joint_run(low: float, high: float, created_at: str) -> JointRun:
     assert timing.fallback
     engine_side = timing.fallback.model_copy(update={"ratio": timing.ratio})
     shape = JointTiming(
-        bucket="b", sizes={}, eager=timing.fallback, fallback=timing.fallback,
+        bucket="b",
+        sizes={},
+        eager=timing.fallback,
+        fallback=timing.fallback,
         engines={each.digest(): engine_side for each in KEYS},
-    )  # fmt: skip
+    )
     return JointRun(
         master_digest=MASTER.digest, device=DEVICE, shapes=(shape,), created_at=created_at
     )
@@ -135,9 +144,14 @@ def joint_run(low: float, high: float, created_at: str) -> JointRun:
 def manifest(of: BuildKey) -> EngineManifest:
     """A manifest without files."""
     return EngineManifest(
-        key=of, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=1.0,
+        key=of,
+        files={},
+        inputs=(),
+        outputs=(),
+        needs_master=True,
+        build_duration_s=1.0,
         created_at=AT,
-    )  # fmt: skip
+    )
 
 
 def engine(of: BuildKey, proven: Proof | None = None) -> PublishedEngine:
@@ -163,9 +177,14 @@ def record(
 def refusal(of: BuildKey, **changes: Any) -> BuildRecord:
     """An attempt whose proof compared answers and found them wrong; with changes of the proof."""
     check = OutputCheck(
-        bucket="b", sizes={}, output="y", rel_l2=1.0, max_abs=1.0, cosine_distance=1.0,
+        bucket="b",
+        sizes={},
+        output="y",
+        rel_l2=1.0,
+        max_abs=1.0,
+        cosine_distance=1.0,
         fault="it differs",
-    )  # fmt: skip
+    )
     refused = proof(ProofOutcome.FAILED, **{"checks": (check,)} | changes)
     return record(of, BuildOutcome.PROOF_FAILED, reason=refused.reason, proof=refused)
 
@@ -220,9 +239,12 @@ class InstantWorker:
             if self.num_losses:
                 self.num_losses -= 1
                 self.ended[name] = TaskStatus(
-                    state=TaskState.ENDED, detail="its node was lost", is_failed=True,
-                    is_lost=True, run=f"run {len(self.launched)}",
-                )  # fmt: skip
+                    state=TaskState.ENDED,
+                    detail="its node was lost",
+                    is_failed=True,
+                    is_lost=True,
+                    run=f"run {len(self.launched)}",
+                )
             else:
                 is_dead = self._run(task)
                 detail = "killed" if is_dead else ""

@@ -72,9 +72,13 @@ class World:
     def add(self, name: str, num_engines: int = 3) -> str:
         """Publish a model with engines and a plan; returns its master's digest."""
         master = MasterRecord(
-            digest=f"master-of-{name}", files={"model.onnx": BlobRef(sha256="0" * 64, num_bytes=1)},
-            inputs=(), outputs=(), opset=23, num_parameters=0,
-        )  # fmt: skip
+            digest=f"master-of-{name}",
+            files={"model.onnx": BlobRef(sha256="0" * 64, num_bytes=1)},
+            inputs=(),
+            outputs=(),
+            opset=23,
+            num_parameters=0,
+        )
         self.registry.add_model_version(
             name=name, master=master, recipe=Recipe(), source="s", source_fingerprint=name
         )

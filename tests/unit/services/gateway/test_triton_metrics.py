@@ -181,9 +181,12 @@ def test_failures_by_tritons_reasons() -> None:
     gateway = Gateway()
     codes = grpc.StatusCode
     for code in (
-        codes.UNAVAILABLE, codes.RESOURCE_EXHAUSTED, codes.CANCELLED, codes.INTERNAL,
+        codes.UNAVAILABLE,
+        codes.RESOURCE_EXHAUSTED,
+        codes.CANCELLED,
+        codes.INTERNAL,
         codes.INVALID_ARGUMENT,
-    ):  # fmt: skip
+    ):
         gateway.metrics.record(VERSION, code, "a")
     gateway.metrics.record(("", ""), codes.NOT_FOUND, "")
     found = {

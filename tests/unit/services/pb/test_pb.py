@@ -26,14 +26,23 @@ SERVICE = "inference.GRPCInferenceService"
 OMITTED_FIELDS = {
     "inference.ModelInstanceGroup": {"rate_limiter", "secondary_devices"},
     "inference.ModelConfig": {
-        "optimization", "model_operations", "batch_input",
-        "batch_output", "model_repository_agents", "model_metrics",
+        "optimization",
+        "model_operations",
+        "batch_input",
+        "batch_output",
+        "model_repository_agents",
+        "model_metrics",
     },
-}  # fmt: skip
+}
 OMITTED_MESSAGES = {
-    "ModelRateLimiter", "BatchInput", "BatchOutput", "ModelOptimizationPolicy",
-    "ModelOperations", "ModelRepositoryAgents", "ModelMetrics",
-}  # fmt: skip
+    "ModelRateLimiter",
+    "BatchInput",
+    "BatchOutput",
+    "ModelOptimizationPolicy",
+    "ModelOperations",
+    "ModelRepositoryAgents",
+    "ModelMetrics",
+}
 
 
 def _messages(descriptors: dict[str, Descriptor]) -> Iterator[Descriptor]:

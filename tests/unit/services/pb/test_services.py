@@ -21,9 +21,15 @@ from services.pb.fleet_v1_pb2_grpc import FleetControlServicer
 
 # With what Triton offers beyond it and has no word for.
 CORE = {
-    "ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer",
-    "ModelStreamInfer", "RepositoryIndex",
-}  # fmt: skip
+    "ServerLive",
+    "ServerReady",
+    "ServerMetadata",
+    "ModelReady",
+    "ModelMetadata",
+    "ModelInfer",
+    "ModelStreamInfer",
+    "RepositoryIndex",
+}
 # What each word that ServerMetadata may list promises beyond the core.
 PROMISED_BY = {
     "binary_tensor_data": set[str](),

@@ -34,8 +34,14 @@ def triton_request(
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
     wanted = None if outputs is None else [triton.InferRequestedOutput(n) for n in outputs]
-    known = {"sequence_id": 0, "sequence_start": False, "sequence_end": False, "priority": 0,
-             "timeout": None, "parameters": None}  # fmt: skip
+    known = {
+        "sequence_id": 0,
+        "sequence_start": False,
+        "sequence_end": False,
+        "priority": 0,
+        "timeout": None,
+        "parameters": None,
+    }
     request = _get_inference_request(
         "m", inputs, version, request_id, wanted, **{**known, **options}
     )

@@ -145,9 +145,12 @@ def test_metrics_follow_the_engine_in_use() -> None:
     metrics = ReplicaMetrics(PrometheusRecorder(REPLICA_METRICS, registry), "m", "3", node)
     model = {"model": "m", "version": "3"}
     fallback = loaded(
-        kind="fallback", digest="", generation=node, fallback_reason=FallbackReason.NOT_PROVEN,
+        kind="fallback",
+        digest="",
+        generation=node,
+        fallback_reason=FallbackReason.NOT_PROVEN,
         refutation=Refutation(found_by=FoundBy.DEVICE, words="wrong"),
-    )  # fmt: skip
+    )
     metrics.engine_changed(fallback)
     metrics.record_batch(REPORT)
     metrics.engine_changed(loaded())

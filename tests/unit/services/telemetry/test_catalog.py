@@ -15,9 +15,19 @@ from services.telemetry.prometheus_recorder import PrometheusRecorder
 # kinds, precisions, outcomes, codes, reasons, states, operations of a store) or one at a
 # time (the digest in use).
 BOUNDED_LABELS = {
-    "model", "version", "code", "generation", "kind", "precision", "outcome", "reason", "digest",
-    "state", "operation", "dimension",
-}  # fmt: skip
+    "model",
+    "version",
+    "code",
+    "generation",
+    "kind",
+    "precision",
+    "outcome",
+    "reason",
+    "digest",
+    "state",
+    "operation",
+    "dimension",
+}
 
 
 def record_one(recorder: PrometheusRecorder, metric: Metric) -> None:

@@ -44,8 +44,10 @@ def test_every_verb_is_passed_on_and_counted(
     store.fetch_blob(store.put_blob(source), copy)
     store.create("a/b", b"object")
     assert (copy.read_bytes(), store.read("a/b"), store.list("a/")) == (
-        b"blob", b"object", ["a/b"],
-    )  # fmt: skip
+        b"blob",
+        b"object",
+        ["a/b"],
+    )
     store.delete("a/b")
     verbs = ("put_blob", "fetch_blob", "create", "read", "list", "delete")
     assert counts(collectors) == {(verb, "ok"): 1.0 for verb in verbs}

@@ -115,7 +115,8 @@ def test_rerankers_and_classifiers(
             {
                 "modules.json": modules("Transformer", "Pooling"),
                 "1_Pooling/config.json": {
-                    "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True,
+                    "pooling_mode_cls_token": True,
+                    "pooling_mode_mean_tokens": True,
                 },
             },
             "pooling pooling_mode_cls_token, pooling_mode_mean_tokens; known",
@@ -127,7 +128,7 @@ def test_rerankers_and_classifiers(
         ({"modules.json": [5]}, "json files are not as transformers"),
         ({"config_sentence_transformers.json": {"prompts": ["a"]}}, "not as transformers"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_known_is_refused(tmp_path: Path, files: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidModelError, match=words):
         read_hub_folder(folder_of(tmp_path, files))

@@ -74,8 +74,9 @@ def test_a_configuration_becomes_a_recipe(tmp_path: Path) -> None:
     }
     assert (master.recipe.num_replicas, master.recipe.response_cache) == (4, True)
     assert master.dim_limits == {
-        "batch": DimLimits(min=1, max=16), "sequence": DimLimits(min=32, max=32),
-    }  # fmt: skip
+        "batch": DimLimits(min=1, max=16),
+        "sequence": DimLimits(min=32, max=32),
+    }
     labels = [bucket.label for bucket in master.recipe.buckets]
     assert labels == ["batch4-sequence32", "batch8-sequence32", "batch16-sequence32"]
 

@@ -19,9 +19,14 @@ from services.contracts.text.text_table import Table
 from tests.unit.services.controller import build_world as world
 
 READING = (
-    ("models", "list"), ("engines",), ("engines", "m"), ("events",), ("why", "m"),
-    ("build", "m"), ("rebuild", "m"),
-)  # fmt: skip
+    ("models", "list"),
+    ("engines",),
+    ("engines", "m"),
+    ("events",),
+    ("why", "m"),
+    ("build", "m"),
+    ("rebuild", "m"),
+)
 MINE, THEIRS = Recipe(), Recipe(inputs={"x": InputRecipe(high=9)})
 
 

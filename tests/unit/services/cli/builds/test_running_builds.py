@@ -33,9 +33,16 @@ DIGEST = KEY.digest()
 def lease(age_s: float = 0.0, **changes: Any) -> BuildLease:
     at = timestamp(utc_now() - timedelta(seconds=age_s))
     fields: dict[str, Any] = {
-        "holder": "a", "host": "node-1", "process_id": 7, "lease_s": 30.0, "stage": "build",
-        "stage_since": at, "line": "compiling C++", "taken_at": at, "renewed_at": at,
-    }  # fmt: skip
+        "holder": "a",
+        "host": "node-1",
+        "process_id": 7,
+        "lease_s": 30.0,
+        "stage": "build",
+        "stage_since": at,
+        "line": "compiling C++",
+        "taken_at": at,
+        "renewed_at": at,
+    }
     return BuildLease(**fields | changes)
 
 

@@ -87,8 +87,10 @@ def test_a_fleet_that_stands_by_shows_who_builds(
     text, document = said(monkeypatch, snapshot, *command)
     assert "it stands by" in text.splitlines()
     assert json.loads(document)["standby"] == {
-        "holder": "node-2 (process 7)", "since": SINCE, "reason": "it stands by"
-    }  # fmt: skip
+        "holder": "node-2 (process 7)",
+        "since": SINCE,
+        "reason": "it stands by",
+    }
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,17 @@ FAST, SLOW = "f" * 64, "s" * 64
 def key(digest: str, precision: str, **changes: Any) -> dict[str, Any]:
     """A planned engine as `smelt why` has it."""
     fields: dict[str, Any] = {
-        "digest": digest, "kind": "openvino", "precision": precision, "standing": "proven",
-        "rank": 1, "reason": "", "speed_over_fallback": 2.5, "speed_bounds": [2.25, 2.75],
-        "speed_over_eager": 4.0, "is_wild": False,
-    }  # fmt: skip
+        "digest": digest,
+        "kind": "openvino",
+        "precision": precision,
+        "standing": "proven",
+        "rank": 1,
+        "reason": "",
+        "speed_over_fallback": 2.5,
+        "speed_bounds": [2.25, 2.75],
+        "speed_over_eager": 4.0,
+        "is_wild": False,
+    }
     return fields | changes
 
 
@@ -42,9 +49,13 @@ def case(served: str, *keys: dict[str, Any], **changes: Any) -> dict[str, Any]:
     reason = "" if served else "slower_than_fallback"
     ready = {"state": "READY", "engine_digest": served, "fallback_reason": reason}
     fields: dict[str, Any] = {
-        "generation": "cpu-x86_64-v3", "planned": list(keys), "replicas": [loading, ready],
-        "decided_by": "timed together on some day, 2 candidates", "skipped": [], "precisions": {},
-    }  # fmt: skip
+        "generation": "cpu-x86_64-v3",
+        "planned": list(keys),
+        "replicas": [loading, ready],
+        "decided_by": "timed together on some day, 2 candidates",
+        "skipped": [],
+        "precisions": {},
+    }
     return fields | changes
 
 

@@ -220,9 +220,12 @@ def test_a_held_port_names_its_holder(held_port: int) -> None:
     assert f"(process {os.getpid()})" in found.found
     assert "--grpc-port 0" in found.fix
     mine = RunningFleet(
-        supervisor_pid=1, controller="", grpc_address=f"127.0.0.1:{held_port}",
-        metrics_address="", store_url="",
-    )  # fmt: skip
+        supervisor_pid=1,
+        controller="",
+        grpc_address=f"127.0.0.1:{held_port}",
+        metrics_address="",
+        store_url="",
+    )
     assert port_finding(held_port, "--grpc-port", Level.PROBLEM, mine).level is Level.OK
 
 
@@ -320,9 +323,12 @@ def test_a_fleet_is_whole_or_names_what_is_away(settings: CliSettings) -> None:
     run_dir = settings.run_dir
     with fleet_saying(fleet.FleetSnapshot()) as controller, fleet_lock(run_dir):
         running = RunningFleet(
-            supervisor_pid=os.getpid(), controller=controller, grpc_address="127.0.0.1:1",
-            metrics_address="127.0.0.1:2", store_url=settings.store_url,
-        )  # fmt: skip
+            supervisor_pid=os.getpid(),
+            controller=controller,
+            grpc_address="127.0.0.1:1",
+            metrics_address="127.0.0.1:2",
+            store_url=settings.store_url,
+        )
         write_fleet(run_dir, running)
         assert [each.found[:4] for each in check_fleet(settings)] == ["runs"]
         write_fleet(run_dir, running.with_trouble("ray", "raylet ended", "now"))

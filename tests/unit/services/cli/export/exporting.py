@@ -55,13 +55,19 @@ def publish_plan(
         generation=generation, name="GPU", memory_gib=24, driver="1", toolchain=libraries
     )
     manifest = EngineManifest(
-        key=BuildKey(**key), files={}, inputs=version.master.inputs,
-        outputs=version.master.outputs, needs_master=False, build_duration_s=1,
+        key=BuildKey(**key),
+        files={},
+        inputs=version.master.inputs,
+        outputs=version.master.outputs,
+        needs_master=False,
+        build_duration_s=1,
         created_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    )
     is_run = outcome is not ProofOutcome.NOT_RUN
     proof = Proof(
-        outcome=outcome, reason="" if outcome is ProofOutcome.PASSED else "as it is",
-        device=device if is_run else None, created_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+        outcome=outcome,
+        reason="" if outcome is ProofOutcome.PASSED else "as it is",
+        device=device if is_run else None,
+        created_at="2026-01-01T00:00:00+00:00",
+    )
     return registry.publish_engine(manifest, {"engine.plan": plan}, proof).digest

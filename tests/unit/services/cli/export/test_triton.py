@@ -37,17 +37,22 @@ def test_a_model_without_plans_leaves_as_onnx(
     run("export", "triton", str(tmp_path / "out"))
     folder = tmp_path / "out" / "tiny"
     assert names_in(tmp_path / "out") == [
-        "tiny/1/model.onnx", "tiny/1/weights.bin", "tiny/config.pbtxt", "tiny/labels.txt",
-    ]  # fmt: skip
+        "tiny/1/model.onnx",
+        "tiny/1/weights.bin",
+        "tiny/config.pbtxt",
+        "tiny/labels.txt",
+    ]
     onnx.checker.check_model(str(folder / "1" / "model.onnx"))
     config = config_of(folder)
     assert (config.name, config.platform, config.backend) == ("tiny", "onnxruntime_onnx", "")
     assert config.max_batch_size == 4
     found = {t.name: (t.data_type, list(t.dims)) for t in (*config.input, *config.output)}
     assert found == {
-        "ids": (theirs.TYPE_INT64, [-1]), "mask": (theirs.TYPE_INT64, [-1]),
-        "hidden": (theirs.TYPE_FP32, [-1, 16]), "pooled": (theirs.TYPE_FP32, [16]),
-    }  # fmt: skip
+        "ids": (theirs.TYPE_INT64, [-1]),
+        "mask": (theirs.TYPE_INT64, [-1]),
+        "hidden": (theirs.TYPE_FP32, [-1, 16]),
+        "pooled": (theirs.TYPE_FP32, [16]),
+    }
     batching = config.dynamic_batching
     assert list(batching.preferred_batch_size) == [2, 4]
     assert batching.max_queue_delay_microseconds == 2500
@@ -69,8 +74,9 @@ def test_what_left_comes_back_as_it_was(
     )
     back = registry.model_version("back", added["version"])
     assert (back.master.inputs, back.master.outputs) == (
-        version.master.inputs, version.master.outputs,
-    )  # fmt: skip
+        version.master.inputs,
+        version.master.outputs,
+    )
     assert back.master.digest == version.master.digest
     wanted = {b.label: {n: r.max for n, r in b.dims.items()} for b in RECIPE.buckets}
     assert {b.label: {n: r.max for n, r in b.dims.items()} for b in back.buckets} == wanted

@@ -66,10 +66,13 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         found = up.run_up(
-            CliSettings(home=tmp_path), UpOptions(grpc_port=0, metrics_port=0), is_demo=False,
-            is_over_after_demo=is_over_after_demo, is_detached=False,
+            CliSettings(home=tmp_path),
+            UpOptions(grpc_port=0, metrics_port=0),
+            is_demo=False,
+            is_over_after_demo=is_over_after_demo,
+            is_detached=False,
             as_json=False,
-        )  # fmt: skip
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
         signal.signal(signal.SIGINT, interrupt)
@@ -114,9 +117,14 @@ def waited(monkeypatch: pytest.MonkeyPatch, *snapshots: fleet.FleetSnapshot) -> 
     """How many of these a fleet took to say that the model is ready."""
     left = iter(snapshots)
     running = RunningFleet(
-        supervisor_pid=1, controller="c:1", grpc_address="g:1", metrics_address="m:1",
-        controller_metrics_address="m:2", store_url="memory", num_gateway_workers=1,
-    )  # fmt: skip
+        supervisor_pid=1,
+        controller="c:1",
+        grpc_address="g:1",
+        metrics_address="m:1",
+        controller_metrics_address="m:2",
+        store_url="memory",
+        num_gateway_workers=1,
+    )
     monkeypatch.setattr(LocalFleet, "running", running)
     monkeypatch.setattr(local_fleet, "watch_fleet", lambda *_: left)
     monkeypatch.setattr(local_fleet, "wait_served", lambda *_: None)

@@ -98,8 +98,10 @@ def test_of_one_model_only_that_and_the_command_that_explains_it(
         ):
             CliRunner().invoke(app, ["status", "secnd"], catch_exceptions=False)
     assert [("second" in text, "m v1" in text) for text in told] == [
-        (True, True), (False, True), (True, False),
-    ]  # fmt: skip
+        (True, True),
+        (False, True),
+        (True, False),
+    ]
     ends = ("smelt why MODEL", "smelt why m", "smelt why second")
     for text, end in zip(told, ends, strict=True):
         assert text.rstrip().endswith(f"and why nothing better does: {end}")

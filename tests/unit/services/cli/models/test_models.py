@@ -320,10 +320,16 @@ def test_integers_of_which_nothing_is_said_are_told_and_no_others(
 def test_no_store_is_made_where_this_host_s_fleet_has_lost_its_own(tmp_path: Path) -> None:
     settings = CliSettings(home=tmp_path)
     with fleet_lock(settings.run_dir):
-        write_fleet(settings.run_dir, RunningFleet(
-            supervisor_pid=os.getpid(), controller="c", grpc_address="g", metrics_address="m",
-            store_url=settings.store_url,
-        ))  # fmt: skip
+        write_fleet(
+            settings.run_dir,
+            RunningFleet(
+                supervisor_pid=os.getpid(),
+                controller="c",
+                grpc_address="g",
+                metrics_address="m",
+                store_url=settings.store_url,
+            ),
+        )
         with pytest.raises(NotFoundError, match="from which this host's fleet serves: put it back"):
             open_registry_to_publish(settings)
     assert not Path(settings.store_url).exists()

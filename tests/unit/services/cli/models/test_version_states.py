@@ -51,8 +51,9 @@ def test_without_weights_the_newest_that_is_ready_serves_all() -> None:
         builds=[build("m", 2, SINCE)],
     )
     assert states(1, 2, snapshot=snapshot) == {
-        1: ("on the fallback", "1.000"), 2: ("building", "0.000"),
-    }  # fmt: skip
+        1: ("on the fallback", "1.000"),
+        2: ("building", "0.000"),
+    }
 
 
 def test_an_unloaded_model_says_so() -> None:
@@ -67,9 +68,12 @@ class TestCommands:
         registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
         for source in ("1", "2", "3"):
             registry.add_model_version(
-                name="m", master=world.MASTER, recipe=Recipe(), source=source,
+                name="m",
+                master=world.MASTER,
+                recipe=Recipe(),
+                source=source,
                 source_fingerprint=source,
-            )  # fmt: skip
+            )
         registry.set_version_weights("m", {1: 90, 2: 5, 3: 5})
         return str(tmp_path / "store")
 

@@ -48,14 +48,20 @@ class Commands:
         source.mkdir()
         stored = store_onnx(save_master(tiny_model(seed), source), source / "master")
         return self.registry.add_model_version(
-            name="tiny", master=self.registry.publish_master(stored), recipe=RECIPE,
-            source="tiny.onnx", source_fingerprint=f"print {seed}", **given,
-        )  # fmt: skip
+            name="tiny",
+            master=self.registry.publish_master(stored),
+            recipe=RECIPE,
+            source="tiny.onnx",
+            source_fingerprint=f"print {seed}",
+            **given,
+        )
 
     def build(
-        self, version: ModelVersion, outcome: ProofOutcome = ProofOutcome.PASSED,
+        self,
+        version: ModelVersion,
+        outcome: ProofOutcome = ProofOutcome.PASSED,
         generation: str = "cuda-sm89",
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Publish what stands for an engine; its digest."""
         return publish_plan(self.registry, version, generation, outcome, self.folder)
 

@@ -34,9 +34,18 @@ def test_references_are_read(text: str, wanted: OciReference) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["r", "oci://ranker", "oci://r/A", "oci://u:p@r/a", "oci://r/a:", "oci://r/a@sha256:0",
-     "oci://r/../a", "oci://r/a?x=1", "oci://r//a"],
-)  # fmt: skip
+    [
+        "r",
+        "oci://ranker",
+        "oci://r/A",
+        "oci://u:p@r/a",
+        "oci://r/a:",
+        "oci://r/a@sha256:0",
+        "oci://r/../a",
+        "oci://r/a?x=1",
+        "oci://r//a",
+    ],
+)
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="expected oci://REGISTRY/REPOSITORY"):
         parse_reference(text)
@@ -89,13 +98,18 @@ def test_without_tls_only_this_machine_and_named_registries_are_spoken_to(
 
 def manifest(**changed: Any) -> bytes:
     blob = {
-        "mediaType": "application/vnd.smelt.version.v1+json", "digest": DIGEST, "size": 1,
+        "mediaType": "application/vnd.smelt.version.v1+json",
+        "digest": DIGEST,
+        "size": 1,
         "annotations": {"org.cncf.model.filepath": "models/tiny/versions/000001.json"},
-    }  # fmt: skip
+    }
     found = {
-        "schemaVersion": 2, "artifactType": "application/vnd.cncf.model.manifest.v1+json",
-        "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": blob, "layers": [blob],
-    }  # fmt: skip
+        "schemaVersion": 2,
+        "artifactType": "application/vnd.cncf.model.manifest.v1+json",
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": blob,
+        "layers": [blob],
+    }
     return json.dumps(found | changed).encode()
 
 

@@ -80,9 +80,12 @@ def test_rows_of_requests_never_leave(
         for value in (1, 2)
     )
     traffic = TrafficSource(
-        begins_at="2026-11-01", ends_at="2026-11-02", num_samples=40,
-        held_out=held_out, num_held_out=10,
-    )  # fmt: skip
+        begins_at="2026-11-01",
+        ends_at="2026-11-02",
+        num_samples=40,
+        held_out=held_out,
+        num_held_out=10,
+    )
     version = here.registry.add_changed_version(version, {"calibration": rows, "traffic": traffic})
     here.build(version)
     pushed = here.json("export", f"oci://{stub.address}/tiny:1", "tiny")

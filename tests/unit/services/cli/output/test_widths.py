@@ -105,10 +105,16 @@ TIMINGS = world.paired(1.5, 2.5)
 def lease() -> BuildLease:
     """One that was renewed now."""
     return BuildLease(
-        holder="a", host="compiler-7f9c6b5d4-x2x9k", process_id=123456, lease_s=3000.0,
-        stage="benchmark", stage_since=timestamp(utc_now()), line="compiling C++ of a long kernel",
-        taken_at=timestamp(utc_now() - timedelta(seconds=1234)), renewed_at=timestamp(utc_now()),
-    )  # fmt: skip
+        holder="a",
+        host="compiler-7f9c6b5d4-x2x9k",
+        process_id=123456,
+        lease_s=3000.0,
+        stage="benchmark",
+        stage_since=timestamp(utc_now()),
+        line="compiling C++ of a long kernel",
+        taken_at=timestamp(utc_now() - timedelta(seconds=1234)),
+        renewed_at=timestamp(utc_now()),
+    )
 
 
 REPLICA = {

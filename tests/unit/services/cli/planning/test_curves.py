@@ -41,11 +41,15 @@ def test_only_engines_of_one_shape_a_bucket_take_as_long_as_the_largest_batch(
     model = planned_model(*BUCKETS)
     timings = tuple(
         Timing(
-            bucket=f"b{rows}", sizes={"batch": rows, "length": 8}, p50_s=seconds, p95_s=seconds,
-            throughput=1, eager_p50_s=1,
+            bucket=f"b{rows}",
+            sizes={"batch": rows, "length": 8},
+            p50_s=seconds,
+            p95_s=seconds,
+            throughput=1,
+            eager_p50_s=1,
         )
         for rows, seconds in SECONDS.items()
-    )  # fmt: skip
+    )
     device = DeviceFacts(generation=generation, name="device", memory_gib=1)
     proof = small_proof(ProofOutcome.PASSED).model_copy(
         update={"timings": timings, "device": device}

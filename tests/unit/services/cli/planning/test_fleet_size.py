@@ -51,8 +51,9 @@ def test_each_generation_in_use_has_nodes_to_spare() -> None:
     found = nodes({"a": (1000.0,)}, capacities, 1, large=LARGE)
     assert found == {"large": math.ceil(1000 / (8 * 50)) + 1}
     assert nodes({"a": (10.0,)}, capacities, 2, large=LARGE, small=SMALL) == {
-        "large": 0, "small": 3,
-    }  # fmt: skip
+        "large": 0,
+        "small": 3,
+    }
 
 
 def test_devices_are_loaded_no_more_than_wanted() -> None:

@@ -86,16 +86,26 @@ def add_generation(registry: Registry, generation: str, words: str = "too far of
 def _proof(device: DeviceFacts, words: str, **changes: Any) -> Proof:
     fault = words if changes else ""
     check = OutputCheck(
-        bucket="b", sizes=SIZES[0], output=f"y {words}", rel_l2=3e-6, max_abs=4e-6,
-        cosine_distance=5e-12, fault=fault,
-    )  # fmt: skip
+        bucket="b",
+        sizes=SIZES[0],
+        output=f"y {words}",
+        rel_l2=3e-6,
+        max_abs=4e-6,
+        cosine_distance=5e-12,
+        fault=fault,
+    )
     fields: dict[str, Any] = {
         "device": device,
         "reference": f"eager {words}",
         "checks": (check, check.model_copy(update={"sizes": SIZES[1], "rel_l2": 7e-6})),
         "columns": (
             ColumnCheck(
-                output="y", column=0.25, column_bound=0.5, place="", gain=0.125, gain_bound=0.75,
+                output="y",
+                column=0.25,
+                column_bound=0.5,
+                place="",
+                gain=0.125,
+                gain_bound=0.75,
                 num_rows=9,
             ),
         ),
@@ -109,7 +119,7 @@ def _proof(device: DeviceFacts, words: str, **changes: Any) -> Proof:
         "fallback": f"as {words}",
         "kernels": {"eager": (31, "PyTorch"), "engine": (9, f"OpenVINO {words}")},
         "timings": tuple(_timing(sizes, 10.0**-i) for i, sizes in enumerate(reversed(SIZES))),
-    }  # fmt: skip
+    }
     return world.proof(**fields | changes)
 
 
@@ -124,6 +134,10 @@ def _timing(sizes: dict[str, int], times: float) -> Timing:
         for p50_s, num_bytes in ((0.04, 50_000_000), (0.02, 80_000_000), (0.01, 70_000_000))
     )
     return Timing(
-        bucket="b", sizes=sizes, eager_p50_s=eager.p50_s, eager=eager, fallback=fallback,
+        bucket="b",
+        sizes=sizes,
+        eager_p50_s=eager.p50_s,
+        eager=eager,
+        fallback=fallback,
         **engine.model_dump(exclude={"ratio"}),
-    )  # fmt: skip
+    )

@@ -80,8 +80,10 @@ def test_the_inputs_are_named_and_the_example_runs(
     assert command[:7] == ["smelt", *words]
     arrays = read_inputs(command[8::2])
     assert {name: (str(a.dtype), a.shape) for name, a in arrays.items()} == {
-        "in/ids": ("int64", (1, 4)), "half": ("float16", (1,)), "text": ("object", (1, 2))
-    }  # fmt: skip
+        "in/ids": ("int64", (1, 4)),
+        "half": ("float16", (1,)),
+        "text": ("object", (1, 2)),
+    }
 
 
 def test_the_example_has_sizes_that_the_model_takes_by_the_store_of_the_fleet(
@@ -151,8 +153,10 @@ def test_numbers_that_are_typed_are_sent_in_the_datatypes_of_the_model(gateway: 
         for each in json.loads(done.stdout)["outputs"]
     }
     assert sent == {
-        "in/ids": ("INT64", [1, 2, 3, 4]), "half": ("FP16", [1.5]), "text": ("BYTES", ["a", "b"])
-    }  # fmt: skip
+        "in/ids": ("INT64", [1, 2, 3, 4]),
+        "half": ("FP16", [1.5]),
+        "text": ("BYTES", ["a", "b"]),
+    }
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,12 @@ def store(tmp_path: Path) -> str:
     url = str(tmp_path / "store")
     registry = Registry(open_store(url), tmp_path / "cache")
     registry.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(buckets=(BUCKET,)), source="s",
+        name="m",
+        master=world.MASTER,
+        recipe=Recipe(buckets=(BUCKET,)),
+        source="s",
         source_fingerprint="0",
-    )  # fmt: skip
+    )
     return url
 
 
@@ -150,9 +153,12 @@ def test_waste_that_cannot_be_is_said_to_be_none(store: str, endpoint: str) -> N
     masked = Recipe(buckets=(BUCKET,), inputs={"mask": InputRecipe(role=InputRole.MASK)})
     for number, recipe in enumerate((Recipe(buckets=(BUCKET,)), masked)):
         registry.add_model_version(
-            name="other", master=world.MASTER, recipe=recipe, source="s",
+            name="other",
+            master=world.MASTER,
+            recipe=recipe,
+            source="s",
             source_fingerprint=str(number),
-        )  # fmt: skip
+        )
     where = ("--store", store, "--metrics", endpoint)
     assert told not in _run("m", *where), "some was measured"
     assert told in _run("other", "--version", "1", *where)
@@ -171,9 +177,12 @@ def test_rows_are_shown_beside_lengths(store: str, endpoint: str) -> None:
 def test_few_requests_are_said_to_be_few(store: str, endpoint: str, tmp_path: Path) -> None:
     assert "Caution" not in _run("m", "--store", store, "--metrics", endpoint)
     Registry(open_store(store), tmp_path / "cache").add_model_version(
-        name="other", master=world.MASTER, recipe=Recipe(buckets=(BUCKET,)), source="s",
+        name="other",
+        master=world.MASTER,
+        recipe=Recipe(buckets=(BUCKET,)),
+        source="s",
         source_fingerprint="0",
-    )  # fmt: skip
+    )
     text = _run("other", "--store", store, "--metrics", endpoint)
     assert "Caution: only 2 requests were seen" in text
     said = json.loads(_run("other", "--store", store, "--metrics", endpoint, "--json"))
@@ -184,9 +193,12 @@ def test_a_batch_alone_is_shown_without_a_proposal(
     store: str, endpoint: str, tmp_path: Path
 ) -> None:
     Registry(open_store(store), tmp_path / "cache").add_model_version(
-        name="batch-only", master=world.MASTER, recipe=Recipe(), source="s",
+        name="batch-only",
+        master=world.MASTER,
+        recipe=Recipe(),
+        source="s",
         source_fingerprint="0",
-    )  # fmt: skip
+    )
     text = _run("batch-only", "--store", store, "--metrics", endpoint)
     assert "batch (rows of a request)" in text
     assert "Only the batch is dynamic" in text
@@ -247,11 +259,15 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     )
     timings = tuple(
         Timing(
-            bucket="b", sizes={"batch": 32, "sequence": size}, p50_s=size / 1000, p95_s=1,
-            throughput=1, eager_p50_s=size / 1000,
+            bucket="b",
+            sizes={"batch": 32, "sequence": size},
+            p50_s=size / 1000,
+            p95_s=1,
+            throughput=1,
+            eager_p50_s=size / 1000,
         )
         for size in (64, 512)
-    )  # fmt: skip
+    )
     proof = small_proof(ProofOutcome.PASSED).model_copy(
         update={"timings": timings, "device": DEVICE}
     )

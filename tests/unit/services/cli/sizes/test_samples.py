@@ -74,8 +74,13 @@ def test_lengths_values_and_drift_are_shown(world: World) -> None:
     said = world.run("samples", "m", "--json")
     assert (said["num_samples"], said["num_windows"], said["num_different"]) == (40, 2, {"who": 1})
     assert said["features"]["length sequence"] == {
-        "least": 8, "p1": 8, "p50": 12, "p90": 16, "p99": 16, "largest": 16
-    }  # fmt: skip
+        "least": 8,
+        "p1": 8,
+        "p50": 12,
+        "p90": 16,
+        "p99": 16,
+        "largest": 16,
+    }
     assert said["features"]["values ids"]["largest"] == 15
     length, values = said["drift"]
     assert (length["what"], length["distance"]) == ("length sequence", 0.5)

@@ -32,9 +32,15 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 def hold(registry: Registry, number: int, stage: str) -> None:
     lease = BuildLease(
-        holder="a", host="node-1", process_id=7, lease_s=30.0, stage=stage, stage_since=SINCE,
-        taken_at=SINCE, renewed_at=timestamp(utc_now()),
-    )  # fmt: skip
+        holder="a",
+        host="node-1",
+        process_id=7,
+        lease_s=30.0,
+        stage=stage,
+        stage_since=SINCE,
+        taken_at=SINCE,
+        renewed_at=timestamp(utc_now()),
+    )
     registry.offer_lease(KEY.digest(), number, lease)
 
 
@@ -47,10 +53,13 @@ def smelt(*words: str) -> str:
 @pytest.mark.parametrize(
     ("stage", "name"),
     [
-        ("build", "building"), ("prove", "proving"), ("benchmark", "timing"),
-        ("wait", "waiting"), ("", "beginning"),
+        ("build", "building"),
+        ("prove", "proving"),
+        ("benchmark", "timing"),
+        ("wait", "waiting"),
+        ("", "beginning"),
     ],
-)  # fmt: skip
+)
 def test_an_engine_that_a_worker_has_is_not_missing(
     registry: Registry, stage: str, name: str
 ) -> None:

@@ -174,13 +174,18 @@ class TestWhy:
         seconds = {ORT.digest(): 0.004, OPENVINO.digest(): 0.001}
         assert proof.device is not None
         shape = JointTiming(
-            bucket="b", sizes={}, eager=side(0.01), fallback=side(0.002),
+            bucket="b",
+            sizes={},
+            eager=side(0.01),
+            fallback=side(0.002),
             engines={digest: side(p50_s) for digest, p50_s in seconds.items()},
-        )  # fmt: skip
+        )
         run = JointRun(
-            master_digest=world.MASTER.digest, device=proof.device, shapes=(shape,),
+            master_digest=world.MASTER.digest,
+            device=proof.device,
+            shapes=(shape,),
             created_at=world.AT,
-        )  # fmt: skip
+        )
         (before,) = smelt_json("why", "m")["generations"]
         assert (before["decided_by"], "onnxruntime" in before["serves"]) == ("", True)
         registry.add_joint_run(run)
@@ -211,8 +216,9 @@ class TestWhy:
         (master,) = smelt_json("engines", "m")["masters"]
         (model,) = master["models"]
         assert (list(model["not_measurable"]), model["slower_than_fallback"]) == (
-            [ORT.digest()], {},
-        )  # fmt: skip
+            [ORT.digest()],
+            {},
+        )
         assert f"engine {ORT.digest()[:12]} is passed over: not measurable" in smelt("engines")
         assert "?" not in smelt("why", "m")
 
@@ -238,8 +244,10 @@ class TestRebuild:
         assert document["disregarded"] == {INDUCTOR.digest(): 3}
         assert document["reprove"] == {ORT.digest(): world.AT}
         assert (document["number"], document["why"], document["is_received"]) == (
-            1, "new compiler", False,
-        )  # fmt: skip
+            1,
+            "new compiler",
+            False,
+        )
         (task,) = one_pass(registry).launched
         assert set(task.key_digests) == {key.digest() for key in KEYS}
         assert "REBUILD_REQUESTED".lower() in smelt("events", "m")

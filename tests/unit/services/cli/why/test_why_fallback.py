@@ -63,9 +63,13 @@ def test_which_fallback_and_why(
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
     registry = world.registry_with_model(tmp_path)
     registry.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(num_replicas=2), source="s",
-        source_fingerprint="1", fallback_verdict=verdict,
-    )  # fmt: skip
+        name="m",
+        master=world.MASTER,
+        recipe=Recipe(num_replicas=2),
+        source="s",
+        source_fingerprint="1",
+        fallback_verdict=verdict,
+    )
     report = replica(2, **reported)
     snapshot = fleet.FleetSnapshot(store_url=str(tmp_path / "store"), replicas=[report])
     with fleet_saying(snapshot) as address:

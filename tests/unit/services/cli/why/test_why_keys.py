@@ -28,9 +28,14 @@ OLD_OPENVINO = OPENVINO.model_copy(update={"toolchain": {"openvino": "2020.1"}})
 def timing(fallback_s: float) -> Timing:
     fallback = SideTiming(p50_s=fallback_s, p95_s=fallback_s, throughput=1.0, peak_memory_bytes=1)
     return Timing(
-        bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004,
+        bucket="b",
+        sizes={},
+        p50_s=0.002,
+        p95_s=1,
+        throughput=1,
+        eager_p50_s=0.004,
         fallback=fallback,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -158,9 +163,13 @@ def test_eager_is_said_to_be_that_of_onnx_runtime_where_torch_cannot_compute(
 ) -> None:
     assert "x eager: over ONNX Runtime" not in smelt("why", "m")
     registry.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="1",
+        name="m",
+        master=world.MASTER,
+        recipe=Recipe(),
+        source="s",
+        source_fingerprint="1",
         fallback_verdict=FallbackVerdict(refused="TreeEnsemble"),
-    )  # fmt: skip
+    )
     registry.write_plan(world.plan((ORT,), version=2))
     assert "x eager: over ONNX Runtime without its optimisations" in smelt("why", "m")
 

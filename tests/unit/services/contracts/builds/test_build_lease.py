@@ -37,9 +37,16 @@ class Clock:
 def lease(age_s: float = 0.0, holder: str = "a", *, is_released: bool = False) -> BuildLease:
     at = timestamp(utc_now() - timedelta(seconds=age_s))
     return BuildLease(
-        holder=holder, host="node-1", process_id=7, lease_s=LEASE_S, stage="build", stage_since=at,
-        taken_at=at, renewed_at=at, is_released=is_released,
-    )  # fmt: skip
+        holder=holder,
+        host="node-1",
+        process_id=7,
+        lease_s=LEASE_S,
+        stage="build",
+        stage_since=at,
+        taken_at=at,
+        renewed_at=at,
+        is_released=is_released,
+    )
 
 
 @pytest.fixture

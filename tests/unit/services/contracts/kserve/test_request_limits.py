@@ -38,33 +38,72 @@ def _parameters(parameters: object, count: int) -> None:
 
 # How to reach a limit with a count of n, the limit, and the words of what is beyond it.
 LIMITS: dict[str, tuple[Callable[[pb.ModelInferRequest, int], object], int, str]] = {
-    "model": (lambda r, n: setattr(r, "model_name", "é" * (n // 2) + "x" * (n % 2)),
-              limits.MAX_NAME_BYTES, "the model's name: expected at most 1024 bytes, got 1025"),
-    "version": (lambda r, n: setattr(r, "model_version", "1" * n),
-                limits.MAX_NAME_BYTES, "the model's version: expected at most 1024 bytes"),
-    "name": (lambda r, n: setattr(r.inputs[0], "name", "x" * n),
-             limits.MAX_NAME_BYTES, "input 0, its name or datatype: expected at most 1024"),
-    "datatype": (lambda r, n: setattr(r.inputs[0], "datatype", "x" * n),
-                 limits.MAX_NAME_BYTES, "input 0, its name or datatype: expected at most 1024"),
-    "output": (lambda r, n: setattr(r.outputs[0], "name", "x" * n),
-               limits.MAX_NAME_BYTES, "requested output 0, its name: expected at most 1024"),
-    "key": (lambda r, n: setattr(r.parameters["k" * n], "bool_param", True),
-            limits.MAX_NAME_BYTES, "the request, a parameter's name: expected at most 1024"),
-    "tensors": (lambda r, n: [r.inputs.add(name="x") for _ in range(n - 1)],
-                limits.MAX_TENSORS, "the request: expected at most 1024 inputs, got 1025"),
-    "outputs": (lambda r, n: [r.outputs.add(name="y") for _ in range(n - 1)],
-                limits.MAX_TENSORS, "the request: expected at most 1024 requested outputs"),
-    "parameters": (lambda r, n: _parameters(r.parameters, n),
-                   limits.MAX_PARAMETERS, "the request: expected at most 256 parameters"),
-    "of an input": (lambda r, n: _parameters(r.inputs[0].parameters, n),
-                    limits.MAX_PARAMETERS, "input 0: expected at most 256 parameters, got 257"),
-    "of an output": (lambda r, n: _parameters(r.outputs[0].parameters, n),
-                     limits.MAX_PARAMETERS, "requested output 0: expected at most 256 parameters"),
-    "rank": (lambda r, n: r.inputs[0].shape.extend([1] * (n - 1)),
-             limits.MAX_DIMS, "input 0: expected at most 32 dimensions, got 33"),
-    "elements": (lambda r, n: r.inputs[0].shape.__setitem__(slice(None), [1, n]),
-                 limits.MAX_ELEMENTS, r"shape \[1, 2147483648\] has 2147483648 elements"),
-}  # fmt: skip
+    "model": (
+        lambda r, n: setattr(r, "model_name", "é" * (n // 2) + "x" * (n % 2)),
+        limits.MAX_NAME_BYTES,
+        "the model's name: expected at most 1024 bytes, got 1025",
+    ),
+    "version": (
+        lambda r, n: setattr(r, "model_version", "1" * n),
+        limits.MAX_NAME_BYTES,
+        "the model's version: expected at most 1024 bytes",
+    ),
+    "name": (
+        lambda r, n: setattr(r.inputs[0], "name", "x" * n),
+        limits.MAX_NAME_BYTES,
+        "input 0, its name or datatype: expected at most 1024",
+    ),
+    "datatype": (
+        lambda r, n: setattr(r.inputs[0], "datatype", "x" * n),
+        limits.MAX_NAME_BYTES,
+        "input 0, its name or datatype: expected at most 1024",
+    ),
+    "output": (
+        lambda r, n: setattr(r.outputs[0], "name", "x" * n),
+        limits.MAX_NAME_BYTES,
+        "requested output 0, its name: expected at most 1024",
+    ),
+    "key": (
+        lambda r, n: setattr(r.parameters["k" * n], "bool_param", True),
+        limits.MAX_NAME_BYTES,
+        "the request, a parameter's name: expected at most 1024",
+    ),
+    "tensors": (
+        lambda r, n: [r.inputs.add(name="x") for _ in range(n - 1)],
+        limits.MAX_TENSORS,
+        "the request: expected at most 1024 inputs, got 1025",
+    ),
+    "outputs": (
+        lambda r, n: [r.outputs.add(name="y") for _ in range(n - 1)],
+        limits.MAX_TENSORS,
+        "the request: expected at most 1024 requested outputs",
+    ),
+    "parameters": (
+        lambda r, n: _parameters(r.parameters, n),
+        limits.MAX_PARAMETERS,
+        "the request: expected at most 256 parameters",
+    ),
+    "of an input": (
+        lambda r, n: _parameters(r.inputs[0].parameters, n),
+        limits.MAX_PARAMETERS,
+        "input 0: expected at most 256 parameters, got 257",
+    ),
+    "of an output": (
+        lambda r, n: _parameters(r.outputs[0].parameters, n),
+        limits.MAX_PARAMETERS,
+        "requested output 0: expected at most 256 parameters",
+    ),
+    "rank": (
+        lambda r, n: r.inputs[0].shape.extend([1] * (n - 1)),
+        limits.MAX_DIMS,
+        "input 0: expected at most 32 dimensions, got 33",
+    ),
+    "elements": (
+        lambda r, n: r.inputs[0].shape.__setitem__(slice(None), [1, n]),
+        limits.MAX_ELEMENTS,
+        r"shape \[1, 2147483648\] has 2147483648 elements",
+    ),
+}
 
 
 @pytest.mark.parametrize(("reach", "limit", "words"), LIMITS.values(), ids=LIMITS)

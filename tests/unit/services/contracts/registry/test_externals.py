@@ -81,11 +81,21 @@ def test_urls(url: str, protocol: ServerProtocol, place: tuple[str, int]) -> Non
 @pytest.mark.parametrize(
     "url",
     [
-        "http://h/v1", "grpc://h", "grpc://h:1/x", "openai+http://", "openai+http://a:b@h/v1",
-        "openai+http://h/v1?key=x", "openai+ftp://h", "grpc://h:x",
-        "ray+openai://app", "ray+openai://a.b:", "ray+openai://:app", "ray+openai://a/b:c", "ray+grpc://a:b",
+        "http://h/v1",
+        "grpc://h",
+        "grpc://h:1/x",
+        "openai+http://",
+        "openai+http://a:b@h/v1",
+        "openai+http://h/v1?key=x",
+        "openai+ftp://h",
+        "grpc://h:x",
+        "ray+openai://app",
+        "ray+openai://a.b:",
+        "ray+openai://:app",
+        "ray+openai://a/b:c",
+        "ray+grpc://a:b",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ValidationError):
         external(url)
@@ -107,8 +117,10 @@ def test_an_application_of_ray_serve(registry: Registry) -> None:
     assert kept.words == "'qwen' of the Ray Serve application ray.serve.llm:build_openai_app"
     asked = kept.behind("10.0.0.1:4711")
     assert (asked.http_url, asked.args, asked.import_path) == (
-        "http://10.0.0.1:4711/external/chat/1/v1", {}, "",
-    )  # fmt: skip
+        "http://10.0.0.1:4711/external/chat/1/v1",
+        {},
+        "",
+    )
     # An older gateway reads the document of a plain server.
     assert b"args" not in asked.canonical_json()
     assert registry.add_external_version(draft).version == 1

@@ -94,9 +94,17 @@ def test_a_file_without_tokens_is_refused(tmp_path: Path, content: bytes, words:
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("localhost", True),
-     ("0.0.0.0", False), ("::", False), ("10.0.0.7", False), ("", False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("127.8.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.7", False),
+        ("", False),
+    ],
+)
 def test_whom_a_port_can_be_reached_from(
     host: str, expected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -267,8 +267,9 @@ def test_the_ratio_of_pairs_counts_and_not_the_seconds() -> None:
         for shape in changed.shapes
     )
     assert joint_order("ab", HERE, [changed.model_copy(update={"shapes": shapes})]).order == (
-        "b", "a",
-    )  # fmt: skip
+        "b",
+        "a",
+    )
 
 
 class TestSelection:

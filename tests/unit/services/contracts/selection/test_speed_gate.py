@@ -46,9 +46,14 @@ def timing(batch: int, engine_s: float, fallback_s: float | None) -> Timing:
         p50_s=fallback_s, p95_s=fallback_s, throughput=batch / fallback_s, peak_memory_bytes=1
     )
     return Timing(
-        bucket="b", sizes={"batch": batch}, p50_s=engine_s, p95_s=engine_s,
-        throughput=batch / engine_s, eager_p50_s=100.0, fallback=fallback or None,
-    )  # fmt: skip
+        bucket="b",
+        sizes={"batch": batch},
+        p50_s=engine_s,
+        p95_s=engine_s,
+        throughput=batch / engine_s,
+        eager_p50_s=100.0,
+        fallback=fallback or None,
+    )
 
 
 def paired(low: float, high: float, noise: float = 1.0) -> Timing:
@@ -77,10 +82,14 @@ def version(*, must_beat_fallback: bool) -> ModelVersion:
         digest="a" * 64, files={}, inputs=(ROWS,), outputs=(), opset=20, num_parameters=1
     )
     return ModelVersion(
-        name="m", version=1, master=master, source="m.onnx", source_fingerprint="f",
+        name="m",
+        version=1,
+        master=master,
+        source="m.onnx",
+        source_fingerprint="f",
         recipe=Recipe(precisions=(Precision.FP16,), must_beat_fallback=must_beat_fallback),
         created_at="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+    )
 
 
 # seconds of engine and fallback at each shape, and whether the engine may serve

@@ -32,9 +32,14 @@ def record(key: BuildKey, outcome: BuildOutcome) -> BuildRecord:
 
 def manifest(key: BuildKey) -> EngineManifest:
     return EngineManifest(
-        key=key, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=1,
+        key=key,
+        files={},
+        inputs=(),
+        outputs=(),
+        needs_master=True,
+        build_duration_s=1,
         created_at="",
-    )  # fmt: skip
+    )
 
 
 def proof(outcome: ProofOutcome) -> Proof:

@@ -21,8 +21,9 @@ from services.controller.build.traffic_watch import TrafficWatch
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 IDS = TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence"))
 MASK = TensorSpec(name="mask", datatype="INT64", shape=("batch", "sequence"))
-BUCKETS = [{"dims": {"batch": {"min": 1, "opt": 1, "max": 8},
-                     "sequence": {"min": 1, "opt": 8, "max": 64}}}]  # fmt: skip
+BUCKETS = [
+    {"dims": {"batch": {"min": 1, "opt": 1, "max": 8}, "sequence": {"min": 1, "opt": 8, "max": 64}}}
+]
 ASKED = {"sampling": {}, "calibration": "traffic", "buckets": BUCKETS}
 MASKED = ASKED | {"inputs": {"mask": {"role": "mask"}}}
 
@@ -44,15 +45,23 @@ class World:
         tokenizer: str = "",
     ) -> ModelVersion:
         master = MasterRecord(
-            digest=digest * 64, files={}, inputs=inputs, outputs=inputs[:1], opset=23,
+            digest=digest * 64,
+            files={},
+            inputs=inputs,
+            outputs=inputs[:1],
+            opset=23,
             num_parameters=0,
-        )  # fmt: skip
+        )
         file = self.folder / "tokenizer.json"
         file.write_text(tokenizer)
         return self.registry.add_model_version(
-            name="m", master=master, recipe=Recipe.model_validate(asked), source="s",
-            source_fingerprint=digest, tokenizer=file if tokenizer else None,
-        )  # fmt: skip
+            name="m",
+            master=master,
+            recipe=Recipe.model_validate(asked),
+            source="s",
+            source_fingerprint=digest,
+            tokenizer=file if tokenizer else None,
+        )
 
     def serve(self, version: ModelVersion, rows: Sequence[dict[str, Array]]) -> None:
         """A window of requests, an hour after the last one."""

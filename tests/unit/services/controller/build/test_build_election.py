@@ -190,12 +190,19 @@ async def test_one_that_has_the_lease_again_reads_what_others_recorded(registry:
     kinds = [event.kind for _, event in registry.last_events(100)]
     served = [kind for kind in kinds if kind.value.endswith("_serving")]
     assert served == [
-        EventKind.ENGINE_SERVING, EventKind.FALLBACK_SERVING, EventKind.ENGINE_SERVING
-    ]  # fmt: skip
+        EventKind.ENGINE_SERVING,
+        EventKind.FALLBACK_SERVING,
+        EventKind.ENGINE_SERVING,
+    ]
 
 
 def _taken() -> BuildLease:
     return BuildLease(
-        holder="other", host="node-2", process_id=7, lease_s=3600.0, stage_since=world.AT,
-        taken_at=world.AT, renewed_at="2999-01-01T00:00:00.000+00:00",
-    )  # fmt: skip
+        holder="other",
+        host="node-2",
+        process_id=7,
+        lease_s=3600.0,
+        stage_since=world.AT,
+        taken_at=world.AT,
+        renewed_at="2999-01-01T00:00:00.000+00:00",
+    )

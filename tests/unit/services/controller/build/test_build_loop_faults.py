@@ -53,9 +53,12 @@ class World:
 
     def add_model(self, name: str, **changes: Any) -> None:
         self.registry.add_model_version(
-            name=name, master=world.MASTER, source="s", source_fingerprint="0",
+            name=name,
+            master=world.MASTER,
+            source="s",
+            source_fingerprint="0",
             recipe=Recipe(**changes),
-        )  # fmt: skip
+        )
 
     def put(self, key: str, data: bytes = NEWER) -> None:
         self.store.create(key, data)
@@ -184,9 +187,12 @@ async def _until(is_so: Callable[[], bool]) -> None:
 def _report(version: int, state: Any = fleet.REPLICA_STATE_READY) -> fleet.ReplicaReport:
     facts = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
     return fleet.ReplicaReport(
-        replica_id=f"r{version}", model_name="m", model_version=version, state=state,
+        replica_id=f"r{version}",
+        model_name="m",
+        model_version=version,
+        state=state,
         device_facts_json=facts.canonical_json(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

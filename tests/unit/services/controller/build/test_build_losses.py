@@ -42,8 +42,9 @@ async def test_a_node_that_is_lost_is_no_attempt_until_an_attempt_loses_two(
     assert len(registry.engines()) == 2
     records = registry.build_records(world.KEYS[0].digest())
     assert [r.outcome for r in records] == [
-        *[BuildOutcome.FAILED] * num_charged, BuildOutcome.PROVEN,
-    ]  # fmt: skip
+        *[BuildOutcome.FAILED] * num_charged,
+        BuildOutcome.PROVEN,
+    ]
 
 
 async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(

@@ -59,8 +59,9 @@ class TestWhoComesFirst:
 
     def test_what_nothing_serves_is_first_then_the_oldest(self) -> None:
         ages = {"new": "2026-03-01", "old": "2026-01-01", "served": "2025-01-01"}
-        versions = [world.version(name=name, created_at=f"{at}T00:00:00Z")
-                    for name, at in ages.items()]  # fmt: skip
+        versions = [
+            world.version(name=name, created_at=f"{at}T00:00:00Z") for name, at in ages.items()
+        ]
         served = frozenset({("served", 1, world.GENERATION)})
         decision = decide(view(versions=versions, plans={}, served=served), START, POLICY)
         turns = [task.model for task in (*decision.tasks, *decision.queued)]
@@ -70,10 +71,12 @@ class TestWhoComesFirst:
         """A new one without a plan, an older one that has one, and one that has an engine."""
         masters = {name: digest * 64 for name, digest in (("a", "1"), ("b", "2"), ("c", "3"))}
         keys = {
-            name: tuple(world.key(kind, master_digest=master)
-                        for kind in (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
+            name: tuple(
+                world.key(kind, master_digest=master)
+                for kind in (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
+            )
             for name, master in masters.items()
-        }  # fmt: skip
+        }
         versions = [
             world.version(name=name, master=world.MASTER.model_copy(update={"digest": master}))
             for name, master in masters.items()

@@ -137,9 +137,11 @@ FILE = NodeClass(generation=world.GENERATION)
             [world.pool(1, KUBERNETES, "kubernetes"), world.pool(0)],
         ),
         ([world.pool(0, FILE, "file"), world.pool(0, KUBERNETES)], [world.pool(0, KUBERNETES)]),
-        ([world.pool(0, FILE), world.pool(1, OTHER_DRIVER)],
-         [world.pool(0, FILE), world.pool(1, OTHER_DRIVER)]),
+        (
+            [world.pool(0, FILE), world.pool(1, OTHER_DRIVER)],
+            [world.pool(0, FILE), world.pool(1, OTHER_DRIVER)],
+        ),
     ],
-)  # fmt: skip
+)
 def test_nodes_that_two_sources_see_count_once(pools: list[NodePool], kept: list[NodePool]) -> None:
     assert distinct_pools(pools) == kept

@@ -42,8 +42,11 @@ def test_others_wait_behind_the_one_that_runs_and_it_not_behind_itself() -> None
     assert [(task.model, task.node_class) for task in then.tasks] == [("a", ELSEWHERE)]
     waiting = [(task.model, task.node_class.generation) for task in then.queued]
     assert waiting == [
-        ("b", world.GENERATION), ("c", world.GENERATION), ("b", "cuda-sm90"), ("c", "cuda-sm90"),
-    ]  # fmt: skip
+        ("b", world.GENERATION),
+        ("c", world.GENERATION),
+        ("b", "cuda-sm90"),
+        ("c", "cuda-sm90"),
+    ]
 
 
 def test_a_fleet_tells_those_that_run_first_and_gateways_hear_of_changes_alone(

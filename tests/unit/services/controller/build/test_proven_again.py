@@ -24,8 +24,10 @@ class TestOtherCodeProvedIt:
     @pytest.mark.parametrize("outcome", [ProofOutcome.PASSED, ProofOutcome.FAILED])
     def test_it_is_proven_again_once(self, outcome: ProofOutcome) -> None:
         plans = {("m", 1): [world.plan(proof_code="new", created_at=self.LATER)]}
-        old, kept = (world.engine(ORT, world.proof(outcome, code="old")),
-                     world.engine(OPENVINO, world.proof(code="new")))  # fmt: skip
+        old, kept = (
+            world.engine(ORT, world.proof(outcome, code="old")),
+            world.engine(OPENVINO, world.proof(code="new")),
+        )
         (task,) = tasks_of(view(plans=plans, engines=engines(old, kept)))
         assert task.key_digests == (ORT.digest(),)
         again = world.engine(ORT, world.proof(code="new", created_at="2026-01-02T00:00:09.000"))

@@ -91,9 +91,16 @@ class World:
         """Another controller, over what is deployed."""
         self.state = FleetState("u", 1)
         self.loop = ReconcileLoop(
-            self.registry, Nodes(OLD), self.state, self.fake, {}, resync_s=60,
-            withdraw_after_s=0, clock=lambda: self.now_s, recorder=self.recorder,
-        )  # fmt: skip
+            self.registry,
+            Nodes(OLD),
+            self.state,
+            self.fake,
+            {},
+            resync_s=60,
+            withdraw_after_s=0,
+            clock=lambda: self.now_s,
+            recorder=self.recorder,
+        )
 
     async def add(self, name: str, share: float = 0.5, residency: str = "on-demand") -> None:
         """Publish the next version of a model, and look."""

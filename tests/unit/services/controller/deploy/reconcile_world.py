@@ -129,21 +129,33 @@ def add(
     master = MasterRecord(
         digest=f"digest-{fingerprint}",
         files={"model.onnx": BlobRef(sha256="0" * 64, num_bytes=1)},
-        inputs=(), outputs=(), opset=23, num_parameters=0,
-    )  # fmt: skip
+        inputs=(),
+        outputs=(),
+        opset=23,
+        num_parameters=0,
+    )
     return registry.add_model_version(
-        name=name, master=master, recipe=recipe or Recipe(), source="s",
-        source_fingerprint=fingerprint, samples=None,
-    )  # fmt: skip
+        name=name,
+        master=master,
+        recipe=recipe or Recipe(),
+        source="s",
+        source_fingerprint=fingerprint,
+        samples=None,
+    )
 
 
 def loop_over(
     registry: Registry, state: FleetState, fake: FakeFleet, nodes: Nodes | None = None
 ) -> ReconcileLoop:
     return ReconcileLoop(
-        registry, nodes or Nodes(OLD), state, fake, {"store_url": "u"}, resync_s=60,
+        registry,
+        nodes or Nodes(OLD),
+        state,
+        fake,
+        {"store_url": "u"},
+        resync_s=60,
         withdraw_after_s=0,
-    )  # fmt: skip
+    )
 
 
 def ready(version: int, generation: str, name: str = "r") -> fleet.ReplicaReport:

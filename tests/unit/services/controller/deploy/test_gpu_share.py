@@ -29,9 +29,14 @@ def version(num_parameters: int = 0, share: float | None = None) -> ModelVersion
         digest="d" * 64, files={}, inputs=(), outputs=(), opset=23, num_parameters=num_parameters
     )
     return ModelVersion(
-        name="m", version=1, master=master, recipe=Recipe(gpu_share=share), source="s",
-        source_fingerprint="f", created_at=AT,
-    )  # fmt: skip
+        name="m",
+        version=1,
+        master=master,
+        recipe=Recipe(gpu_share=share),
+        source="s",
+        source_fingerprint="f",
+        created_at=AT,
+    )
 
 
 def timing(engine_gib: float, fallback_gib: float | None) -> Timing:
@@ -40,9 +45,15 @@ def timing(engine_gib: float, fallback_gib: float | None) -> Timing:
         held = int(fallback_gib * GIB)
         side = SideTiming(p50_s=1, p95_s=1, throughput=1, peak_memory_bytes=held)
     return Timing(
-        bucket="b", sizes={}, p50_s=1, p95_s=1, throughput=1, eager_p50_s=1,
-        peak_memory_bytes=int(engine_gib * GIB), fallback=side,
-    )  # fmt: skip
+        bucket="b",
+        sizes={},
+        p50_s=1,
+        p95_s=1,
+        throughput=1,
+        eager_p50_s=1,
+        peak_memory_bytes=int(engine_gib * GIB),
+        fallback=side,
+    )
 
 
 def proof(
@@ -52,9 +63,12 @@ def proof(
     outcome: ProofOutcome = ProofOutcome.PASSED,
 ) -> Proof:
     return Proof(
-        outcome=outcome, timings=timings, created_at=AT,
-        peak_memory_bytes=int(held_gib * GIB), eager_peak_memory_bytes=int(eager_gib * GIB),
-    )  # fmt: skip
+        outcome=outcome,
+        timings=timings,
+        created_at=AT,
+        peak_memory_bytes=int(held_gib * GIB),
+        eager_peak_memory_bytes=int(eager_gib * GIB),
+    )
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,15 @@ def state() -> FleetState:
 def impatient(registry: Registry, state: FleetState, hanging: HangingFleet) -> ReconcileLoop:
     """A loop over `hanging` that waits a tenth of a second for Serve."""
     return ReconcileLoop(
-        registry, Nodes(OLD), state, hanging, {}, resync_s=60, withdraw_after_s=0,
+        registry,
+        Nodes(OLD),
+        state,
+        hanging,
+        {},
+        resync_s=60,
+        withdraw_after_s=0,
         submit_timeout_s=0.1,
-    )  # fmt: skip
+    )
 
 
 async def test_models_are_known_once_a_pass_went_well(

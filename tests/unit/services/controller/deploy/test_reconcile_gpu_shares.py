@@ -51,9 +51,15 @@ class World:
         """Another controller, over what is deployed."""
         self.state = FleetState("u", 1)
         self.loop = ReconcileLoop(
-            self.registry, self.nodes, self.state, self.fake, {}, resync_s=60,
-            withdraw_after_s=0, clock=lambda: self.now_s,
-        )  # fmt: skip
+            self.registry,
+            self.nodes,
+            self.state,
+            self.fake,
+            {},
+            resync_s=60,
+            withdraw_after_s=0,
+            clock=lambda: self.now_s,
+        )
 
     def prove(self, master: str, held_gib: float, generation: str = OLD) -> None:
         another = {"held": f"{held_gib}"}

@@ -49,6 +49,11 @@ def replica(
     """What a replica of that model reports."""
     facts = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
     return fleet.ReplicaReport(
-        replica_id=name, model_name="m", model_version=version, state=state,
-        device_facts_json=facts.canonical_json(), engine_digest=digest, process_id=7,
-    )  # fmt: skip
+        replica_id=name,
+        model_name="m",
+        model_version=version,
+        state=state,
+        device_facts_json=facts.canonical_json(),
+        engine_digest=digest,
+        process_id=7,
+    )

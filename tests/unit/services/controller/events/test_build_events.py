@@ -24,8 +24,10 @@ def test_a_task_that_made_no_plan_is_recorded_once_with_its_last_words(
         each.observe_once((*decision.unplanned, *decision.quarantined))
     (event,) = recorded(registry)
     assert (event.kind, event.model, event.generation) == (
-        EventKind.BUILD_FAILED, "m", world.GENERATION,
-    )  # fmt: skip
+        EventKind.BUILD_FAILED,
+        "m",
+        world.GENERATION,
+    )
     assert event.why == "no plan was made (attempt 1 of 3): recipe: unknown kind"
 
 
@@ -34,9 +36,15 @@ class TestBuilds:
         self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         start = TaskStart(
-            name="build-m-1", model="m", version=1, node_class=world.NODE_CLASS,
-            is_anywhere=False, attempt=2, reason="1 to build", created_at=world.AT,
-        )  # fmt: skip
+            name="build-m-1",
+            model="m",
+            version=1,
+            node_class=world.NODE_CLASS,
+            is_anywhere=False,
+            attempt=2,
+            reason="1 to build",
+            created_at=world.AT,
+        )
         unproven = world.engine(ORT, world.proof(ProofOutcome.NOT_RUN, device=None))
         later = datetime.now(UTC) + timedelta(hours=1)
         proven = world.engine(ORT, world.proof(created_at=later.isoformat()))
@@ -55,9 +63,14 @@ class TestBuilds:
     ) -> None:
         half = SideTiming(p50_s=0.5, p95_s=0.5, throughput=2.0, peak_memory_bytes=1)
         timing = Timing(
-            bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=3.0,
+            bucket="b",
+            sizes={},
+            p50_s=1.0,
+            p95_s=1.0,
+            throughput=1.0,
+            eager_p50_s=3.0,
             fallback=half,
-        )  # fmt: skip
+        )
         recorder.observe(view(world.engine(ORT, world.proof(timings=(timing,)))))
         passed = recorded(registry)[-1]
         assert passed.kind is EventKind.PROOF_PASSED
@@ -106,6 +119,9 @@ class TestBuilds:
                 recorder.observe(view(requests={"m": requests}))
                 recorder.observe_once([given_up])
         assert kinds(registry)[2:] == [
-            "quarantined", "rebuild_requested", "rebuild_requested", "quarantined",
-        ]  # fmt: skip
+            "quarantined",
+            "rebuild_requested",
+            "rebuild_requested",
+            "quarantined",
+        ]
         assert recorded(registry)[-1].why.endswith("let out by: smelt rebuild m")

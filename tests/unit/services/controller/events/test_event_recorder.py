@@ -46,9 +46,12 @@ class TestHardware:
             recorder.observe(view(pools=known, versions=()))
             EventRecorder(registry).observe(view(pools=known, versions=()))
         assert kinds(registry) == [
-            "generation_appeared", "toolchain_changed", "toolchain_changed", "generation_gone",
             "generation_appeared",
-        ]  # fmt: skip
+            "toolchain_changed",
+            "toolchain_changed",
+            "generation_gone",
+            "generation_appeared",
+        ]
         first, second, third, *_ = recorded(registry)
         assert "Some-Xeon" in first.why
         assert "toolchain ffff" in second.why
@@ -80,8 +83,11 @@ class TestModels:
             recorder.observe(view(requests={"m": [request]}, pools=()))
         event = recorded(registry)[-1]
         assert (event.kind, event.actor, event.why, event.mark) == (
-            EventKind.REBUILD_REQUESTED, "ann@host", "new driver", "1",
-        )  # fmt: skip
+            EventKind.REBUILD_REQUESTED,
+            "ann@host",
+            "new driver",
+            "1",
+        )
         assert len(recorded(registry)) == 2
 
 

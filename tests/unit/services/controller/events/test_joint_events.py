@@ -40,13 +40,18 @@ def run(
     engines_s: Mapping[str, float], created_at: str = FIRST, fallback_s: float = 4.0
 ) -> JointRun:
     shape = JointTiming(
-        bucket="b", sizes={}, eager=side(6.0), fallback=side(fallback_s),
+        bucket="b",
+        sizes={},
+        eager=side(6.0),
+        fallback=side(fallback_s),
         engines={digest: side(p50_s) for digest, p50_s in engines_s.items()},
-    )  # fmt: skip
+    )
     return JointRun(
-        master_digest=world.MASTER.digest, device=world.DEVICE, shapes=(shape,),
+        master_digest=world.MASTER.digest,
+        device=world.DEVICE,
+        shapes=(shape,),
         created_at=created_at,
-    )  # fmt: skip
+    )
 
 
 def paired(low: float, high: float, created_at: str = FIRST) -> JointRun:

@@ -21,11 +21,15 @@ FACTS = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
 READY = fleet.FleetSnapshot(
     replicas=[
         fleet.ReplicaReport(
-            replica_id="r", model_name="m", model_version=1, state=fleet.REPLICA_STATE_READY,
-            device_facts_json=FACTS.canonical_json(), fallback_reason="no_engine",
+            replica_id="r",
+            model_name="m",
+            model_version=1,
+            state=fleet.REPLICA_STATE_READY,
+            device_facts_json=FACTS.canonical_json(),
+            fallback_reason="no_engine",
         )
     ]
-)  # fmt: skip
+)
 GONE = fleet.FleetSnapshot()
 
 
@@ -66,8 +70,11 @@ def test_who_asked_and_what_followed_is_recorded_once(tmp_path: Path) -> None:
     ]
     assert {(event.model, event.version) for event in events} == {("m", 1)}
     assert [event.seconds_since_change is None for event in events[1:5]] == [
-        True, False, True, False,
-    ]  # fmt: skip
+        True,
+        False,
+        True,
+        False,
+    ]
     # A build did not follow from it.
     registry.record_build(world.record(world.KEYS[0]))
     registry.write_plan(world.plan())
@@ -102,9 +109,13 @@ def test_a_fallback_that_is_wrong_has_its_event_when_it_is_added_and_where_it_se
 ) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     registry.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0",
+        name="m",
+        master=world.MASTER,
+        recipe=Recipe(),
+        source="s",
+        source_fingerprint="0",
         fallback_verdict=FallbackVerdict(refuted="output 'y' is far off", num_samples=3),
-    )  # fmt: skip
+    )
     snapshot = fleet.FleetSnapshot()
     snapshot.CopyFrom(READY)
     snapshot.replicas[0].fallback_refuted = "ONNX Runtime serves: output 'y' is far off"

@@ -133,8 +133,9 @@ def test_weights_are_recorded_once_with_who_asked(seen: Seen) -> None:
     changed, back = seen.look(1, 2)
     assert _short([changed, back]) == [("weights_changed", 2), ("engine_serving", 1)]
     assert (changed.actor, changed.why) == (
-        "ann@host", "requests that name no version are shared: v1=95 v2=5",
-    )  # fmt: skip
+        "ann@host",
+        "requests that name no version are shared: v1=95 v2=5",
+    )
     assert back.seconds_since_change == _seconds(changed, back)
     seen.add("3")
     seen.add("4")

@@ -85,16 +85,23 @@ class TestServing:
             recorder.observe(view(pools=pools))
             recorder.observe_serving(serves("e" * 64))
         assert kinds(registry)[2:] == [
-            "engine_serving", "generation_gone", "generation_appeared", "engine_serving",
-        ]  # fmt: skip
+            "engine_serving",
+            "generation_gone",
+            "generation_appeared",
+            "engine_serving",
+        ]
 
     def test_most_ready_replicas_decide_and_an_engine_before_the_fallback(self) -> None:
         snapshot = fleet.FleetSnapshot(
             replicas=[
-                replica("a", ""), replica("b", "e1"), replica("c", "e2"), replica("d", "e2"),
-                replica("x", "e3", fleet.REPLICA_STATE_LOADING), replica("y", "", version=2),
+                replica("a", ""),
+                replica("b", "e1"),
+                replica("c", "e2"),
+                replica("d", "e2"),
+                replica("x", "e3", fleet.REPLICA_STATE_LOADING),
+                replica("y", "", version=2),
             ]
-        )  # fmt: skip
+        )
         assert [(s.version, s.key) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
 
     def test_a_controller_that_starts_amid_a_swap_repeats_nothing(
@@ -136,8 +143,11 @@ class TestServing:
             each.observe_replicas(state.snapshot())
         (event,) = recorded(registry)
         assert (event.kind, event.model, event.version, event.generation) == (
-            EventKind.REPLICA_LOST, "m", 1, world.GENERATION,
-        )  # fmt: skip
+            EventKind.REPLICA_LOST,
+            "m",
+            1,
+            world.GENERATION,
+        )
         assert event.why.startswith("replica a (process 7) ended, or its connection broke")
         assert event.seconds_since_change is None
 

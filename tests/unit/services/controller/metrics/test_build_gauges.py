@@ -28,13 +28,21 @@ def test_what_is_over_shows_zero() -> None:
         return [collectors.get_sample_value(m.name, LABELS) for m in each]
 
     start = TaskStart(
-        name="t", model="m", version=1, node_class=world.NODE_CLASS, is_anywhere=False,
+        name="t",
+        model="m",
+        version=1,
+        node_class=world.NODE_CLASS,
+        is_anywhere=False,
         created_at=NOW,
-    )  # fmt: skip
+    )
     given_up = Event(
-        kind=EventKind.QUARANTINED, model="m", version=1, generation=world.GENERATION, key="k",
+        kind=EventKind.QUARANTINED,
+        model="m",
+        version=1,
+        generation=world.GENERATION,
+        key="k",
         mark="k",
-    )  # fmt: skip
+    )
     where = frozenset({("m", world.GENERATION)})
     gauges.show(Decision(quarantined=(given_up,) * 2, without_engine=where), [start], [start])
     assert shown() == [1, 1, 2, 1]
@@ -54,9 +62,12 @@ def test_what_is_over_shows_zero() -> None:
 )
 def test_a_task_in_the_compilers_words(changes: dict[str, object], tail: list[str]) -> None:
     fields: dict[str, object] = {
-        "name": "t", "model": "m", "version": 3, "node_class": world.NODE_CLASS,
+        "name": "t",
+        "model": "m",
+        "version": 3,
+        "node_class": world.NODE_CLASS,
         "is_anywhere": False,
-    }  # fmt: skip
+    }
     task = BuildTask(**fields | changes)  # type: ignore[arg-type]
     head = ["build", "m", "--version", "3", "--generation", world.GENERATION]
     assert worker_arguments(task) == head + tail

@@ -92,18 +92,27 @@ class _Opened:
 
 def key(driver: str = "580.1", master: str = MASTER) -> BuildKey:
     return BuildKey(
-        master_digest=master, kind=EngineKind.TENSORRT, precision=Precision.FP16, buckets=(),
-        generation="cuda-sm90", driver=driver, toolchain={},
-    )  # fmt: skip
+        master_digest=master,
+        kind=EngineKind.TENSORRT,
+        precision=Precision.FP16,
+        buckets=(),
+        generation="cuda-sm90",
+        driver=driver,
+        toolchain={},
+    )
 
 
 def record(
     outcome: BuildOutcome, started_at: str, of: BuildKey | None = None, proof: Proof | None = None
 ) -> BuildRecord:
     return BuildRecord(
-        key=of or key(), outcome=outcome, stage="build", stage_durations_s={"build": 2.0},
-        started_at=started_at, proof=proof,
-    )  # fmt: skip
+        key=of or key(),
+        outcome=outcome,
+        stage="build",
+        stage_durations_s={"build": 2.0},
+        started_at=started_at,
+        proof=proof,
+    )
 
 
 DEVICE = DeviceFacts(generation="cuda-sm90", name="H100", memory_gib=80)
@@ -113,9 +122,14 @@ def publish(
     counted: Counted, of: BuildKey, outcome: ProofOutcome, device: DeviceFacts | None = None
 ) -> None:
     manifest = EngineManifest(
-        key=of, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=1,
+        key=of,
+        files={},
+        inputs=(),
+        outputs=(),
+        needs_master=True,
+        build_duration_s=1,
         created_at="2026-01-02" if device else "",
-    )  # fmt: skip
+    )
     proof = proof_of(outcome).model_copy(update={"device": device})
     counted.registry.publish_engine(manifest, {}, proof)
 
@@ -241,10 +255,13 @@ def show_planned(counted: Counted, *keys: BuildKey, generation: str = "cuda-sm90
     node_class = NodeClass(generation=generation)
     counted.registry.write_plan(
         BuildPlan(
-            model="m", version=version.version, node_class=node_class,
-            planned=tuple(PlannedKey(key=each) for each in keys), created_at="",
+            model="m",
+            version=version.version,
+            node_class=node_class,
+            planned=tuple(PlannedKey(key=each) for each in keys),
+            created_at="",
         )
-    )  # fmt: skip
+    )
     counted.pools[:] = [NodePool(node_class=node_class, source="file", num_nodes=0)]
 
 
@@ -279,9 +296,12 @@ def test_a_version_that_is_the_newest_again_shows_where_it_stands(counted: Count
     counted.metrics.look()
     for number, master in enumerate(("e" * 64, MASTER)):
         counted.registry.add_model_version(
-            name="m", master=first.master.model_copy(update={"digest": master}),
-            recipe=Recipe(), source="s", source_fingerprint=str(number),
-        )  # fmt: skip
+            name="m",
+            master=first.master.model_copy(update={"digest": master}),
+            recipe=Recipe(),
+            source="s",
+            source_fingerprint=str(number),
+        )
         show_planned(counted, key(master=master))
         counted.metrics.look()
     served = SERVED | {"version": "3"}

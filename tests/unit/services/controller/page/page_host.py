@@ -131,11 +131,14 @@ def report(
 ) -> fleet.ReplicaReport:
     """A replica of version 1 that is ready and serves on the fallback."""
     fields: dict[str, Any] = {
-        "replica_id": f"{name}@{generation}", "model_name": name, "model_version": 1,
-        "state": fleet.REPLICA_STATE_READY, "fallback_reason": "no_engine",
+        "replica_id": f"{name}@{generation}",
+        "model_name": name,
+        "model_version": 1,
+        "state": fleet.REPLICA_STATE_READY,
+        "fallback_reason": "no_engine",
         "fallback_name": "ONNX Runtime",
         "device_facts_json": device(generation).canonical_json(),
-    }  # fmt: skip
+    }
     return fleet.ReplicaReport(**fields | changes)
 
 

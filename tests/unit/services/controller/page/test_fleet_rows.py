@@ -70,8 +70,10 @@ def test_an_engine_has_its_speed_and_what_its_proof_would_see() -> None:
     power = (POWER, PowerCheck(output="z", refused=("a",), tightened=("b",), blind=("c",)))
     found = row(serving("m", GENERATIONS[0], OPENVINO.digest()), view=with_engine(power=power))
     assert (found["attention"], found["state"], found["engine"]) == (
-        Attention.READY, "ready", "openvino fp32",
-    )  # fmt: skip
+        Attention.READY,
+        "ready",
+        "openvino fp32",
+    )
     assert (found["times"], found["is_wild"]) == (2.1, False)
     assert (found["num_seen"], found["num_tried"], found["blind"]) == (4, 6, ["c", "gain 2 % off"])
 
@@ -108,26 +110,38 @@ LOADING = fleet.REPLICA_STATE_LOADING
         ([report()], {}, Attention.FALLBACK, "on the fallback", "no proven engine of this model"),
         ([report(state=LOADING)], {}, Attention.ON_THE_WAY, "loading", "loads an engine"),
         (
-            [report(state=LOADING, device_facts_json=b"")], {}, Attention.ON_THE_WAY, "loading",
+            [report(state=LOADING, device_facts_json=b"")],
+            {},
+            Attention.ON_THE_WAY,
+            "loading",
             "loads an engine",
         ),
         (
-            [report(state=fleet.REPLICA_STATE_FAILED, detail="no memory")], {}, Attention.DOWN,
-            "failed", "no memory",
+            [report(state=fleet.REPLICA_STATE_FAILED, detail="no memory")],
+            {},
+            Attention.DOWN,
+            "failed",
+            "no memory",
         ),
         ([], {"unplaced": "no GPU has 4 GiB"}, Attention.DOWN, "no room", "no GPU has 4 GiB"),
         (
-            [], {"state": "UNAVAILABLE", "reason": "it ended"}, Attention.DOWN, "unavailable",
+            [],
+            {"state": "UNAVAILABLE", "reason": "it ended"},
+            Attention.DOWN,
+            "unavailable",
             "it ended",
         ),
         (
-            [], {"state": "STANDBY", "reason": "its next request loads it"}, Attention.READY,
-            "standby", "its next request loads it",
+            [],
+            {"state": "STANDBY", "reason": "its next request loads it"},
+            Attention.READY,
+            "standby",
+            "its next request loads it",
         ),
         ([], {"unseen": [report()]}, Attention.DOWN, "lost", "broke"),
         ([report()], {"is_unloaded": True}, Attention.UNLOADED, "unloaded", ""),
     ],
-)  # fmt: skip
+)
 def test_each_state_says_why(
     reports: Any, changes: Any, attention: Attention, state: str, why: str
 ) -> None:
@@ -161,8 +175,9 @@ def test_each_generation_with_nodes_or_replicas_has_a_row_and_the_worst_counts()
     elsewhere = serving("m", "cuda-sm90", "d" * 64)
     model = shown(elsewhere)
     assert [(each["generation"], each["state"]) for each in model["rows"]] == [
-        (world.GENERATION, "loading"), ("cuda-sm90", "ready"),
-    ]  # fmt: skip
+        (world.GENERATION, "loading"),
+        ("cuda-sm90", "ready"),
+    ]
     assert model["attention"] == Attention.ON_THE_WAY
 
 

@@ -61,8 +61,12 @@ def test_torch_compiles_again_what_was_cut(tmp_path: Path) -> None:
     def compiled() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", COMPILE],
-            env=environment, capture_output=True, text=True, check=False, timeout=250,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
 
     assert compiled().returncode == 0
     (library,) = tmp_path.rglob("*.main.so")

@@ -49,9 +49,12 @@ def mean_program(least: int) -> ArtifactProgram:
         outputs=(TensorSpec(name="mean", datatype="FP32", shape=(1,)),),
     )
     spec = LoadSpec(
-        manifest=manifest, master=master_record(), directory=Path(), master_path=Path(),
+        manifest=manifest,
+        master=master_record(),
+        directory=Path(),
+        master_path=Path(),
         device=probe_device(),
-    )  # fmt: skip
+    )
 
     def call() -> Sequence[torch.Tensor]:
         buffer.send()

@@ -37,8 +37,11 @@ def told(code: str, *arguments: str, **environment: str) -> str:
     known = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     found = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        capture_output=True, text=True, check=True, env=known | environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env=known | environment,
+    )
     return found.stdout + found.stderr
 
 

@@ -36,9 +36,12 @@ def _is_wanted(tracing: Tracing) -> bool:
 async def test_what_is_set_decides_which_requests_are_traced(tracing: Tracing) -> None:
     settings = TraceSettings(tracing)
     first = {
-        "trace_level": ["TIMESTAMPS"], "trace_rate": ["4"], "trace_mode": ["opentelemetry"],
-        "trace_count": ["-1"], "log_frequency": ["0"],
-    }  # fmt: skip
+        "trace_level": ["TIMESTAMPS"],
+        "trace_rate": ["4"],
+        "trace_mode": ["opentelemetry"],
+        "trace_count": ["-1"],
+        "log_frequency": ["0"],
+    }
     assert await _answered(settings) == first
     assert (await _answered(settings, trace_rate="1"))["trace_rate"] == ["1"]
     assert all(_is_wanted(tracing) for _ in range(20))
@@ -51,10 +54,13 @@ async def test_what_is_set_decides_which_requests_are_traced(tracing: Tracing) -
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("trace_rate", "0"), ("trace_rate", "many"), ("trace_rate", "9" * 5000),
-        ("trace_level", "TENSORS"), ("trace_file", "/tmp/x"),
+        ("trace_rate", "0"),
+        ("trace_rate", "many"),
+        ("trace_rate", "9" * 5000),
+        ("trace_level", "TENSORS"),
+        ("trace_file", "/tmp/x"),
     ],
-)  # fmt: skip
+)
 async def test_wrong_settings_change_nothing(tracing: Tracing, name: str, value: str) -> None:
     settings = TraceSettings(tracing)
     with pytest.raises(InvalidRequestError, match=name):

@@ -93,9 +93,14 @@ def test_what_is_no_base64(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "is_taken"),
-    [(b"application/grpc+proto", b"", True), (b"application/grpc;x=y", b"", True),
-     (b"application/grpc-web", b"", False), (b"text/html", b"", False), (b"", b"", False)],
-)  # fmt: skip
+    [
+        (b"application/grpc+proto", b"", True),
+        (b"application/grpc;x=y", b"", True),
+        (b"application/grpc-web", b"", False),
+        (b"text/html", b"", False),
+        (b"", b"", False),
+    ],
+)
 def test_content_types(name: bytes, value: bytes, is_taken: bool) -> None:
     call = request_headers_from_fields([*PSEUDO, (b"content-type", name)], 1000)
     assert refusal(call).get(":status") == (None if is_taken else "415")
@@ -127,9 +132,16 @@ def test_metadata_has_a_limit(size: int, is_taken: bool) -> None:
     assert refusal(call).get("grpc-status") == (None if is_taken else "8")
 
 
-WRONG_FIELDS = [(b"Key", b""), (b"", b"x"), (b"a b", b""), (b"a", b"x\ny"), (b"a", b"\x00"),
-                (b"connection", b"close"),
-                (b"te", b"gzip"), (b"upgrade", b"h2c")]  # fmt: skip
+WRONG_FIELDS = [
+    (b"Key", b""),
+    (b"", b"x"),
+    (b"a b", b""),
+    (b"a", b"x\ny"),
+    (b"a", b"\x00"),
+    (b"connection", b"close"),
+    (b"te", b"gzip"),
+    (b"upgrade", b"h2c"),
+]
 
 
 @pytest.mark.parametrize("field", WRONG_FIELDS)
@@ -141,10 +153,16 @@ def test_fields_that_are_not_of_http2(field: Field) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [PSEUDO[1:], PSEUDO[:2], PSEUDO[:3], [*PSEUDO[:2], (b":path", b""), PSEUDO[3]],
-     [*PSEUDO, PSEUDO[0]],
-     [*PSEUDO, (b":status", b"200")], [GRPC, *PSEUDO]],
-)  # fmt: skip
+    [
+        PSEUDO[1:],
+        PSEUDO[:2],
+        PSEUDO[:3],
+        [*PSEUDO[:2], (b":path", b""), PSEUDO[3]],
+        [*PSEUDO, PSEUDO[0]],
+        [*PSEUDO, (b":status", b"200")],
+        [GRPC, *PSEUDO],
+    ],
+)
 def test_pseudo_fields_out_of_place(fields: list[Field]) -> None:
     with pytest.raises(MalformedFieldsError):
         request_headers_from_fields(fields, 1000)
@@ -169,9 +187,16 @@ def test_peers_have_names(address: object, name: str) -> None:
     assert peer_name(address) == name
 
 
-WRONG = [(b":scheme", b"ht\ntp"), (b":scheme", b""), (b":path", b"/a b"), (b":path", b"/a\x7f"),
-         (b":authority", b"he re"), (b":authority", b"me@here"), (b":method", b"PO ST"),
-         (b":method", b"")]  # fmt: skip
+WRONG = [
+    (b":scheme", b"ht\ntp"),
+    (b":scheme", b""),
+    (b":path", b"/a b"),
+    (b":path", b"/a\x7f"),
+    (b":authority", b"he re"),
+    (b":authority", b"me@here"),
+    (b":method", b"PO ST"),
+    (b":method", b""),
+]
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)

@@ -129,8 +129,12 @@ async def test_other_lengths_run_apart_without_a_pad_for_all_or_a_mask(
 
 async def test_a_batch_stays_inside_a_bucket_of_the_engine() -> None:
     def bucket(batch: int, sequence: int) -> Bucket:
-        return Bucket(dims={"batch": DimRange(min=1, opt=1, max=batch),
-                            "sequence": DimRange(min=1, opt=1, max=sequence)})  # fmt: skip
+        return Bucket(
+            dims={
+                "batch": DimRange(min=1, opt=1, max=batch),
+                "sequence": DimRange(min=1, opt=1, max=sequence),
+            }
+        )
 
     model = text_model()
     recipe = model.recipe.model_copy(update={"buckets": (bucket(8, 4), bucket(2, 16))})

@@ -30,14 +30,20 @@ def _answered(signature: Signature, values: np.ndarray, num_classes: int) -> tri
 @pytest.mark.parametrize(
     ("datatype", "rows", "wanted"),
     [
-        ("FP32", [[0.5, 2, -1], [3, 3, 9]], [[b"2.000000:1", b"0.500000:0"],
-                                            [b"9.000000:2", b"3.000000:0"]]),
+        (
+            "FP32",
+            [[0.5, 2, -1], [3, 3, 9]],
+            [[b"2.000000:1", b"0.500000:0"], [b"9.000000:2", b"3.000000:0"]],
+        ),
         ("FP16", [[np.nan, 1, 0.25]], [[b"1.000000:1", b"0.250000:2"]]),
         ("UINT8", [[0, 255, 7]], [[b"255:1", b"7:2"]]),
-        ("INT64", [[-(2**62), 2**62 + 1, 2**62]], [[b"4611686018427387905:1",
-                                                    b"4611686018427387904:2"]]),
+        (
+            "INT64",
+            [[-(2**62), 2**62 + 1, 2**62]],
+            [[b"4611686018427387905:1", b"4611686018427387904:2"]],
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_row_has_its_largest_values_first(
     datatype: str, rows: list[list[float]], wanted: list[list[bytes]]
 ) -> None:

@@ -30,10 +30,13 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         lambda r: (r.inputs.pop(), r.raw_input_contents.pop()),
         r"expected 2 inputs but got 1 inputs for model 'm'.*missing required input\(s\) \['mask'\]",
     ),
-    "no inputs": (lambda r: (r.ClearField("inputs"), r.ClearField("raw_input_contents")),
-                  "expected 2 inputs but got 0"),
+    "no inputs": (
+        lambda r: (r.ClearField("inputs"), r.ClearField("raw_input_contents")),
+        "expected 2 inputs but got 0",
+    ),
     "duplicate input": (
-        lambda r: setattr(r.inputs[1], "name", "ids"), "more than once.*'ids', 'ids'"
+        lambda r: setattr(r.inputs[1], "name", "ids"),
+        "more than once.*'ids', 'ids'",
     ),
     "datatype": (
         lambda r: setattr(r.inputs[0], "datatype", "FP32"),
@@ -46,17 +49,20 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         r"unexpected shape for input 'ids' for model 'm'. Expected \[-1, -1\], got \[2, 3, 1\]",
     ),
     "negative dimension": (
-        lambda r: r.inputs[0].shape.__setitem__(slice(None), [-2, -3]), "dimension is negative"
+        lambda r: r.inputs[0].shape.__setitem__(slice(None), [-2, -3]),
+        "dimension is negative",
     ),
     "byte count": (
         lambda r: r.raw_input_contents.__setitem__(0, b"\0" * 47),
         r"input 'ids' for model 'm': expected 48 bytes for INT64 \[2, 3\], got 47",
     ),
     "too few raw entries": (
-        lambda r: r.raw_input_contents.pop(), "expected 2 raw_input_contents.*got 1"
+        lambda r: r.raw_input_contents.pop(),
+        "expected 2 raw_input_contents.*got 1",
     ),
     "too many raw entries": (
-        lambda r: r.raw_input_contents.append(b""), "expected 2 raw_input_contents.*got 3"
+        lambda r: r.raw_input_contents.append(b""),
+        "expected 2 raw_input_contents.*got 3",
     ),
     "raw and typed": (
         lambda r: r.inputs[1].contents.int64_contents.append(1),
@@ -67,14 +73,16 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         "unable to find data for input tensor 'ids' for model 'm'",
     ),
     "zero rows": (
-        lambda r: reshape(r, (0, 3)), "dimension 'batch' for model 'm': expected at least 1, got 0"
+        lambda r: reshape(r, (0, 3)),
+        "dimension 'batch' for model 'm': expected at least 1, got 0",
     ),
     "batch above max": (
         lambda r: reshape(r, (9, 3)),
         "batch-size must be <= 8 for 'm', got 9; send parts of at most 8 rows, or .* of 'batch'",
     ),
     "sequence above max": (
-        lambda r: reshape(r, (2, 17)), "one of batch 1..8, sequence 1..16, got.*17"
+        lambda r: reshape(r, (2, 17)),
+        "one of batch 1..8, sequence 1..16, got.*17",
     ),
     "inputs disagree": (
         lambda r: reshape(r, (2, 4), only=1),
@@ -85,13 +93,16 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         r"unexpected inference output 'nope' for model 'm'; expected some of \['positions'",
     ),
     "duplicate output": (
-        lambda r: (r.outputs.add(name="pooled"), r.outputs.add(name="pooled")), "more than once"
+        lambda r: (r.outputs.add(name="pooled"), r.outputs.add(name="pooled")),
+        "more than once",
     ),
     "reserved parameter": (
-        lambda r: setattr(r.parameters["triton_x"], "bool_param", True), "'triton_x'.*reserved"
+        lambda r: setattr(r.parameters["triton_x"], "bool_param", True),
+        "'triton_x'.*reserved",
     ),
     "parameter of Triton's HTTP front": (
-        lambda r: setattr(r.parameters["headers"], "string_param", ""), "'headers'.*reserved"
+        lambda r: setattr(r.parameters["headers"], "string_param", ""),
+        "'headers'.*reserved",
     ),
     "no classes": (
         lambda r: setattr(
@@ -104,9 +115,10 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         "'priority'.*expected int64_param.*got string_param",
     ),
     "negative timeout": (
-        lambda r: setattr(r.parameters["timeout"], "int64_param", -1), "'timeout'"
+        lambda r: setattr(r.parameters["timeout"], "int64_param", -1),
+        "'timeout'",
     ),
-}  # fmt: skip
+}
 UNSUPPORTED: dict[str, Spoil] = {
     "sequence_id": lambda r: setattr(r.parameters["sequence_id"], "int64_param", 5),
     "shared_memory_region": lambda r: setattr(

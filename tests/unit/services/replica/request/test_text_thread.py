@@ -53,8 +53,11 @@ async def test_what_waits_is_taken_together_and_the_bad_one_fails_alone() -> Non
     tokeniser.may_go.set()
     found = await asyncio.gather(first, *others, return_exceptions=True)
     assert [each if isinstance(each, bytes) else str(each) for each in found] == [
-        b"answer", b"answer", "no", "too large",
-    ]  # fmt: skip
+        b"answer",
+        b"answer",
+        "no",
+        "too large",
+    ]
     assert tokeniser.sizes == [1, 3]
     assert [str(each) for each in failures] == ["no", "too large"]
     await thread.close()
