@@ -1,8 +1,10 @@
 """Int8 that was calibrated with what requests were, and no longer are: refused, then mended."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +17,7 @@ from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import InvalidRequestError, StoreError
+from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
@@ -44,13 +47,20 @@ ASKED = {
 class World:
     """A model whose requests are sampled and sealed, and a compiler that has the key."""
 
-    def __init__(self, worker: WorkerContext, folder: Path, *, is_built: bool = False) -> None:
+    def __init__(
+        self,
+        worker: WorkerContext,
+        folder: Path,
+        *,
+        is_built: bool = False,
+        engines: Mapping[str, Any] = ASKED,
+    ) -> None:
         key = folder / "samples.key"
         key.write_text("5a" * 32)
         store = open_store(worker.settings.store_url)
         self.registry = Registry(store, worker.settings.cache_dir, key)
         self.worker = replace(worker, registry=self.registry)
-        recipe = Recipe.model_validate(ASKED)
+        recipe = Recipe.model_validate(engines)
         path = written(folder, GRAPH, w1=normal(16, 32), w2=normal(32, 8, seed=2))
         if is_built:
             options = AddOptions(recipe=recipe)
@@ -115,6 +125,33 @@ def test_large_values_after_small_ones_are_refused_and_mended(
     record = world.built(again)
     assert (record.outcome, record.reason) == (BuildOutcome.PROVEN, "")
     assert not traffic_state(registry, again).is_due
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_children")
+def test_fp8_of_another_generation_is_calibrated_with_what_requests_are(
+    worker: WorkerContext, tmp_path: Path
+) -> None:
+    """Scales of activations are in the plan: other traffic is another engine."""
+    pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
+    kinds = {"kinds": [EngineKind.TENSORRT], "precisions": [Precision.FP8]}
+    world = World(worker, tmp_path, is_built=True, engines={**ASKED, **kinds})
+    wanted = Wanted(generations=(Generation.parse("cuda-sm89"),))
+    version = world.version
+    records: list[BuildRecord] = []
+    for day, scale in ((1, 0.01), (2, 10.0)):
+        world.serve(day=day, scale=scale)
+        version = publish_calibrated(world.registry, version)
+        assert version.traffic is not None
+        (record,) = build_model(version, wanted, world.worker).records
+        assert (record.outcome, record.reason) == (BuildOutcome.BUILT, "")
+        assert record.key.precision is Precision.FP8
+        count = f"{version.traffic.num_samples} samples from 2026-11-0{day}"
+        assert count in record.key.calibration_digest
+        records.append(record)
+    engines = {each.digest: each.manifest for each in world.registry.engines()}
+    small, large = (engines[each.key.digest()] for each in records)
+    assert small.files != large.files
 
 
 def test_what_is_calibrated_with_is_never_held_out_and_both_are_sealed(world: World) -> None:
