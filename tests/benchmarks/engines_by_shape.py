@@ -24,6 +24,7 @@ class _Gain(NamedTuple):
     """Of one run: the serving engine's time by that of the fastest at each shape."""
 
     model: str
+    master: str
     by_shape: dict[str, float]
 
     @property
@@ -39,7 +40,7 @@ def gain_of(model: str, run: JointRun) -> _Gain:
         / min(map(shape.paired_s, shape.engines))
         for shape in run.shapes
     }
-    return _Gain(model, by_shape)
+    return _Gain(model, run.master_digest, by_shape)
 
 
 def _gains(url: str) -> Iterator[_Gain]:
@@ -59,8 +60,8 @@ def main(urls: list[str]) -> int:
         most = gain.by_shape[shape]
         if most > 1:
             print(f"| {gain.model} | {len(gain.by_shape)} | {gain.mean:.3f} | {most:.2f} {shape} |")
-    models = {gain.model for gain in gains}
-    worth = {gain.model for gain in gains if gain.mean >= _WORTH}
+    models = {gain.master for gain in gains}
+    worth = {gain.master for gain in gains if gain.mean >= _WORTH}
     print(f"{len(gains)} runs of {len(models)} models; mean gain {_WORTH} or more: {len(worth)}")
     return 0
 
