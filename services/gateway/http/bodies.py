@@ -74,8 +74,7 @@ class Bodies:
         try:
             while is_more:
                 if self._memory.is_full and not is_reserved:
-                    status = self._overload
-                    raise StatusError(status.code, _FULL, status.trailing, is_overload=True)
+                    raise self._full()
                 piece, is_more = await self._next(call)
                 pieces.append(piece)
                 size += len(piece)
@@ -98,13 +97,23 @@ class Bodies:
         return event["body"], event["more_body"]
 
     async def _reserve(self, call: HttpCall, num_bytes: int) -> None:
-        """Return once there is memory for so many bytes, until the call ends."""
+        """Return once there is memory for so many bytes, until the call ends.
+
+        Raises StatusError where that takes longer than requests may.
+        """
         granted = asyncio.Event()
         reservation = self._memory.reserve(num_bytes, granted.set)
         call.on_end.append(partial(self._memory.release, reservation))
         if not reservation.is_granted:
-            async with asyncio.timeout(self._limits.max_request_age_s):
-                await granted.wait()
+            try:
+                async with asyncio.timeout(self._limits.max_request_age_s):
+                    await granted.wait()
+            except TimeoutError:
+                raise self._full() from None
+
+    def _full(self) -> StatusError:
+        status = self._overload
+        return StatusError(status.code, _FULL, status.trailing, is_overload=True)
 
 
 def _too_large(num_bytes: int, most: int) -> HttpStatusError:

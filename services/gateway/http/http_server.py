@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from functools import partial
+from math import ceil
 from typing import Any, Final
 
 import uvicorn
@@ -70,7 +71,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
-            timeout_keep_alive=round(self._limits.max_connection_idle_s) or _NEVER_S,
+            timeout_keep_alive=ceil(self._limits.max_connection_idle_s) or _NEVER_S,
             ssl_context_factory=(lambda *_: tls) if tls else None,
             # No request shall see whose the one before it was.
             reset_contextvars=True,
