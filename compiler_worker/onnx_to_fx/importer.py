@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
-import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
 from onnx.inliner import inline_local_functions
 
 from compiler_worker.master.walk import opsets_of
@@ -28,7 +25,6 @@ def graph_module_from_onnx(
     model: onnx.ModelProto,
     *,
     float_dtype: torch.dtype = torch.float32,
-    weights: Mapping[str, NDArray[np.generic]] | None = None,
 ) -> torch.fx.GraphModule:
     """Translate an ONNX model into one torch.fx graph with dynamic shapes.
 
@@ -38,12 +34,10 @@ def graph_module_from_onnx(
     `meta["inputs"]` and `meta["outputs"]` hold the ONNX names in order.
 
     Args:
-        model: a checked model; external data must be loaded or given in `weights`.
+        model: a checked model; external data must be loaded.
         float_dtype: what the master's float32 tensors, casts and constants run as.
             float64 gives the reference of a proof, where decisions (integers made of floats,
             comparisons, roundings) stay float32; float16 or bfloat16 a typed engine.
-        weights: arrays by initializer name, used by reference in place of the
-            model's own copies (memory-mapped blobs, or weights shared by imports).
 
     Returns:
         A module whose parameters share memory with the arrays they come from, unless
@@ -53,21 +47,15 @@ def graph_module_from_onnx(
         UnsupportedGraphError: the graph holds an op, version, attribute, element
             type or shape computation that has no exact translation.
     """
-    return _Import(model, float_dtype, weights or {}).run()
+    return _Import(model, float_dtype).run()
 
 
 class _Import:
     """One import: the main graph's scope and the walk over its nodes."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        float_dtype: torch.dtype,
-        weights: Mapping[str, NDArray[np.generic]],
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, float_dtype: torch.dtype) -> None:
         # The inliner copies the model, its weights too: one without functions is used as it is.
         self._model = inline_local_functions(model) if model.functions else model
-        self._weights = weights
         self._graph = GraphBuilder(float_dtype)
         self._walk = Walk(opsets_of(self._model.opset_import), _own(self._model, float_dtype))
         self._scope = NameScope(self._graph, declared=_declared(self._model.graph))
@@ -88,9 +76,8 @@ class _Import:
             name = graph.sparse_initializer[0].values.name
             raise UnsupportedGraphError(f"sparse initializer '{name}' is not translated")
         for tensor in graph.initializer:
-            given = self._weights.get(tensor.name)
             try:
-                self._scope.define(tensor.name, constant_from_tensor(tensor.name, tensor, given))
+                self._scope.define(tensor.name, constant_from_tensor(tensor.name, tensor))
             except UnsupportedGraphError as error:
                 raise self._refuse_value(tensor.name, error.reason) from error
 

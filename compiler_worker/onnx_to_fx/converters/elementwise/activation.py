@@ -61,14 +61,6 @@ def prelu(op: Op) -> Tensor:
     return Tensor(node, x.dtype, broadcast_dims(x.dims, slope.dims))
 
 
-@converter("HardSigmoid", versions=(6, 22), attributes=("alpha", "beta"))
-def hard_sigmoid(op: Op) -> Tensor:
-    """max(0, min(1, alpha x + beta))."""
-    x = op.tensor(0)
-    line = op.call(torch.add, op.call(torch.mul, x, op.attr_float("alpha")), op.attr_float("beta"))
-    return x.like(op.call(torch.clamp, line, 0.0, 1.0))
-
-
 @converter("Shrink", versions=(9,), attributes=("bias", "lambd"))
 def shrink(op: Op) -> Tensor:
     """Nearer to 0 by `bias`, and 0 within `lambd` of it.
