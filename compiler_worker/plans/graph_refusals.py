@@ -1,4 +1,4 @@
-"""Why kinds of engines cannot take a graph, as far as it can be told without running anything."""
+"""Why kinds of engines cannot take a graph, as far as that is known without running anything."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

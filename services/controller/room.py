@@ -1,7 +1,7 @@
 """What the nodes of a generation have, who holds it, and who leaves for those that wait. Pure.
 
-What is wanted is compared with what the nodes of a generation have in all: which of those that
-load have their place Ray tells too late. Sums do where a generation has one node with one GPU and
+What is wanted is compared with what the nodes of a generation have in all: Ray shows too late
+which of those that load have their place. Sums do where a generation has one node with one GPU and
 nothing else runs on it; elsewhere Ray still waits after a while, and one more leaves.
 """
 

@@ -1,7 +1,7 @@
 """The replica as a Ray Serve deployment: Ray places, restarts, scales and rolls it.
 
-No request passes through Ray: the data port is the replica's own. The one other module
-that knows Ray is `app`.
+No request passes through Ray: the data port is the replica's own. Beside this package's `app`,
+`scaling` and `spare_worker` no other module imports Ray.
 """
 
 import asyncio

@@ -170,7 +170,7 @@ class LocalFleet:
         for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
             versions = [model for model in snapshot.models if model.name == name]
             newest = max(versions, key=lambda model: model.version, default=None)
-            # Not when all are, which Serve tells up to a second later: one can be asked.
+            # Not when all are, which Serve shows up to a second later: one can be asked.
             if newest is not None and _is_served(newest, snapshot):
                 break
             if newest is not None and newest.state == "UNAVAILABLE":

@@ -269,9 +269,9 @@ def _opened(
     chosen = options.recipe or opened.recipe or Recipe()
     taken = text_source(opened, chosen, options.folder, options.text, hub, folder / "text")
     named = [dim.words for dim in opened.named_dims]
-    told = opened.remarks if chosen is opened.recipe else ()
+    remarks = opened.remarks if chosen is opened.recipe else ()
     tables = table_words(opened.outputs, opened.classes)
-    words = (*told, *taken.words, *tables, *named, *([OTHERWISE] if named else []))
+    words = (*remarks, *taken.words, *tables, *named, *([OTHERWISE] if named else []))
     recipe = taken.recipe
     if opened.classes:
         # What ZipMap makes maps of are probabilities.
