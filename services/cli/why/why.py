@@ -18,6 +18,7 @@ from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import NO_FLEET
+from services.controller.build.key_status import KeyState
 from services.controller.events.fallback_words import loading_words
 from services.controller.explain.build_queue import standby_document
 from services.controller.explain.running_builds import is_held
@@ -167,8 +168,12 @@ def _details(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     # What a replica reports of its fallback stands in the first line already.
     if verdict and not any(replica["fallback_refuted"] for replica in case["replicas"]):
         yield verdict.words
-    unheld = (key for key in keys if not is_held(key["stage"]))
-    yield from (_nearest_line(key) for key in unheld if not key["proof"])
+    unheld = (key for key in keys if not is_held(key["stage"]) and not key["proof"])
+    # Of one that failed the reason stands above, and that none is published follows from it.
+    failed = (KeyState.FAILED, KeyState.PROOF_FAILED)
+    yield from (
+        _nearest_line(key) for key in unheld if key["nearest"] or key["standing"] not in failed
+    )
     yield from _passed_over_lines(case, version.name)
 
 

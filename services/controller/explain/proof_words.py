@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.contracts.model.manifest import Proof
+from services.contracts.model.manifest import Proof, ProofOutcome
 from services.contracts.selection.proof_checks import PowerCheck
 
 
@@ -21,7 +21,8 @@ def _samples(proof: Proof) -> str:
     kinds = ", ".join(f"{num} {variant.replace('_', ' ')}" for variant, num in counts.items())
     given = f"{num_given} runs of the model's own samples" if num_given else "none given with it"
     drawn = f"{sum(counts.values())} drawn samples ({kinds}) and {given}, of {num_sizes} sizes"
-    return f"proven on {drawn}, against {proof.reference}"
+    done = "proven" if proof.outcome is ProofOutcome.PASSED else "compared"
+    return f"{done} on {drawn}, against {proof.reference}"
 
 
 def _power(check: PowerCheck) -> str:

@@ -29,6 +29,11 @@ def test_samples_and_sizes_are_counted() -> None:
     )
 
 
+def test_a_proof_that_failed_proves_nothing() -> None:
+    failed = proof(outcome=ProofOutcome.FAILED, samples={"full": 1}, checks=[check(1)])
+    assert proof_words(failed).startswith("compared on 1 drawn samples (1 full)")
+
+
 def test_blindness_is_named_with_whether_it_is_accepted() -> None:
     power = PowerCheck(
         output="y", refused=("a", "b"), tightened=("c",), blind=("d", "e"), accepted=("d",)
