@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -35,12 +35,14 @@ from services.controller.build.launch_refusals import LaunchRefusals
 from services.controller.build.task_accounts import TaskAccounts
 from services.controller.build.task_waits import TaskWaits
 from services.controller.build.traffic_watch import TrafficWatch
+from services.controller.deploy.fleet_threads import FleetThreads
 from services.controller.events.event_diff import gave_way
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.events.serving_events import serving_of
 from services.controller.interfaces import (
     BuildLauncher,
     BuildTask,
+    NodePool,
     NodeSource,
     TaskState,
     TaskStatus,
@@ -94,6 +96,7 @@ class BuildLoop:
         recorder: Recorder | None = None,
         pace: BuildPace | None = None,
         election: BuildElection | None = None,
+        threads: FleetThreads | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read or launched yet.
@@ -109,6 +112,7 @@ class BuildLoop:
             recorder: records BUILD_LOOP_METRICS.
             pace: how often to look, and when what failed is tried again.
             election: which controller of the store builds; None takes the store's lease.
+            threads: that ask for nodes, within a bound.
             clock: monotonic seconds.
         """
         self._pace = pace or BuildPace()
@@ -118,6 +122,7 @@ class BuildLoop:
         # Of no version it is known yet that none is to come.
         state.set_builds([], frozenset())
         self._nodes = nodes
+        self._threads = threads or FleetThreads()
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
         self._clock = clock
@@ -188,8 +193,10 @@ class BuildLoop:
             SmeltError: nodes, store or launcher failed; the next sync goes on from there.
         """
         async with self._sync_lock:
+            # Ray may hang: a sync that waited for it would be the last.
+            pools = await self._threads.ask(self._nodes.pools)
             snapshot = self._state.snapshot()
-            decision, view = await asyncio.to_thread(self._sync_blocking, snapshot)
+            decision, view = await asyncio.to_thread(self._sync_blocking, snapshot, pools)
         now = timestamp(utc_now())
         shown = builds_shown(view.running, decision.queued, snapshot.builds, now)
         planned = frozenset((each.name, each.version) for each in view.versions)
@@ -210,8 +217,9 @@ class BuildLoop:
             logger.exception("build sync failed; the next one goes on")
         return self._pace.resync_s
 
-    def _sync_blocking(self, snapshot: fleet.FleetSnapshot) -> tuple[Decision, FleetView]:
-        pools = self._nodes.pools()
+    def _sync_blocking(
+        self, snapshot: fleet.FleetSnapshot, pools: Sequence[NodePool]
+    ) -> tuple[Decision, FleetView]:
         attached = attached_versions(snapshot)
         # Before the store: what a task that has ended wrote is then read for certain.
         statuses = self._launcher.statuses()

@@ -215,7 +215,7 @@ class ReconcileLoop:
     async def _place(self, observed: Observed) -> None:
         """Begin to deploy what is missing, and to withdraw what is not needed any more."""
         try:
-            pools = await asyncio.to_thread(self._nodes.pools)
+            pools = await self._threads.ask(self._nodes.pools)
         except NotReadyError as error:
             logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
             return

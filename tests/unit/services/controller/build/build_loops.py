@@ -1,5 +1,6 @@
 """Build loops over a real store, and what they recorded."""
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -29,6 +30,19 @@ class Nodes:
         if self.known is None:
             raise NotReadyError("Ray is away")
         return self.known
+
+
+class HangingNodes(Nodes):
+    """Ray that answers only when it is let go."""
+
+    def __init__(self, *pools: NodePool) -> None:
+        super().__init__(*pools)
+        self.let_go = threading.Event()
+
+    def pools(self) -> list[NodePool]:
+        """What is known, late."""
+        self.let_go.wait()
+        return super().pools()
 
 
 def loop_on(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.contracts.builds.build_plan import RebuildRequest
-from services.contracts.errors import StoreError
+from services.contracts.errors import NotReadyError, StoreError
 from services.contracts.events import EventKind
 from services.contracts.hardware import node_class
 from services.contracts.hardware.kinds import EngineKind
@@ -16,10 +16,12 @@ from services.contracts.text.moments import timestamp, utc_now
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.key_status import RetryPolicy
+from services.controller.deploy.fleet_threads import FleetThreads
 from services.controller.interfaces import BuildTask
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_loops import (
     AT_ONCE,
+    HangingNodes,
     Nodes,
     loop_on,
     recorded,
@@ -39,6 +41,18 @@ async def test_what_is_missing_is_built_once_and_announced(
     await settled(loop_on(registry, worker), worker)
     assert len(worker.launched) == 1
     assert changes == [1]
+
+
+async def test_a_ray_that_hangs_ends_no_loop(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    nodes = HangingNodes(world.pool())
+    loop = loop_on(registry, worker, nodes, threads=FleetThreads(ask_timeout_s=0.05))
+    with pytest.raises(NotReadyError, match="Ray did not answer within"):
+        await loop.sync()
+    nodes.let_go.set()
+    await settled(loop, worker)
+    assert len(registry.engines()) == 2
 
 
 async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_asked_for(

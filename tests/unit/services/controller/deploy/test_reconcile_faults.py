@@ -20,7 +20,7 @@ from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import FleetThreads
 from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.events.event_recorder import EventRecorder
-from services.controller.interfaces import DeploymentKey
+from services.controller.interfaces import DeploymentKey, NodePool
 from services.pb import fleet_v1_pb2 as fleet
 from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.controller.deploy.reconcile_world import (
@@ -97,6 +97,30 @@ async def test_models_are_known_once_a_pass_went_well(
     await loop.reconcile_now()
     assert await state.looked() == ""
     assert state.models()
+
+
+async def test_nodes_that_hang_keep_no_pass_from_ending(
+    registry: Registry, state: FleetState
+) -> None:
+    add(registry, "a")
+    let_go = threading.Event()
+
+    class HangingNodes(Nodes):
+        def pools(self) -> list[NodePool]:
+            let_go.wait()
+            return super().pools()
+
+    fake = FakeFleet()
+    nodes = HangingNodes(OLD)
+    loop = ReconcileLoop(
+        registry, nodes, state, fake, {}, resync_s=60, withdraw_after_s=0, ask_timeout_s=0.05
+    )
+    async with asyncio.timeout(LIMIT_S):
+        await loop.reconcile_now()
+    assert not fake.asked
+    let_go.set()
+    await loop.reconcile_now()
+    await until_model(state, lambda m: m.state == "READY")
 
 
 async def test_a_deploy_that_hangs_is_told_and_what_serves_can_still_be_removed(
