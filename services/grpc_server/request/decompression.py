@@ -5,6 +5,7 @@ becomes large needs a reservation of memory, as one that is sent large.
 """
 
 import asyncio
+import os
 import zlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +29,9 @@ _OUT_BYTES: Final = 1 << 20
 # C-core refuses with INTERNAL. Few, as each costs far more than its 20 bytes; anything else behind
 # the end is refused.
 _MAX_MEMBERS: Final = 1000
-# Few threads, so that few messages grow at a time. Large messages have threads of their own, so
-# that they do not delay small ones.
-_POOL: Final = ThreadPoolExecutor(2, "decompress")
+# Few threads, so that few messages grow at a time, and a processor is left for the event loop.
+# Large messages have threads of their own, so that they do not delay small ones.
+_POOL: Final = ThreadPoolExecutor(2 if (os.cpu_count() or 1) > 2 else 1, "decompress")
 _LARGE_POOL: Final = ThreadPoolExecutor(2, "decompress-large")
 
 
