@@ -5,6 +5,7 @@ What is wrong begins with the word of a `ExternalFault`, which people and events
 
 import asyncio
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ ANSWER_TIMEOUT_S: Final = 5.0
 QUESTION_TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 4 << 20
 _NUM_NAMED: Final = 5
+_CHAT: Final = "POST /chat/completions"
 _PING: Final = [{"role": "user", "content": "ping"}]
 _Code = grpc.StatusCode
 
@@ -88,25 +90,41 @@ async def _look_at_openai(
     except (KeyError, TypeError) as error:
         why = f"GET /models is answered {status} with no list of models: {one_line(document)}"
         raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
-    is_listed = model.remote_name in names
-    if is_asking or not is_listed:
-        what = "POST /chat/completions"
+    if is_asking or model.remote_name not in names:
         ping = {"model": model.remote_name, "messages": _PING, "max_tokens": 1}
         asked = session.post(f"{model.http_url}/chat/completions", json=ping, **given)
-        status, document = await _answer(asked, what, QUESTION_TIMEOUT_S, ExternalFault.STUCK)
-        if status >= 500:
-            raise _FoundError(
-                ExternalFault.STUCK, f"{what} is answered {status}: {one_line(document)}"
-            )
-        # A model that has no chat refuses it, which is an answer.
-        if status == 200 and "choices" not in document:
-            why = f"{what} is answered without choices: {one_line(document)}"
-            raise _FoundError(ExternalFault.WRONG_PROTOCOL, why)
-        # `transformers serve` lists what is in its cache, and adds the revision to the name.
-        if not is_listed and str(document.get("model")).partition("@")[0] != model.remote_name:
-            listed = ", ".join(names[:_NUM_NAMED]) or "none"
-            why = f"it has no model '{model.remote_name}'; it has: {listed}"
-            raise _FoundError(ExternalFault.WRONG_MODEL, why)
+        answer = await _answer(asked, _CHAT, QUESTION_TIMEOUT_S, ExternalFault.STUCK)
+        _judge(model.remote_name, names, *answer)
+
+
+def _judge(name: str, names: Sequence[str], status: int, document: Any) -> None:
+    """Raise what is wrong with an answer of the model; `names` are listed.
+
+    A listed model may answer under another name: routers and versions are asked by an alias.
+    """
+    answered = f"{_CHAT} is answered {status}: {one_line(document)}"
+    if status >= 500:
+        raise _FoundError(ExternalFault.STUCK, answered)
+    fields = document if isinstance(document, dict) else {}
+    # A model that has no chat refuses it, which is an answer.
+    if status == 200 and not fields.get("choices"):
+        why = f"{_CHAT} is answered without choices: {one_line(document)}"
+        raise _FoundError(ExternalFault.WRONG_PROTOCOL, why)
+    # `transformers serve` lists what is in its cache, and adds the revision to the name.
+    if name not in names and str(fields.get("model")).partition("@")[0] != name:
+        listed = ", ".join(names[:_NUM_NAMED]) or "none"
+        why = f"it has no model '{name}'; it has: {listed}"
+        raise _FoundError(ExternalFault.WRONG_MODEL, why)
+    if status >= 400 and _is_of_no_model(fields):
+        raise _FoundError(ExternalFault.WRONG_MODEL, f"it lists '{name}', and {answered}")
+
+
+def _is_of_no_model(fields: dict[str, Any]) -> bool:
+    """Whether an error says that there is no such model, and not that the model has no chat."""
+    error = fields.get("error")
+    # Older versions of vLLM have the error's fields at the top; its type is vLLM's own.
+    error = error if isinstance(error, dict) else fields
+    return error.get("code") == "model_not_found" or error.get("type") == "NotFoundError"
 
 
 async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) -> tuple[int, Any]:
@@ -143,23 +161,31 @@ async def _look_at_kserve(
     async with kserve_channel(model) as channel:
         about = pb.ModelMetadataRequest(name=name, version=version)
         raw = await _called(channel, model.url, "ModelMetadata", about, headers, ANSWER_TIMEOUT_S)
-        try:
-            found = pb.ModelMetadataResponse.FromString(raw).name
-        except DecodeError as error:
-            why = "ModelMetadata is answered with another message"
-            raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
+        found = _parsed(pb.ModelMetadataResponse, raw, "ModelMetadata").name
         if found != name:
             raise _FoundError(
                 ExternalFault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'"
             )
         whether = pb.ModelReadyRequest(name=name, version=version)
         raw = await _called(channel, model.url, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)
-        if not pb.ModelReadyResponse.FromString(raw).ready:
+        if not _parsed(pb.ModelReadyResponse, raw, "ModelReady").ready:
             raise _FoundError(ExternalFault.STUCK, f"it says that '{name}' is not ready")
         if is_asking:
             # Without inputs: a server that refuses it has parsed it.
             question = pb.ModelInferRequest(model_name=name, model_version=version)
-            await _called(channel, model.url, "ModelInfer", question, headers, QUESTION_TIMEOUT_S)
+            given = ("ModelInfer", question, headers, QUESTION_TIMEOUT_S)
+            raw = await _called(channel, model.url, *given)
+            # A refusal is no bytes, which parse.
+            _parsed(pb.ModelInferResponse, raw, "ModelInfer")
+
+
+def _parsed(message: Any, raw: bytes, rpc: str) -> Any:
+    """The message that an RPC is to be answered with."""
+    try:
+        return message.FromString(raw)
+    except DecodeError as error:
+        why = f"{rpc} is answered with another message"
+        raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
 
 
 async def _called(

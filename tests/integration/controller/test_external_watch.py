@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.contracts.external.dial import http_session
 from services.contracts.external.external_model import ExternalModel
 from services.controller.api.fleet_state import FleetState
 from services.controller.events.serving_events import external_models
@@ -119,6 +120,59 @@ async def test_faults_of_openai_servers(
     await watched.until("UNAVAILABLE", reason)
 
 
+CHOICE = {"index": 0, "message": {"role": "assistant", "content": "one"}}
+UNKNOWN = {"message": "The model does not exist", "type": "NotFoundError", "code": 404}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "reason"),
+    [
+        (
+            404,
+            {"error": {"code": "model_not_found"}},
+            "wrong model: it lists 'Qwen2.5', and POST /chat/completions is answered 404: {",
+        ),
+        (404, {"error": UNKNOWN}, "wrong model: it lists 'Qwen2.5', and POST "),
+        (404, UNKNOWN, "wrong model: it lists 'Qwen2.5', and POST "),
+        (
+            200,
+            {"model": "Qwen2.5", "choices": []},
+            "wrong protocol: POST /chat/completions is answered without choices: {",
+        ),
+        (200, 7, "wrong protocol: POST /chat/completions is answered without choices: 7"),
+    ],
+)
+async def test_openai_servers_that_list_a_model_and_do_not_have_it(
+    watched: Watched, server: OpenAiServer, status: int, answer: Any, reason: str
+) -> None:
+    server.fault, server.answer = str(status), answer
+    await watched.follow(external_model(server.url))
+    await watched.until("UNAVAILABLE", reason)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        # A model without chat, of OpenAI and of a server that has no such path.
+        (404, {"error": {"message": "not a chat model", "param": "model", "code": None}}),
+        (404, {"detail": "Not Found"}),
+        (400, ["no chat"]),
+        (200, {"model": "Qwen2.5-2026-08-06", "choices": [CHOICE]}),
+        (200, {"model": "Qwen2.5@main", "choices": [CHOICE]}),
+        (200, {"choices": [CHOICE]}),
+        # A router's alias.
+        (200, {"model": "Llama", "choices": [CHOICE]}),
+    ],
+)
+async def test_openai_servers_that_have_the_model(
+    server: OpenAiServer, status: int, answer: Any
+) -> None:
+    server.fault, server.answer = str(status), answer
+    async with http_session() as session:
+        model = external_model(server.url)
+        assert await external_check.found_fault(model, session, {}, is_asking=True) == ""
+
+
 async def test_a_server_of_another_model_or_with_another_token(
     watched: Watched, server: OpenAiServer, tmp_path: Path
 ) -> None:
@@ -150,6 +204,23 @@ async def test_faults_of_kserve_servers(
     resnet.fault = fault
     await watched.follow(external_model(resnet.url, remote_name="resnet"))
     await watched.until("UNAVAILABLE" if fault else "READY", reason)
+
+
+@pytest.mark.parametrize("rpc", ["ModelReady", "ModelInfer"])
+async def test_kserve_servers_that_answer_with_junk(
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    rpc: str,
+) -> None:
+    async def junk(*_: Any) -> bytes:
+        return b"\xff"
+
+    monkeypatch.setattr(KserveServer, {"ModelReady": "_ready", "ModelInfer": "_infer"}[rpc], junk)
+    async with kserve_server() as server:
+        await watched.follow(external_model(server.url, remote_name="resnet"))
+        await watched.until("UNAVAILABLE", f"wrong protocol: {rpc} is answered with another mess")
+    assert not any(record.exc_info for record in caplog.records)
 
 
 async def test_what_is_no_kserve_server(

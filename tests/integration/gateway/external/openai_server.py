@@ -21,6 +21,7 @@ class OpenAiServer:
         names: of the models that it lists.
         token: that it wants; "" for none.
         fault: what is wrong with it, see `_answer`.
+        answer: to each question, where the fault is a status.
         asked: the documents of questions, without those of checks.
         step: is waited for before each part of a stream but the first, where a test sets it.
         gone: set when a client left in the middle of a stream.
@@ -32,6 +33,7 @@ class OpenAiServer:
         self.names = names or ("Qwen2.5",)
         self.token = ""
         self.fault = ""
+        self.answer: Any = {"error": {"message": "no luck"}}
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.step: asyncio.Queue[None] | None = None
@@ -97,7 +99,7 @@ class OpenAiServer:
         elif self.fault == "html":
             await _send(send, 200, "<html>")
         elif self.fault.isdigit() and document:
-            await _send(send, int(self.fault), {"error": {"message": "no luck"}})
+            await _send(send, int(self.fault), self.answer)
         elif document.get("stream"):
             await self._stream(receive, send)
         else:
@@ -105,10 +107,11 @@ class OpenAiServer:
 
     def _whole(self, path: str) -> dict[str, Any]:
         if path == "/v1/models":
-            return {"object": "list", "data": [{"id": n, "object": "model"} for n in self.names]}
-        if path == "/v1/embeddings":
-            data = [{"index": 0, "embedding": [0.5], "object": "embedding"}]
+            data = [{"id": n, "object": "model"} for n in self.names]
             return {"object": "list", "data": data}
+        if path == "/v1/embeddings":
+            vector = {"index": 0, "embedding": [0.5], "object": "embedding"}
+            return {"object": "list", "data": [vector]}
         message = {"role": "assistant", "content": "".join(WORDS)}
         choice = {"index": 0, "message": message, "text": message["content"]}
         return {"id": "1", "model": self.names[0], "choices": [choice], "created": 0}
