@@ -52,5 +52,8 @@ def _charts(cells: list[_Cell]) -> Iterator[Chart]:
         yield Chart(f"Latency by callers, {name} in ms", "callers", times, callers)
     percents = [f"{each:g}" for each in PERCENTS]
     for size, found in sizes.items():
-        times = {f"callers: {c['callers']}": list(c["latency_ms"].values()) for c in found}
+        times = {
+            f"callers: {c['callers']}": [c["latency_ms"].get(f"p{each}") for each in percents]
+            for c in found
+        }
         yield Chart(f"Latency distribution in ms, {size}", "percent of requests", times, percents)

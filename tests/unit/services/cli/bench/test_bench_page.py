@@ -15,7 +15,7 @@ def cell(size: str, callers: int, **others: Any) -> dict[str, Any]:
         "num_answered": 100,
         "requests_per_s": 20.5 * callers,
         "rows_per_s": 82.0 * callers,
-        "latency_ms": {f"p{each:g}": 0.13 * each * callers for each in PERCENTS},
+        "latency_ms": {f"p{each:g}": 0.13 * each * callers for each in PERCENTS} | {"max": 2345.67},
         "errors": {},
         "error_details": {},
         "client_share": 0.5,
@@ -53,7 +53,7 @@ def test_it_loads_nothing_and_shows_all() -> None:
     for size in sizes:
         assert read.words.count(size) >= 2 + 3
         assert f"Latency distribution in ms, {size}" in read.words
-    for figure in ("164.0", "656.0", "6.50", "52.00", "12.87", "102.96"):
+    for figure in ("164.0", "656.0", "6.50", "52.00", "12.87", "102.96", "2345.67"):
         assert figure in read.words
     for words in ("2026-11-24 20:00:00Z", "smelt bench 'a <b>'", "smelt 0.1.0", "python 3.11.7"):
         assert any(words in each for each in read.words)
