@@ -18,7 +18,6 @@ from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import NO_FLEET
-from services.controller.build.key_status import KeyState
 from services.controller.events.fallback_words import loading_words
 from services.controller.explain.build_queue import standby_document
 from services.controller.explain.running_builds import is_held
@@ -169,11 +168,7 @@ def _details(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
     if verdict and not any(replica["fallback_refuted"] for replica in case["replicas"]):
         yield verdict.words
     unheld = (key for key in keys if not is_held(key["stage"]) and not key["proof"])
-    # Of one that failed the reason stands above, and that none is published follows from it.
-    failed = (KeyState.FAILED, KeyState.PROOF_FAILED)
-    yield from (
-        _nearest_line(key) for key in unheld if key["nearest"] or key["standing"] not in failed
-    )
+    yield from (_nearest_line(key) for key in unheld if key["nearest"])
     yield from _passed_over_lines(case, version.name)
 
 
@@ -192,12 +187,10 @@ def _name(key: dict[str, Any]) -> str:
 def _nearest_line(key: dict[str, Any]) -> str:
     """What is published and nearest to a missing key, and in which facts it differs."""
     nearest = key["nearest"]
-    words = "no such engine of this master was ever published"
-    if nearest:
-        words = (
-            f"nearest is {nearest['digest'][:SHORT]}: {difference_words(nearest['differences'])}"
-        )
-    return f"{key['words']} {key['digest'][:SHORT]}: {words}"
+    words = difference_words(nearest["differences"])
+    return (
+        f"{key['words']} {key['digest'][:SHORT]}: nearest is {nearest['digest'][:SHORT]}: {words}"
+    )
 
 
 def _passed_over_lines(case: dict[str, Any], model: str) -> Iterator[str]:
