@@ -171,8 +171,8 @@ def _in_order(found: Sequence[Expectation]) -> Iterable[Expectation]:
         near = (each for each in rest if each.kind is best.kind)
         first = next(each for each in near if _promise(each) + log(_NEAR) >= _promise(best))
         rest.remove(first)
-        share = _PROVEN.get(first.precision)
-        yield first._replace(why=f"{first.why}; {share:.0%} are proven") if share else first
+        is_doubtful = first.precision in _PROVEN
+        yield first._replace(why=f"{first.why}; about half are proven") if is_doubtful else first
 
 
 def _promise(each: Expectation) -> float:

@@ -173,8 +173,9 @@ async def _look_at_kserve(
         if is_asking:
             # Without inputs: a server that refuses it has parsed it.
             question = pb.ModelInferRequest(model_name=name, model_version=version)
-            given = ("ModelInfer", question, headers, QUESTION_TIMEOUT_S)
-            raw = await _called(channel, model.url, *given)
+            raw = await _called(
+                channel, model.url, "ModelInfer", question, headers, QUESTION_TIMEOUT_S
+            )
             # A refusal is no bytes, which parse.
             _parsed(pb.ModelInferResponse, raw, "ModelInfer")
 

@@ -76,7 +76,7 @@ def test_eight_bits_stand_first_where_they_promise_the_square_as_proofs_refuse_h
     ]
     first = expectations(MINE, CPU, much)[0]
     assert first[:2] == int8[:2]
-    assert first.why.endswith("; 50% are proven")
+    assert first.why.endswith("; about half are proven")
 
 
 def test_proofs_of_its_class_move_it_and_its_own_do_not() -> None:
