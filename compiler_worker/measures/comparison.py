@@ -5,10 +5,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.distance import INFINITELY_FAR, Comparison, compare, compared_elements
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array
 from services.contracts.model.recipe import Recipe, Tolerance
+
+# Scales that are taken from a whole batch move its rows by so much, and no caller minds.
+_ROUGHLY = DEFAULT_TOLERANCES[Precision.INT8]
 
 
 def compare_output(
@@ -49,6 +55,30 @@ def compare_output(
         has_batch_axis=bool(spec.shape) and spec.shape[0] == recipe.batching.batch_dim,
         typical=typical,
     )
+
+
+def rough_difference(
+    spec: TensorSpec,
+    recipe: Recipe,
+    inputs: Mapping[str, Array],
+    found: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+) -> str:
+    """How two answers of one model to the same request differ, in words; "" for about the same.
+
+    Args:
+        spec: of the output.
+        recipe: names the batch dimension, and the mask of valid positions.
+        inputs: of both runs.
+        found: outputs of one run by name.
+        wanted: of the other.
+    """
+    result = compare_output(spec, recipe, inputs, found, wanted, _ROUGHLY)
+    # Of ids a few may be ties, which float32 decides.
+    is_id = spec.datatype != BYTES and wanted[spec.name].dtype.kind in "biu"
+    if result.fault and (not is_id or 2 * result.num_differing >= wanted[spec.name].size):
+        return f"output '{spec.name}' differs by {result.fault}"
+    return ""
 
 
 def compared_in(

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.inputs.sampling import draw_sample, is_floating
-from compiler_worker.measures.comparison import compare_output, has_numbers
-from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
+from compiler_worker.inputs.sampling import draw_sample
+from compiler_worker.measures.comparison import has_numbers, rough_difference
 from compiler_worker.model_checks.sizes_check import has_room
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
-from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
@@ -21,8 +19,6 @@ from services.engines.shapes import union_of
 
 # As many requests are run together.
 _FEW = 3
-# Scales that are taken from a whole batch move its rows by so much, and no caller minds.
-_ALLOWED = DEFAULT_TOLERANCES[Precision.INT8]
 
 
 def check_rows(
@@ -87,7 +83,7 @@ def _fault(
         alone = model.run(lone)
         again = model.run(lone)
         for spec in master.outputs:
-            difference = partial(_difference, spec, recipe, lone, alone)
+            difference = partial(rough_difference, spec, recipe, lone, alone)
             if fault := _fault_of(spec, difference, alone, again, among):
                 return fault
     return ""
@@ -121,20 +117,6 @@ def _fault_of(
             "among others, and replicas join rows of many callers; give a recipe that says "
             "batching: {batch_dim: null}, so that each request is computed alone"
         )
-    return ""
-
-
-def _difference(
-    spec: TensorSpec,
-    recipe: Recipe,
-    inputs: Mapping[str, Array],
-    found: Mapping[str, Array],
-    wanted: Mapping[str, Array],
-) -> str:
-    result = compare_output(spec, recipe, inputs, found, wanted, _ALLOWED)
-    # Of ids a few may be ties, which float32 decides.
-    if result.fault and (is_floating(spec) or 2 * result.num_differing >= wanted[spec.name].size):
-        return f"output '{spec.name}' differs by {result.fault}"
     return ""
 
 

@@ -18,6 +18,7 @@ from compiler_worker.measures.tolerances import tolerance_for
 from compiler_worker.progress import Progress, no_progress
 from compiler_worker.proof.claim import Claim, ProofVerdict, sizes_text
 from compiler_worker.proof.comparing import Comparing, announced
+from compiler_worker.proof.nan_check import check_nan
 from compiler_worker.proof.power import power_check
 from compiler_worker.proof.sabotages import Sabotage
 from compiler_worker.proof.same_answers import same_answers
@@ -66,7 +67,7 @@ def judge(
         errors = {}
         claim = replace(claim, master_path=None)
     verdict = _compared(engine, trusted, claim, samples, errors, report)
-    return replace(verdict, notes=tuple(notes), reference=trusted.name)
+    return replace(verdict, notes=(*notes, *verdict.notes), reference=trusted.name)
 
 
 def _compared(
@@ -96,7 +97,11 @@ def _compared(
     power = _power(comparing, reference.model, claim, samples)
     blindness = _blindness(power, claim.precision)
     reason = blindness or same_answers(claim, comparing.answered.kept)
-    return replace(verdict, power=power, reason=reason)
+    if reason:
+        return replace(verdict, power=power, reason=reason)
+    report("running it with NaN in its inputs")
+    nan = check_nan(engine, reference, claim, samples)
+    return replace(verdict, power=power, reason=nan.fault, notes=nan.notes)
 
 
 def _counted(samples: Sequence[Sample]) -> dict[str, int]:

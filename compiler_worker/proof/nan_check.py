@@ -1,0 +1,188 @@
+"""What NaN does to an engine: in the row that has it, in rows beside it, and in later runs.
+
+Replicas join rows of many callers, and the next batch runs in the same buffers. NaN of one caller
+reaches another's row through a scale that is taken from a whole batch, and a later run through a
+buffer that keeps it where pads are, as 0 x NaN is NaN.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler_worker.inputs.integer_draws import drawn_role
+from compiler_worker.inputs.sampling import Sample, SampleVariant, is_floating
+from compiler_worker.measures.comparison import rough_difference
+from compiler_worker.proof.claim import Claim, sizes_text
+from compiler_worker.proof.repeatability import change
+from compiler_worker.references.models import Model
+from compiler_worker.references.reference import Reference
+from services.contracts.errors import EngineError, InvalidRequestError, ProofError
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.model.recipe import InputRole
+
+_Arrays = Mapping[str, Array]
+_USUAL = (SampleVariant.FULL, SampleVariant.RAGGED)
+_ALL, _LAST, _BUT_LAST = slice(None), slice(-1, None), slice(None, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NanCheck:
+    """What was found.
+
+    Attributes:
+        fault: what NaN does to other rows or to later runs, in words; "" when nothing.
+        notes: how the row that has it is answered, where the model answers it otherwise.
+    """
+
+    fault: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def check_nan(
+    engine: Model, reference: Reference, claim: Claim, samples: Sequence[Sample]
+) -> NanCheck:
+    """Run samples with NaN in their inputs of floats.
+
+    How their own row is answered is noted, and no fault: whether NaN means anything, the model's
+    own samples say, and where some have NaN it is compared.
+
+    Args:
+        engine: whose answers to the same samples without NaN are right.
+        reference: of the same master; its witness must agree where NaN belongs.
+        claim: names the inputs, and the dimension of rows.
+        samples: that were compared.
+    """
+    names = _spoilt_names(claim)
+    usual = [s for s in samples if s.variant in _USUAL and all(s.sizes.values())]
+    if not names or not usual:
+        return NanCheck()
+    rows = claim.recipe.batching.batch_dim or ""
+    several = [s for s in usual if s.sizes.get(rows, 1) > 1]
+    sample = min(several or usual, key=_num_elements)
+    try:
+        check = _check_row(engine, reference, claim, sample, _spoilt(claim, names, sample, _LAST))
+    except ProofError as error:
+        return NanCheck(notes=(f"NaN was not tried, as the model itself fails at it: {error}",))
+    except (EngineError, InvalidRequestError) as error:
+        check = NanCheck(notes=(f"NaN in an input fails the whole run: {error}",))
+    if check.fault:
+        return check
+    try:
+        return replace(check, fault=_later(engine, claim, names, usual))
+    except (EngineError, InvalidRequestError) as error:
+        return NanCheck(fault=f"after a run with NaN the engine fails: {error}")
+
+
+def _check_row(
+    engine: Model, reference: Reference, claim: Claim, sample: Sample, spoilt: Sample
+) -> NanCheck:
+    """The last row's own answer, and those of all others.
+
+    Raises:
+        ProofError: the model does not compute NaN, or rows reach each other in it.
+    """
+    # The witness first: an index that is made of NaN raises there, and elsewhere may do worse.
+    models = [model for model in (reference.witness, reference.model) if model is not None]
+    wanted = [model.run(spoilt.inputs) for model in models]
+    clean = reference.model.run(sample.inputs)
+    if words := _others_differ(claim, spoilt, _declared(claim, wanted[-1]), clean):
+        raise ProofError(f"{words} in a row that has none")
+    clean, found = _run(engine, sample), _run(engine, spoilt)
+    if words := _others_differ(claim, spoilt, found, clean):
+        where = f"bucket {sample.bucket} at {sizes_text(sample.sizes)}"
+        return NanCheck(fault=f"NaN in one row changes others: {where}: {words}")
+    floats = filter(is_floating, claim.master.outputs)
+    notes = (_row_note(claim, spec, found, wanted) for spec in floats)
+    return NanCheck(notes=tuple(filter(None, notes)))
+
+
+def _others_differ(claim: Claim, spoilt: Sample, found: _Arrays, clean: _Arrays) -> str:
+    """The first output that differs in a row without NaN, in words."""
+    inputs = _rows_of(claim, claim.master.inputs, spoilt.inputs, _BUT_LAST)
+    specs = [s for s in claim.master.outputs if claim.recipe.batching.batch_dim in s.shape]
+    here, there = (_rows_of(claim, specs, arrays, _BUT_LAST) for arrays in (found, clean))
+    words = (rough_difference(spec, claim.recipe, inputs, here, there) for spec in specs)
+    return next(filter(None, words), "")
+
+
+def _declared(claim: Claim, outputs: _Arrays) -> dict[str, Array]:
+    """A reference's outputs in the types of the master's: its floats are float64."""
+    floats = {
+        s.name: NUMPY_FROM_DATATYPE[s.datatype] for s in filter(is_floating, claim.master.outputs)
+    }
+    return {name: array.astype(floats.get(name, array.dtype)) for name, array in outputs.items()}
+
+
+def _row_note(claim: Claim, spec: TensorSpec, found: _Arrays, wanted: Sequence[_Arrays]) -> str:
+    """How the row that has NaN is answered, where reference and witness agree on another answer."""
+    own, *models = (
+        np.isnan(_rows_of(claim, [spec], arrays, _LAST)[spec.name].astype(np.float64))
+        for arrays in (found, *wanted)
+    )
+    is_nan, is_number = np.logical_and.reduce(models), ~np.logical_or.reduce(models)
+    if (is_nan & ~own).any():
+        return f"NaN in an input gives numbers in output '{spec.name}', and NaN in the model"
+    if (is_number & own).any():
+        return f"NaN in an input gives NaN in output '{spec.name}', and numbers in the model"
+    return ""
+
+
+def _later(engine: Model, claim: Claim, names: Sequence[str], usual: Sequence[Sample]) -> str:
+    """Whether the smallest sample of a bucket is answered otherwise after NaN in the largest."""
+    for bucket in claim.buckets:
+        own = sorted((s for s in usual if s.bucket == bucket.label), key=_num_elements)
+        if not own:
+            continue
+        before = _run(engine, own[0])
+        # That run may fail, as its caller's inputs are what is wrong; the next one may not.
+        with suppress(EngineError, InvalidRequestError):
+            _run(engine, _spoilt(claim, names, own[-1], _ALL))
+        after = _run(engine, own[0])
+        if words := change(claim.master, claim.recipe, own[0], after, before):
+            return f"after a run with NaN, {words}"
+    return ""
+
+
+def _spoilt_names(claim: Claim) -> list[str]:
+    """Inputs of floats that have rows, or all of them where requests are not joined."""
+    rows = claim.recipe.batching.batch_dim
+    return [
+        spec.name
+        for spec in claim.master.inputs
+        if is_floating(spec)
+        and (rows is None or rows in spec.shape)
+        and drawn_role(claim.master, claim.recipe, spec.name) is not InputRole.MASK
+    ]
+
+
+def _spoilt(claim: Claim, names: Sequence[str], sample: Sample, place: slice) -> Sample:
+    """A copy with NaN in some rows; everywhere in inputs without rows."""
+    inputs = {name: array.copy() for name, array in sample.inputs.items()}
+    specs = [spec for spec in claim.master.inputs if spec.name in names]
+    for spoilt in _rows_of(claim, specs, inputs, place).values():
+        spoilt[...] = np.nan
+    return replace(sample, inputs=inputs)
+
+
+def _rows_of(
+    claim: Claim, specs: Sequence[TensorSpec], arrays: _Arrays, place: slice
+) -> dict[str, Array]:
+    """Views of some rows; the whole of what has no rows."""
+    rows = claim.recipe.batching.batch_dim
+    axes = {s.name: s.shape.index(rows) if rows in s.shape else None for s in specs}
+    return {
+        name: arrays[name] if axis is None else arrays[name][(_ALL,) * axis + (place,)]
+        for name, axis in axes.items()
+    }
+
+
+def _run(engine: Model, sample: Sample) -> dict[str, Array]:
+    """Copies of the answer: its memory may be the engine's, which runs again."""
+    return {name: array.copy() for name, array in engine.run(sample.inputs).items()}
+
+
+def _num_elements(sample: Sample) -> int:
+    return sum(array.size for array in sample.inputs.values())
