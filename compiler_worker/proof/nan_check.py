@@ -25,7 +25,9 @@ from services.contracts.model.recipe import InputRole
 
 _Arrays = Mapping[str, Array]
 _USUAL = (SampleVariant.FULL, SampleVariant.RAGGED)
-_ALL, _LAST, _BUT_LAST = slice(None), slice(-1, None), slice(None, -1)
+_ALL = slice(None)
+_LAST = slice(-1, None)
+_BUT_LAST = slice(None, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,8 @@ def _check_row(
     clean = reference.model.run(sample.inputs)
     if words := _others_differ(claim, spoilt, _declared(claim, wanted[-1]), clean):
         raise ProofError(f"{words} in a row that has none")
-    clean, found = _run(engine, sample), _run(engine, spoilt)
+    clean = _run(engine, sample)
+    found = _run(engine, spoilt)
     if words := _others_differ(claim, spoilt, found, clean):
         where = f"bucket {sample.bucket} at {sizes_text(sample.sizes)}"
         return NanCheck(fault=f"NaN in one row changes others: {where}: {words}")
@@ -122,7 +125,8 @@ def _row_note(claim: Claim, spec: TensorSpec, found: _Arrays, wanted: Sequence[_
         np.isnan(_rows_of(claim, [spec], arrays, _LAST)[spec.name].astype(np.float64))
         for arrays in (found, *wanted)
     )
-    is_nan, is_number = np.logical_and.reduce(models), ~np.logical_or.reduce(models)
+    is_nan = np.logical_and.reduce(models)
+    is_number = ~np.logical_or.reduce(models)
     if (is_nan & ~own).any():
         return f"NaN in an input gives numbers in output '{spec.name}', and NaN in the model"
     if (is_number & own).any():

@@ -133,7 +133,12 @@ class GatewayServer:
     def _new_endpoints(self, dialer: FleetDialer) -> EndpointSet:
         return EndpointSet(
             host_id=self._settings.host_id,
-            connect=partial(connect, tls=dialer.tls, arena=self.arena),
+            connect=partial(
+                connect,
+                tls=dialer.tls,
+                arena=self.arena,
+                busy_poll_s=self._settings.busy_poll_s,
+            ),
             slow_start_s=self._settings.slow_start_s,
             limits=self._settings.external_limits,
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
+from services.contracts.transport.busy_poll import BUSY_POLL_S
 from services.gateway.access.tls import TlsFiles
 from services.gateway.routing.outliers import OutlierRules
 from services.gateway.upstream.external_connection import ExternalLimits
@@ -59,6 +60,9 @@ class GatewaySettings(FleetSecuritySettings):
         request_memory_bytes: memory in which large requests lie while replicas of this host read
             them, in place of a copy for each. Each worker has its own; pages are taken as they are
             used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.
+        busy_poll_s: seconds that the gateway looks for an answer, and then for the next request,
+            without sleeping, where a caller sends one after the other and both came within that
+            before. Takes up to a processor; hosts with fewer than eight always sleep, as does 0.
         max_in_flight: requests at once, over all models; more are answered overloaded, and so are
             requests beyond half of max_upload_bytes, of those that are not large.
         max_in_flight_per_model: requests at once for each model; None bounds only the sum.
@@ -131,6 +135,7 @@ class GatewaySettings(FleetSecuritySettings):
     max_connection_idle_s: float = Field(default=3600.0, ge=0)
     max_connection_age_s: float = Field(default=3600.0, ge=0)
     request_memory_bytes: int = Field(default=256 << 20, ge=0, le=1 << 40)
+    busy_poll_s: float = Field(default=BUSY_POLL_S, ge=0, le=0.01)
     max_in_flight: int = Field(default=8192, ge=1)
     max_in_flight_per_model: int | None = Field(default=None, ge=1)
     model_max_in_flight: Annotated[

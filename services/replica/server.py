@@ -241,7 +241,11 @@ class ReplicaServer:
 
     async def _listen(self) -> None:
         self._data = DataServer(
-            self._infer, self._statistics, token=self.token, tls=self._dialer.tls
+            self._infer,
+            self._statistics,
+            token=self.token,
+            tls=self._dialer.tls,
+            busy_poll_s=self._settings.busy_poll_s,
         )
         folder = self._settings.socket_dir
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import ConfigDict, Field
 
 from services.contracts.security.fleet_security import FleetSecuritySettings
+from services.contracts.transport.busy_poll import BUSY_POLL_S
 
 
 class ReplicaSettings(FleetSecuritySettings):
@@ -25,6 +26,8 @@ class ReplicaSettings(FleetSecuritySettings):
         num_threads: threads of a CPU engine; 0 leaves it to the library.
         standby_s: how long an engine that was replaced stays loaded without being needed, to be
             returned to at once when the new one fails; 0 where memory is short.
+        busy_poll_s: seconds that it looks for the next request without sleeping, as a gateway does
+            that has `SMELT_GATEWAY_BUSY_POLL_S`; 0 always sleeps.
         trust_root: PEM file with the public keys whose signatures count; engines without one
             are not loaded. None loads any proven engine.
         sample_key: file of the key that sampled requests are encrypted with, made by `openssl rand
@@ -47,6 +50,7 @@ class ReplicaSettings(FleetSecuritySettings):
     generation_override: str = ""
     num_threads: int = Field(default=0, ge=0)
     standby_s: float = Field(default=300.0, ge=0)
+    busy_poll_s: float = Field(default=BUSY_POLL_S, ge=0, le=0.01)
     trust_root: Path | None = None
     sample_key: Path | None = None
     fallback_timeout_s: float = Field(default=900.0, gt=0)

@@ -18,6 +18,7 @@ from services.contracts.errors import (
 )
 from services.contracts.security.fleet_security import FleetTls
 from services.contracts.text.durations import milliseconds
+from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frame_protocol import FrameProtocol, parse_address
 from services.contracts.transport.frames import (
     CONNECTION_ID,
@@ -52,6 +53,7 @@ class ReplicaConnection(FrameProtocol):
         *,
         token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        busy_poll_s: float = 0.0,
     ) -> None:
         """Nothing is connected yet.
 
@@ -59,12 +61,14 @@ class ReplicaConnection(FrameProtocol):
             address: of the replica, for errors and logs.
             token: proves to the replica that this is a gateway of its fleet.
             max_payload_bytes: of a frame; larger ones are refused.
+            busy_poll_s: longest wait for a frame that is polled, see `BusyPoll`.
         """
         super().__init__(token=token, max_payload_bytes=max_payload_bytes)
         loop = asyncio.get_running_loop()
         self._address = address
         self._ids = itertools.count(CONNECTION_ID + 1)
         self._waiting: dict[int, asyncio.Future[Payload]] = {}
+        self._poll = BusyPoll.if_worth(busy_poll_s, self._waiting, is_asking=True)
         self._ready: asyncio.Future[None] = loop.create_future()
         # The opener may have given up before it failed.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -251,8 +255,8 @@ class ReplicaConnection(FrameProtocol):
         self._lending = self._link = None
         if self._reason is None and error is not None:
             self._reason = SmeltError(str(error))
-        waiting = self._waiting
-        self._waiting = {}
+        waiting = self._waiting.copy()
+        self._waiting.clear()
         for future in waiting.values():
             if not future.done():
                 future.set_exception(self._lost_error(may_have_run=True))
@@ -270,6 +274,7 @@ async def connect(
     timeout_s: float = 5.0,
     tls: FleetTls | None = None,
     arena: RequestArena | None = None,
+    busy_poll_s: float = 0.0,
 ) -> ReplicaConnection:
     """Open a connection to a replica, HELLO included.
 
@@ -280,6 +285,7 @@ async def connect(
         timeout_s: for connecting and HELLO.
         tls: of TCP connections; a unix socket never has it.
         arena: memory that is shared with the replica over a unix socket, if the replica takes it.
+        busy_poll_s: longest wait for a frame that is polled, see `BusyPoll`.
 
     Raises:
         ConnectionLostError: nothing listens there, nothing answers within `timeout_s`, or the
@@ -287,7 +293,9 @@ async def connect(
         InvalidRequestError: the address is malformed.
     """
     parts = parse_address(address)
-    connection = ReplicaConnection(address, token=token, max_payload_bytes=max_payload_bytes)
+    connection = ReplicaConnection(
+        address, token=token, max_payload_bytes=max_payload_bytes, busy_poll_s=busy_poll_s
+    )
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):

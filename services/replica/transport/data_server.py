@@ -20,6 +20,7 @@ from services.contracts.errors import (
     SmeltError,
 )
 from services.contracts.security.fleet_security import FleetTls, warn_in_the_clear
+from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frame_protocol import FrameProtocol, parse_address
 from services.contracts.transport.frames import (
     CONNECTION_ID,
@@ -64,6 +65,7 @@ class DataServer:
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         tls: FleetTls | None = None,
         greeting_timeout_s: float = 10.0,
+        busy_poll_s: float = 0.0,
     ) -> None:
         """Nothing listens yet.
 
@@ -76,6 +78,7 @@ class DataServer:
             tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
             greeting_timeout_s: how long a peer may take for a handshake, to send HELLO, and to send
                 what memory it lends.
+            busy_poll_s: longest wait for a frame that is polled, see `BusyPoll`.
         """
         self.addresses: list[str] = []
         self.infer = infer
@@ -84,6 +87,7 @@ class DataServer:
         self.max_payload_bytes = max_payload_bytes
         self.is_draining = False
         self.greeting_timeout_s = greeting_timeout_s
+        self.busy_poll_s = busy_poll_s
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
@@ -178,6 +182,7 @@ class GatewayConnection(FrameProtocol):
         super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
         self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._poll = BusyPoll.if_worth(server.busy_poll_s, self.answers, is_asking=False)
         self._server = server
         self._register = register
         self._hello_timer: asyncio.TimerHandle | None = None
