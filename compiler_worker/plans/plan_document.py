@@ -31,7 +31,8 @@ def keep_plans(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> 
     Args:
         version: what to plan for.
         wanted: generations; precisions that the recipe admits and has not built there are in the
-            plans that are returned, and not in those that are kept.
+            plans that are returned, and not in those that are kept; with kinds, the importer
+            runs for these alone.
         worker: what all builds of this worker share.
 
     Raises:
@@ -40,7 +41,7 @@ def keep_plans(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> 
     """
     _check_wanted(version, wanted)
     devices = worker.devices
-    refusals = Refusals(version.master, worker)
+    refusals = Refusals(version.master, worker, wanted.kinds)
     plans = [
         plan_for(
             version,

@@ -5,6 +5,7 @@ the ops of ai.onnx alone. For the others the importer itself runs, once per mast
 process: an untrusted graph that crashes it ends that process alone.
 """
 
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -24,17 +25,31 @@ from services.contracts.store.kept_files import keep, read_kept
 class Refusals:
     """Why a kind cannot take one master, "" where it can or that is not known yet."""
 
-    def __init__(self, master: MasterRecord, worker: WorkerContext) -> None:
-        """Read nothing yet: a master is fetched for the first kind that needs it."""
+    def __init__(
+        self, master: MasterRecord, worker: WorkerContext, kinds: Collection[EngineKind] = ()
+    ) -> None:
+        """Read nothing yet: a master is fetched for the first kind that needs it.
+
+        Args:
+            master: its record.
+            worker: whose cache and limits are used.
+            kinds: that the importer may run for, all by default; of others only a verdict that
+                is in the cache counts.
+        """
         self._master = master
         self._worker = worker
+        self._kinds = kinds
 
     def reason(self, kind: EngineKind) -> str:
         """Return why a kind cannot take the master; "" leaves it to the build."""
+        is_asked = kind in (self._kinds or EngineKind)
+
+        def import_refusal() -> str:
+            verdict = self._verdict if is_asked else self._kept_verdict
+            return verdict.refusal if verdict else ""
+
         try:
-            return graph_refusal(
-                kind, self._master, lambda: self._foreign, lambda: self._import_refusal
-            )
+            return graph_refusal(kind, self._master, lambda: self._foreign, import_refusal)
         except (SmeltError, OSError):
             # A store that fails now fails the build too, which reports it.
             return ""
@@ -50,19 +65,26 @@ class Refusals:
         return foreign_op(onnx.load(self._path, load_external_data=False))
 
     @cached_property
-    def _import_refusal(self) -> str:
-        cache_dir = self._worker.settings.cache_dir.absolute()
+    def _kept(self) -> Path:
         # A verdict is of one importer: other code runs again.
-        kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
-        verdict = read_kept(kept, lambda path: ImportVerdict.from_json(path.read_bytes()))
-        if verdict is not None:
-            return verdict.refusal
-        asked = self._asked(cache_dir)
-        # Not kept: the machine may have been short of memory or time, and the build reports it.
-        if asked is None:
-            return ""
-        keep(kept, lambda part: part.write_bytes(asked.canonical_json()))
-        return asked.refusal
+        name = f"{self._master.digest}-{importer_digest()[:16]}.json"
+        return self._worker.settings.cache_dir.absolute() / "imports" / name
+
+    @cached_property
+    def _kept_verdict(self) -> ImportVerdict | None:
+        return read_kept(self._kept, lambda path: ImportVerdict.from_json(path.read_bytes()))
+
+    @cached_property
+    def _verdict(self) -> ImportVerdict | None:
+        """The kept one, else the importer's; None where that gave none."""
+        if self._kept_verdict:
+            return self._kept_verdict
+        asked = self._asked(self._worker.settings.cache_dir.absolute())
+        # Without one nothing is kept: the machine may have been short of memory or time, and the
+        # build reports it.
+        if asked is not None:
+            keep(self._kept, lambda part: part.write_bytes(asked.canonical_json()))
+        return asked
 
     def _asked(self, cache_dir: Path) -> ImportVerdict | None:
         """Import in a child process; None where it crashed, hung or passed its limits."""

@@ -88,6 +88,21 @@ def test_what_the_importer_takes_is_skipped_by_nobody(
     assert imports[0].stat().st_ino == before
 
 
+def test_the_importer_runs_for_the_kinds_that_are_asked_for_alone(
+    worker: WorkerContext, tmp_path: Path
+) -> None:
+    recipe = Recipe(kinds=KINDS, precisions=FP32, buckets=(BUCKET,))
+    version = added(classifier(), worker, tmp_path, recipe)
+    only = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
+    keep_plans(version, only, worker)
+    assert not (worker.settings.cache_dir / "imports").exists()
+    (whole,) = keep_plans(version, Wanted(), worker)
+    assert EngineKind.INDUCTOR in {each.kind for each in whole.skipped}
+    # A verdict that is known stays in the plan, which is of every kind.
+    (again,) = keep_plans(version, only, worker)
+    assert again.is_equal_plan(whole)
+
+
 def test_a_master_that_ends_the_importer_is_left_to_the_build(
     worker: WorkerContext, tmp_path: Path
 ) -> None:
