@@ -31,7 +31,7 @@ def draw_mask(
     Args:
         shape: of the mask; its last axis is that of the positions.
         generator: what lengths are drawn from.
-        padding_side: `right`: every row has its valid positions first, whatever else is said.
+        padding_side: `right`: every row has its valid positions first, whatever stands above.
         has_pads_first: every row has its valid positions last, and no holes.
 
     Returns:

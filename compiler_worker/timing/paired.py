@@ -31,10 +31,10 @@ _SLOWER = 0.9
 _WIDE = 2.0
 # Waits of threads side by side can add up to more than the call took.
 _LEAST_SHARE = 0.01
-# Slopes of more calls than these take longer than they tell.
+# Slopes of more calls than these take longer than they are worth.
 _MOST_CALLS = 100
-# A difference of waits, as a share of the call, that a slope can be told by.
-_TELLING = 0.01
+# The least difference of waits, as a share of the call, from which a slope can be computed.
+_LEAST_DIFFERENCE = 0.01
 # Of a normal distribution, 99 % lies within so many standard deviations.
 _WITHIN = 2.576
 
@@ -99,7 +99,7 @@ def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
     waited = seconds * [max(call.waited_share, 0.0) for call in chosen]
     one, other = np.triu_indices(len(chosen), 1)
     more = waited[other] - waited[one]
-    telling = np.abs(more) > _TELLING * seconds[one]
+    telling = np.abs(more) > _LEAST_DIFFERENCE * seconds[one]
     slopes = np.sort((seconds[other] - seconds[one])[telling] / more[telling]).tolist()
     n = len(chosen)
     outside = int((len(slopes) - _WITHIN * sqrt(n * (n - 1) * (2 * n + 5) / 18)) / 2)

@@ -31,7 +31,7 @@ def time_together(
         request: of the engine; what the others have in common with it is read of it.
         engine: loaded.
         eager: loaded too.
-        events: told what is done.
+        events: what is done is reported there.
     """
     samples = timed_samples(request.master, request.recipe, request.manifest.buckets)
     others: dict[str, Engine] = {}

@@ -129,14 +129,14 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ..., unplaced: _Optional[str] = ..., external_json: _Optional[bytes] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault", "standby")
+    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "epoch", "unseen", "fault", "standby")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STORE_URL_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     BUILDS_FIELD_NUMBER: _ClassVar[int]
-    LIFE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
@@ -146,11 +146,11 @@ class FleetSnapshot(_message.Message):
     store_url: str
     metrics_addresses: _containers.RepeatedScalarFieldContainer[str]
     builds: _containers.RepeatedCompositeFieldContainer[FleetBuild]
-    life_id: int
+    epoch: int
     unseen: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     fault: str
     standby: Standby
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ...) -> None: ...
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., epoch: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ...) -> None: ...
 
 class Standby(_message.Message):
     __slots__ = ("holder", "since", "reason")

@@ -34,7 +34,7 @@ def event_words(event: Event, done: str = "") -> str:
         event: of the demo's model.
         done: how many of its engines are built, for the end of a proof.
     """
-    # That a comparison told nothing is in the line of the proof that it belongs to.
+    # A comparison that decided nothing is in the line of the proof that it belongs to.
     if event.kind not in _WORDS or (event.kind is EventKind.ENGINES_COMPARED and BUSY in event.why):
         return ""
     count = f" ({done})" if done and event.kind in _ENDS_PROOF else ""

@@ -164,13 +164,13 @@ class OciClient:
         what = f"GET {realm}"
         if not answer.ok:
             raise self._refusal(what, answer)
-        said = b""
+        body = b""
         for part in answer.iter_content(_PART_BYTES):
-            said += part
-            if len(said) > _PART_BYTES:
+            body += part
+            if len(body) > _PART_BYTES:
                 raise self._fault(what, "more than a token", InvalidRequestError, "see its log")
         try:
-            found = json.loads(said)
+            found = json.loads(body)
             token = found.get("token") or found["access_token"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             token = None
@@ -182,8 +182,8 @@ class OciClient:
         status = answer.status_code
         is_away = status >= 500 or status == requests.codes.too_many_requests
         other = (NotReadyError, self._away) if is_away else (InvalidRequestError, "see its log")
-        said = next(answer.iter_content(_PART_BYTES), b"").decode(errors="replace")
-        reasons = ", ".join([answer.reason, *_REASON.findall(said)])
+        body = next(answer.iter_content(_PART_BYTES), b"").decode(errors="replace")
+        reasons = ", ".join([answer.reason, *_REASON.findall(body)])
         return self._fault(what, f"HTTP {status} ({reasons})", *_REFUSALS.get(status, other))
 
     def _fault(

@@ -85,7 +85,7 @@ def run_export_oci(
 
 
 def _without_requests(version: ModelVersion) -> tuple[ModelVersion, list[str]]:
-    """A version without rows of clients' requests, and what is said of it."""
+    """A version without rows of clients' requests, and a line on what is left out."""
     if version.traffic is None:
         return version, []
     words = (

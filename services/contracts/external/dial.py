@@ -78,6 +78,6 @@ def kserve_path(rpc: str) -> str:
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """What a server said, short and in one line, to be quoted in an error."""
+    """A server's message, short and in one line, to be quoted in an error."""
     words = " ".join(str(text).split())
     return words if len(words) <= most else f"{words[:most]}..."

@@ -23,7 +23,7 @@ NOISE = 0.05
 # same, for an engine that is so much faster at the interval's worst end.
 _WILD = 4.0
 _CLEAR = 1.25
-# An order of magnitude: no digit of such an interval says anything, so it is not said at all.
+# An order of magnitude: no digit of such an interval says anything, so it is not printed at all.
 _UNSAID = 10.0
 BUSY = (
     "not measurable while this machine is busy: calls differed too much to say whether it or the "

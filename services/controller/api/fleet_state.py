@@ -77,7 +77,7 @@ class FleetState:
             models=self._as_they_serve(),
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
-            life_id=self._epoch,
+            epoch=self._epoch,
             metrics_addresses=self._metrics_addresses,
             builds=self._builds,
             unseen=[replica.report for replica in self._unseen.values()],

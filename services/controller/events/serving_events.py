@@ -95,7 +95,7 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
             version=report.model_version,
             generation=generation_named(report.device_facts_json),
             # Revisions begin anew with each controller process.
-            mark=f"{report.replica_id} lost {snapshot.life_id:x}.{report.lost_revision}",
+            mark=f"{report.replica_id} lost {snapshot.epoch:x}.{report.lost_revision}",
             why=f"replica {report.replica_id} (process {report.process_id}) ended, or its "
             "connection broke, while it was ready; it attaches again, or another one is started",
         )

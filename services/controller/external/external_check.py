@@ -142,13 +142,13 @@ async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) 
     except aiohttp.ClientError as error:
         fault = ExternalFault.STUCK if slow is ExternalFault.STUCK else ExternalFault.WRONG_PROTOCOL
         raise _FoundError(fault, f"no HTTP in answer to {what}: {one_line(error)}") from error
-    said = one_line(raw.decode(errors="replace"))
+    body = one_line(raw.decode(errors="replace"))
     if status in (401, 403):
-        raise _FoundError(ExternalFault.REFUSING, f"{what} is answered {status}: {said}")
+        raise _FoundError(ExternalFault.REFUSING, f"{what} is answered {status}: {body}")
     try:
         return status, json.loads(raw)
     except (ValueError, RecursionError) as error:
-        why = f"{what} is answered {status} with what is no JSON: {said}"
+        why = f"{what} is answered {status} with what is no JSON: {body}"
         raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
 
 
@@ -201,21 +201,21 @@ async def _called(
         answer: bytes = await call(body, timeout=timeout_s, metadata=tuple(headers.items()))
     except grpc.aio.AioRpcError as error:
         code = error.code()
-        said = f"{rpc} is answered {code.name}: {one_line(error.details())}"
+        found = f"{rpc} is answered {code.name}: {one_line(error.details())}"
         is_connected = channel.get_state() is grpc.ChannelConnectivity.READY
         if code in (_Code.UNAVAILABLE, _Code.DEADLINE_EXCEEDED):
             is_late = code is _Code.DEADLINE_EXCEEDED
             if not is_connected and not (is_late and await _takes_connections(url)):
                 why = f"no gRPC connection: {one_line(error.details())}"
                 raise _FoundError(ExternalFault.UNREACHABLE, why) from error
-            why = _late(rpc, timeout_s) if is_late else said
+            why = _late(rpc, timeout_s) if is_late else found
             raise _FoundError(late if is_late else ExternalFault.STUCK, why) from error
         if code in (_Code.UNAUTHENTICATED, _Code.PERMISSION_DENIED):
-            raise _FoundError(ExternalFault.REFUSING, said) from error
+            raise _FoundError(ExternalFault.REFUSING, found) from error
         if code in (_Code.NOT_FOUND, _Code.INVALID_ARGUMENT) and not is_question:
-            raise _FoundError(ExternalFault.WRONG_MODEL, said) from error
+            raise _FoundError(ExternalFault.WRONG_MODEL, found) from error
         if not is_question or code is _Code.UNIMPLEMENTED:
-            raise _FoundError(ExternalFault.WRONG_PROTOCOL, said) from error
+            raise _FoundError(ExternalFault.WRONG_PROTOCOL, found) from error
         return b""
     return answer
 

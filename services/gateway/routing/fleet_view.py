@@ -130,7 +130,7 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> DiscoveredFleet:
     seen = _replicas(snapshot.replicas)
     external = _externals(models)
     replicas = {replica.replica_id: replica for replica in (*unseen, *seen, *external)}
-    return DiscoveredFleet(is_known=True, epoch=snapshot.life_id, models=models, replicas=replicas)
+    return DiscoveredFleet(is_known=True, epoch=snapshot.epoch, models=models, replicas=replicas)
 
 
 def _externals(models: Mapping[str, Mapping[int, ServedModel]]) -> Iterator[ReplicaInfo]:

@@ -122,8 +122,8 @@ class KserveConnection(ExternalConnection):
                     # The client's time to take it is not the server's.
                     timer.reschedule(None)
                     if message.startswith(_ERROR_TAG):
-                        said = pb.ModelStreamInferResponse.FromString(message).error_message
-                        raise self._failed(f"answers with an error: {one_line(said)}")
+                        fault = pb.ModelStreamInferResponse.FromString(message).error_message
+                        raise self._failed(f"answers with an error: {one_line(fault)}")
                     request.is_begun = True
                     await request.emit(message + self._ours_in_stream)
                     timer.reschedule(now_s() + self._limits.idle_s)

@@ -154,16 +154,16 @@ class OpenAiConnection(ExternalConnection):
         """Raise the error of a status, and keep the server's own answer where it is for clients."""
         status = response.status
         body = await self._whole(response)
-        said = f"answers {status}: {one_line(body.decode(errors='replace'))}"
+        found = f"answers {status}: {one_line(body.decode(errors='replace'))}"
         if status in _REFUSING:
             token = f"token '{self._model.token}'" if self._model.token else "no token"
             relay.note_status(_BAD_GATEWAY)
-            raise self._failed(f"{said}; it was sent {token}")
+            raise self._failed(f"{found}; it was sent {token}")
         if 400 <= status < 500:
             relay.keep(status, _passed_headers(response), body)
-            raise _ERRORS.get(status, InvalidRequestError)(self._words(said))
+            raise _ERRORS.get(status, InvalidRequestError)(self._words(found))
         relay.note_status(status if status in _KEPT else _BAD_GATEWAY)
-        raise ExternalServerError(self._words(said))
+        raise ExternalServerError(self._words(found))
 
 
 def _passed_headers(response: aiohttp.ClientResponse) -> dict[str, str]:

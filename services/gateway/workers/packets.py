@@ -200,7 +200,7 @@ def _public(error: Exception) -> SmeltError:
     """The error as clients see it; details are in the log alone."""
     if isinstance(error, SmeltError):
         return error
-    logger.error("a change failed without a reason of ours", exc_info=error)
+    logger.error("a change failed: unexpected error", exc_info=error)
     return SmeltError("the gateway failed; its log says why")
 
 

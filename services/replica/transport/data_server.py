@@ -292,7 +292,7 @@ class GatewayConnection(FrameProtocol):
 
     def _send_failure(self, request_id: int, error: BaseException) -> None:
         if not isinstance(error, SmeltError):
-            logger.error("request %d failed without a reason of ours", request_id, exc_info=error)
+            logger.error("request %d failed: unexpected error", request_id, exc_info=error)
             error = SmeltError("the replica failed; its log says why")
         self.send(Kind.ERROR, request_id, *encode_error(error))
 

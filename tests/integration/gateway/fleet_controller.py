@@ -17,7 +17,7 @@ class Controller(fleet_grpc.FleetControlServicer):
 
     def __init__(self) -> None:
         self.port = 0
-        self.snapshot = fleet.FleetSnapshot(life_id=1)
+        self.snapshot = fleet.FleetSnapshot(epoch=1)
         self.asked_to_serve: list[tuple[str, bool]] = []
         self.who_asked: list[str] = []
         self.why_not_ready = ""

@@ -32,7 +32,7 @@ async def test_replicas_of_a_restarted_controller_are_kept_until_they_attach_aga
     snapshot = echo_fleet.controller.snapshot
     reports = list(snapshot.replicas)
     del snapshot.replicas[:]
-    snapshot.life_id, snapshot.store_url = 2, "new life"
+    snapshot.epoch, snapshot.store_url = 2, "new process"
     await echo_fleet.controller.start()
     await echo_fleet.until(lambda: echo_fleet.gateway.endpoints.table.view.epoch == 2)
     assert echo_fleet.routed() == {"r1", "r2"}

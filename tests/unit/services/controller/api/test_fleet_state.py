@@ -41,8 +41,8 @@ def test_a_replica_that_attached_anew_outlives_its_old_stream() -> None:
 
 def test_each_controller_process_has_a_life_of_its_own() -> None:
     first, second = FleetState("store").snapshot(), FleetState("store").snapshot()
-    assert 0 not in (first.life_id, second.life_id)
-    assert first.life_id != second.life_id
+    assert 0 not in (first.epoch, second.epoch)
+    assert first.epoch != second.epoch
 
 
 def _listed(state: FleetState) -> tuple[list[str], list[str]]:
