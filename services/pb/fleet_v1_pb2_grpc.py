@@ -85,7 +85,7 @@ class FleetControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetFleet(self, request, context):
-        """The same set, once.
+        """The same set, once; UNAVAILABLE until a look at the store succeeded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

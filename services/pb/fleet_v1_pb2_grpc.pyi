@@ -42,7 +42,7 @@ class FleetControlStub:
     WatchEndpoints: _grpc.UnaryStreamMultiCallable[_fleet_v1_pb2.WatchEndpointsRequest, _fleet_v1_pb2.FleetSnapshot]
     """The whole set of endpoints and models, sent at once and after each change."""
     GetFleet: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.GetFleetRequest, _fleet_v1_pb2.FleetSnapshot]
-    """The same set, once."""
+    """The same set, once; UNAVAILABLE until a look at the store succeeded."""
     Reconcile: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.ReconcileRequest, _fleet_v1_pb2.ReconcileReply]
     """Look at the store now: a model or an engine was published."""
     SetServed: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]
@@ -60,7 +60,7 @@ class FleetControlAsyncStub(FleetControlStub):
     WatchEndpoints: _aio.UnaryStreamMultiCallable[_fleet_v1_pb2.WatchEndpointsRequest, _fleet_v1_pb2.FleetSnapshot]  # type: ignore[assignment]
     """The whole set of endpoints and models, sent at once and after each change."""
     GetFleet: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.GetFleetRequest, _fleet_v1_pb2.FleetSnapshot]  # type: ignore[assignment]
-    """The same set, once."""
+    """The same set, once; UNAVAILABLE until a look at the store succeeded."""
     Reconcile: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.ReconcileRequest, _fleet_v1_pb2.ReconcileReply]  # type: ignore[assignment]
     """Look at the store now: a model or an engine was published."""
     SetServed: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class FleetControlServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_v1_pb2.GetFleetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_v1_pb2.FleetSnapshot, _abc.Awaitable[_fleet_v1_pb2.FleetSnapshot]]:
-        """The same set, once."""
+        """The same set, once; UNAVAILABLE until a look at the store succeeded."""
 
     @_abc_1.abstractmethod
     def Reconcile(

@@ -10,6 +10,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.contracts.security.fleet_security import FleetSecuritySettings
+from services.contracts.text.words import UNREAD
 from services.pb import fleet_v1_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def _control(
         except grpc.RpcError as error:
             # In the clear, a port with TLS looks like one that nothing listens on.
             is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+            is_away &= not str(error.details()).startswith(UNREAD)
             hint = _TLS_HINT if is_away and dialer.tls is None else ""
             raise NotReadyError(f"controller at {address}: {error.details()}{hint}") from error
 

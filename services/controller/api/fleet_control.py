@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import grpc
 
@@ -12,6 +13,7 @@ from services.contracts.errors import (
     SmeltError,
     UnsupportedFeatureError,
 )
+from services.contracts.text.words import UNREAD
 from services.controller.api.fleet_state import AttachedReplica, FleetState
 from services.controller.api.model_loading import Serving
 from services.controller.interfaces import Reconciler
@@ -37,6 +39,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         serving: Serving,
         *,
         reattach_grace_s: float = 30.0,
+        look_timeout_s: float = 8.0,
     ) -> None:
         """Serve the RPCs of one controller.
 
@@ -45,11 +48,13 @@ class FleetControl(fleet_grpc.FleetControlServicer):
             reconciler: compares what is deployed with what should be, at each Reconcile.
             serving: loads and unloads models, for SetServed.
             reattach_grace_s: how long a replica is kept whose stream was lost.
+            look_timeout_s: how long a command waits for the first look; less than its deadline.
         """
         self._state = state
         self._serving = serving
         self._reconciler = reconciler
         self._reattach_grace_s = reattach_grace_s
+        self._look_timeout_s = look_timeout_s
 
     async def Attach(  # noqa: N802 - the proto's name
         self,
@@ -97,10 +102,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         that fails ends the stream with its fault; the gateway soon connects again.
         """
         logger.info("gateway watches: %s", request.gateway_id)
-        if fault := await self._state.looked():
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, f"store and fleet were not read yet: {fault}"
-            )
+        await self._wait_until_read(context, None)
         async for snapshot in self._state.watch():
             yield snapshot
 
@@ -109,8 +111,24 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         request: fleet.GetFleetRequest,
         context: grpc.aio.ServicerContext[fleet.GetFleetRequest, fleet.FleetSnapshot],
     ) -> fleet.FleetSnapshot:
-        """The whole fleet, once."""
+        """The whole fleet, once it is known: to a command an empty one looks as one without models.
+
+        Where no look succeeded within a time that callers wait for, the answer is UNAVAILABLE.
+        """
+        await self._wait_until_read(context, self._look_timeout_s)
         return self._state.snapshot()
+
+    async def _wait_until_read(
+        self, context: grpc.aio.ServicerContext[Any, Any], timeout_s: float | None
+    ) -> None:
+        """Wait for the end of a look; UNAVAILABLE where none has succeeded yet."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                fault = await self._state.looked()
+        except TimeoutError:
+            fault = "the controller started a moment ago and still reads them; ask again"
+        if fault:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{UNREAD}: {fault}")
 
     async def Reconcile(  # noqa: N802
         self,

@@ -9,6 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from services.cli.fleet.control_client import get_fleet
+from services.contracts.errors import NotReadyError
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_control import FleetControl
@@ -35,6 +37,7 @@ class _CountingReconciler:
 
 @dataclass
 class _Control:
+    address: str
     stub: fleet_grpc.FleetControlStub
     state: FleetState
     reconciler: _CountingReconciler = field(default_factory=_CountingReconciler)
@@ -42,19 +45,15 @@ class _Control:
 
 @pytest.fixture
 async def control(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[_Control]:
-    """With the grace of those whose line broke as parameter, in seconds."""
+    """With arguments of the service as parameter."""
     server = grpc.aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        part = _Control(fleet_grpc.FleetControlStub(channel), FleetState("store", 7))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    async with grpc.aio.insecure_channel(address) as channel:
+        part = _Control(address, fleet_grpc.FleetControlStub(channel), FleetState("store", 7))
         registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
         serving = Serving(registry, part.state, part.reconciler, is_placing=True)
-        service = FleetControl(
-            part.state,
-            part.reconciler,
-            serving,
-            reattach_grace_s=getattr(request, "param", 0.0),
-        )
+        arguments = {"reattach_grace_s": 0.0} | getattr(request, "param", {})
+        service = FleetControl(part.state, part.reconciler, serving, **arguments)
         fleet_grpc.add_FleetControlServicer_to_server(service, server)
         await server.start()
         yield part
@@ -106,14 +105,38 @@ async def test_a_gateway_hears_nothing_before_the_first_look(control: _Control) 
         assert [model.name for model in (await first).models] == ["m"]
 
 
+@pytest.mark.parametrize("control", [{"look_timeout_s": LIMIT_S}], indirect=True)
+async def test_a_command_waits_for_the_first_look(control: _Control) -> None:
+    """It would show an empty fleet as one without models."""
+    first = asyncio.ensure_future(control.stub.GetFleet(fleet.GetFleetRequest()))
+    await asyncio.wait((first,), timeout=0.2)
+    assert not first.done()
+    control.state.set_model(fleet.ServedModel(name="m", version=1))
+    control.state.note_look()
+    async with asyncio.timeout(LIMIT_S):
+        assert [model.name for model in (await first).models] == ["m"]
+
+
+@pytest.mark.parametrize("control", [{"look_timeout_s": 0.0}], indirect=True)
+async def test_a_command_learns_that_the_controller_still_reads(control: _Control) -> None:
+    with pytest.raises(NotReadyError, match="not read yet: .* still reads them; ask again$"):
+        await asyncio.to_thread(get_fleet, control.address)
+
+
 async def test_a_gateway_is_told_why_there_is_nothing_to_hear(control: _Control) -> None:
     control.state.note_look("store is away")
     with pytest.raises(grpc.aio.AioRpcError, match="store is away") as caught:
         await control.stub.WatchEndpoints(fleet.WatchEndpointsRequest()).read()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(grpc.aio.AioRpcError, match="store is away"):
+        await control.stub.GetFleet(fleet.GetFleetRequest())
 
 
-@pytest.mark.parametrize(("control", "unseen"), [(3600.0, ["r"]), (0.0, [])], indirect=["control"])
+@pytest.mark.parametrize(
+    ("control", "unseen"),
+    [({"reattach_grace_s": 3600.0}, ["r"]), ({}, [])],
+    indirect=["control"],
+)
 async def test_a_ready_replica_whose_line_broke_is_unseen_for_the_grace(
     known: _Control, unseen: list[str]
 ) -> None:
@@ -128,12 +151,12 @@ async def test_a_ready_replica_whose_line_broke_is_unseen_for_the_grace(
                 break
 
 
-async def test_a_finished_stream_withdraws_the_replica(control: _Control) -> None:
-    stream = control.stub.Attach()
+async def test_a_finished_stream_withdraws_the_replica(known: _Control) -> None:
+    stream = known.stub.Attach()
     await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
     await stream.done_writing()
     assert await stream.read() == grpc.aio.EOF
-    assert not (await control.stub.GetFleet(fleet.GetFleetRequest())).replicas
+    assert not (await known.stub.GetFleet(fleet.GetFleetRequest())).replicas
 
 
 def _python_tasks() -> set[asyncio.Task[object]]:
