@@ -14,11 +14,16 @@ import grpc
 from services.cli.fleet.control_client import Metadata
 from services.cli.requests.infer import ANSWER_TIMEOUT_S, INFERENCE
 from services.contracts.errors import InvalidRequestError
+from services.contracts.process.backoff import Backoff
 
 # Linux counts both (Documentation/scheduler/sched-stats.rst).
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 # The same request again cannot help.
 _REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT.name, grpc.StatusCode.UNIMPLEMENTED.name}
+# After a failure. Failures that come at once would else be as many as the client can send, and
+# take the CPU of what is measured.
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
 _Infer: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
 
@@ -40,13 +45,16 @@ class LoadResult:
     details: dict[str, str] = field(default_factory=dict)
     client_share: float = 0.0
 
-    async def ask(self, infer: _Infer, request: bytes, metadata: Metadata) -> None:
+    async def ask(self, infer: _Infer, request: bytes, metadata: Metadata) -> bool:
         """Send one request and count how it ended; gRPC errors are counted and not raised.
 
         Args:
             infer: the gateway's ModelInfer, for serialised requests.
             request: serialised.
             metadata: of the call.
+
+        Returns:
+            Whether it was answered.
         """
         began_s = time.perf_counter()
         try:
@@ -55,8 +63,9 @@ class LoadResult:
             code = error.code().name
             self.errors[code] += 1
             self.details.setdefault(code, error.details() or "")
-        else:
-            self.latencies_s.append(time.perf_counter() - began_s)
+            return False
+        self.latencies_s.append(time.perf_counter() - began_s)
+        return True
 
 
 async def run_load(
@@ -67,6 +76,8 @@ async def run_load(
     metadata: Metadata = (),
 ) -> LoadResult:
     """Keep so many requests in flight; those that are out at the end are awaited.
+
+    A caller whose request failed waits before the next one, longer after each failure in a row.
 
     Args:
         connect: makes a caller's channel: each has a connection of its own, as clients in other
@@ -93,8 +104,12 @@ async def run_load(
         began_busy_s = _busy_s()
 
         async def call(number: int, infer: _Infer) -> None:
-            while time.perf_counter() - began_s < seconds:
-                await found.ask(infer, requests[number % len(requests)], metadata)
+            backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            while (left_s := began_s + seconds - time.perf_counter()) > 0:
+                if await found.ask(infer, requests[number % len(requests)], metadata):
+                    backoff.reset()
+                else:
+                    await asyncio.sleep(min(backoff.next_pause_s(), left_s))
                 number += 1
 
         await asyncio.gather(*(call(*each) for each in enumerate(callers)))

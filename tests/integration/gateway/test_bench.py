@@ -112,6 +112,21 @@ async def test_every_failure_is_counted_shown_and_fails_the_command(
     assert told in page
 
 
+async def test_a_caller_waits_after_each_failure(
+    echo_fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse(frame: InferFrame) -> bytes:
+        raise NotFoundError("not this one")
+
+    for replica in echo_fleet.replicas.values():
+        replica.answer = refuse
+    assert await bench(tmp_path, echo_fleet, concurrency="1") == 1
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    # One opens the connection. Then at 0 s, and after at least 25, 50 and 100 ms, of 200.
+    assert 2 <= cell["errors"]["NOT_FOUND"] <= 5
+    assert cell["num_answered"] == 0
+
+
 async def test_the_first_refusal_ends_it_and_is_said_once(
     echo_fleet: Fleet, tmp_path: Path
 ) -> None:
