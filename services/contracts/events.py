@@ -36,6 +36,7 @@ class EventKind(StrEnum):
     ENGINE_SERVING = "engine_serving"
     REPLICAS_UNPLACED = "replicas_unplaced"
     REPLICA_LOST = "replica_lost"
+    REPLICA_RESTORED = "replica_restored"
     EXTERNAL_READY = "external_ready"
     EXTERNAL_FAILED = "external_failed"
     SERVING_ENDED = "serving_ended"
@@ -67,6 +68,13 @@ class Event(Document):
     mark: str = ""
     why: str = ""
     seconds_since_change: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Why, and how long after the change, for people."""
+        seconds = self.seconds_since_change
+        after = "" if seconds is None else f" ({seconds:.1f} s after the change)"
+        return f"{self.why or '-'}{after}"
 
 
 class EventPosition(Document):

@@ -22,6 +22,7 @@ _WORDS = {
     EventKind.QUARANTINED: "given up",
     EventKind.ENGINES_COMPARED: "timed together",
     EventKind.REPLICA_LOST: "replica lost",
+    EventKind.REPLICA_RESTORED: "replica restored",
 }
 _ENDS_PROOF = (EventKind.PROOF_PASSED, EventKind.PROOF_FAILED)
 _ROUNDING = 1e-7

@@ -82,10 +82,8 @@ def event_line(event: Event) -> str:
         )
         if part
     )
-    seconds = event.seconds_since_change
-    after = "" if seconds is None else f" ({seconds:.1f} s after the change)"
     by = "" if event.actor == "controller" else f" by {event.actor}"
-    return f"{readable_time(event.at)} {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
+    return f"{readable_time(event.at)} {event.kind:<20} {subject}{by}: {event.words}"
 
 
 def _followed(

@@ -19,6 +19,7 @@ from services.controller.events.request_events import model_events
 from services.controller.events.serving_events import (
     external_models,
     lost_replicas,
+    restored_replicas,
     serving_events,
     serving_of,
     unplaced_replicas,
@@ -79,9 +80,10 @@ class EventRecorder:
         self._record(partial(serving_events, served=list(served)))
 
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
-        """Record what serves, lost replicas, unplaced ones and external ones; raises StoreError."""
+        """Record what serves, and which replicas are lost, back or unplaced; raises StoreError."""
         happened = (unplaced_replicas, lost_replicas, external_models)
         self.observe_once(event for each in happened for event in each(snapshot))
+        self._record(partial(restored_replicas, snapshot=snapshot))
         served = serving_of(snapshot)
         if self._clock() < self._attached_s:
             # Of two replicas, the one that attached first may be the one that swaps last.
@@ -133,7 +135,7 @@ class EventRecorder:
                 timed.model,
                 timed.version,
                 timed.generation,
-                timed.why,
+                timed.words,
             )
         return True
 

@@ -41,6 +41,7 @@ _SUBJECTS: Final = {
     EventKind.SERVING_ENDED: f"serving {_PLACE}",
     EventKind.REPLICAS_UNPLACED: "once {0.mark}",
     EventKind.REPLICA_LOST: "once {0.mark}",
+    EventKind.REPLICA_RESTORED: "once {0.mark}",
 }
 # What other events follow from.
 _CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild"}
@@ -142,11 +143,19 @@ class EventState:
         """What serves, of all models when none is given: by version and generation, sorted."""
         return [last for _, last in sorted(self._last.of("serving", model).items())]
 
+    def lost_replicas(self) -> list[Event]:
+        """Losses that have not ended, oldest first."""
+        once = self._last.of("once").values()
+        lost = [each for each in once if each.kind is EventKind.REPLICA_LOST]
+        return sorted(lost, key=lambda each: each.at)
+
     def changed_at(self, event: Event) -> str:
         """When that changed which led to an event; "" when nothing has, or it is a change."""
         what = kind_of_subject(subject_of(event))
         if what in _CHANGES or event.kind is EventKind.REPLICA_LOST:
             return ""
+        if event.kind is EventKind.REPLICA_RESTORED:
+            return self._at(subject_of(event))
         subjects = [f"generation {event.generation}", f"model {event.model}"]
         if what == "serving":
             subjects += [f"load {event.model}", f"weights {event.model}"]

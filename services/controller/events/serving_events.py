@@ -73,17 +73,22 @@ def _serving(where: tuple[str, int, str], vote: _Vote) -> Event:
 
 def without_missing(served: Iterable[Event], snapshot: fleet.FleetSnapshot) -> list[Event]:
     """Those of versions of which as many replicas are ready as are wanted."""
+    missing = {version for version, num in _num_missing(snapshot).items() if num > 0}
+    return [each for each in served if (each.model, each.version) not in missing]
+
+
+def _num_missing(snapshot: fleet.FleetSnapshot) -> dict[tuple[str, int], int]:
+    """How many more replicas are wanted than are ready, of versions that any are wanted of."""
     ready = Counter(
         (report.model_name, report.model_version)
         for report in snapshot.replicas
         if report.state == fleet.REPLICA_STATE_READY
     )
-    missing = {
-        (model.name, model.version)
+    return {
+        (model.name, model.version): model.num_replicas_wanted - ready[model.name, model.version]
         for model in snapshot.models
-        if ready[model.name, model.version] < model.num_replicas_wanted
+        if model.num_replicas_wanted
     }
-    return [each for each in served if (each.model, each.version) not in missing]
 
 
 def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
@@ -101,6 +106,25 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
         )
         for report in snapshot.unseen
     ]
+
+
+def restored_replicas(state: EventState, snapshot: fleet.FleetSnapshot) -> Iterator[Event]:
+    """Losses that ended: the replica is ready again, or as many of its version are as are wanted.
+
+    An event has the mark of the loss, and takes its place: neither is recorded twice.
+    """
+    ready = {r.replica_id for r in snapshot.replicas if r.state == fleet.REPLICA_STATE_READY}
+    num_missing = _num_missing(snapshot)
+    for lost in state.lost_replicas():
+        replica = lost.mark.rpartition(" lost ")[0]
+        why = f"replica {replica}, which was lost, "
+        if replica in ready:
+            why += "is ready again"
+        elif num_missing.get((lost.model, lost.version), 1) <= 0:
+            why += "is replaced: as many replicas are ready as are wanted"
+        else:
+            continue
+        yield lost.model_copy(update={"kind": EventKind.REPLICA_RESTORED, "why": why})
 
 
 def unplaced_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:

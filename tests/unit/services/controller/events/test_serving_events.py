@@ -151,6 +151,58 @@ class TestServing:
         assert event.why.startswith("replica a (process 7) ended, or its connection broke")
         assert event.seconds_since_change is None
 
+    @pytest.mark.parametrize(
+        ("back", "words"),
+        [
+            (replica("a", "e1"), "replica a, which was lost, is ready again"),
+            (
+                replica("c", "e1"),
+                "replica a, which was lost, is replaced: as many replicas are ready as are wanted",
+            ),
+        ],
+        ids=["the same", "another one"],
+    )
+    def test_a_lost_replica_that_is_back_has_its_event_once(
+        self,
+        registry: EventRegistry,
+        recorder: EventRecorder,
+        back: fleet.ReplicaReport,
+        words: str,
+    ) -> None:
+        state = FleetState("store", epoch=1)
+        state.set_model(fleet.ServedModel(name="m", version=1, num_replicas_wanted=2))
+        state.attach(replica("b", "e1"))
+        state.detach(state.attach(replica("a", "e1")))
+        loading = replica(back.replica_id, "", fleet.REPLICA_STATE_LOADING)
+        for shown in (None, loading, back):
+            if shown:
+                state.attach(shown)
+            for each in (recorder, EventRecorder(registry), recorder):
+                each.observe_replicas(state.snapshot())
+        lost, restored = recorded(registry)
+        assert (lost.kind, restored.kind) == (EventKind.REPLICA_LOST, EventKind.REPLICA_RESTORED)
+        assert (restored.model, restored.version, restored.generation, restored.why) == (
+            *("m", 1, world.GENERATION),
+            words,
+        )
+        gone = datetime.fromisoformat(restored.at) - datetime.fromisoformat(lost.at)
+        assert restored.seconds_since_change == pytest.approx(gone.total_seconds(), abs=0.0011)
+        # A second loss of it is another event.
+        state.detach(state.attach(back))
+        recorder.observe_replicas(state.snapshot())
+        assert recorded(registry)[-1].kind is EventKind.REPLICA_LOST
+
+    def test_a_version_of_which_no_replica_is_wanted_any_more_restores_none(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        state = FleetState("store", epoch=1)
+        state.detach(state.attach(replica("a", "e1")))
+        for models in ([], [fleet.ServedModel(name="m", version=1, is_unloaded=True)]):
+            for model in models:
+                state.set_model(model)
+            recorder.observe_replicas(state.snapshot())
+        assert kinds(registry) == ["replica_lost"]
+
     def test_each_loss_of_a_replica_is_an_event_of_its_own(
         self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
