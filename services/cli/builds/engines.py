@@ -11,6 +11,7 @@ from services.contracts.model.manifest import ModelVersion, ProofOutcome, Publis
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.own_engines import own_engines
 from services.contracts.selection.selection import (
     GATED,
     fastest_first,
@@ -114,7 +115,8 @@ def engines_text(registry: Registry, names: Iterable[str]) -> Iterator[str | Tab
     """The engines of the newest version of models."""
     for version in map(registry.model_version, names):
         digest = version.master.digest
-        yield from _version_text(version, registry.engines(digest), registry.joint_runs(digest))
+        engines = own_engines(registry, version)
+        yield from _version_text(version, engines, registry.joint_runs(digest))
 
 
 def _version_text(

@@ -20,6 +20,7 @@ from services.cli.why.why import case_text, with_precisions
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
+from services.contracts.selection.own_engines import own_engines
 from services.contracts.text.words import readable_time
 from services.controller.explain.proof_words import proof_words
 from services.controller.explain.why_cases import explained_cases
@@ -74,7 +75,7 @@ def _parts(
     where = settings.store_url, settings.trust_root
     found = explained_cases(registry, version, "", fleet_on_store(settings), *where)
     cases = {case["generation"]: with_precisions(case, version) for case in found}
-    engines = registry.engines(version.master.digest)
+    engines = own_engines(registry, version)
     used = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
     planned = devices_of([own], "") if own.plans or not used else {}
     devices = dict.fromkeys(cases) | planned | used

@@ -91,7 +91,7 @@ _PROGRESS = (
 _REASON_WORDS: Mapping[FallbackReason, str] = {
     FallbackReason.NO_ENGINE: "no proven engine of this model is published",
     FallbackReason.NO_ENGINE_FOR_GENERATION: "no engine is published for this generation",
-    FallbackReason.OTHER_RECIPE: "its engines were built for another recipe",
+    FallbackReason.OTHER_RECIPE: "no engine is published for its recipe",
     FallbackReason.TOOLCHAIN_MISMATCH: "its engines need other drivers or libraries",
     FallbackReason.NOT_PROVEN: "none of its engines has passed a proof here",
     FallbackReason.NOT_TRUSTED: "none of its engines has a trusted signature",

@@ -12,6 +12,7 @@ from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.own_engines import own_engines
 from services.contracts.selection.selection import Selection, select
 from services.contracts.selection.speed_gate import deciding
 from services.controller.build.build_view import FleetView, plan_for_pool
@@ -30,7 +31,7 @@ class Case:
     Attributes:
         plan: None when the generation's nodes have none yet.
         statuses: of the planned keys, the best first as a replica tries them.
-        engines: all of the version's master, whatever they are for.
+        engines: all of the model, whichever version of it they are for.
         selection: what a replica there would choose; None when no device is known.
         ranks: place of each engine that fits, by digest, from 1.
         stages: by digest, what is done now for keys that are not proven.
@@ -63,7 +64,7 @@ class Case:
         facts = _facts(plans, replicas or ())
         self.plan = _plan(plans, facts)
         digest = version.master.digest
-        self.engines = registry.engines(digest)
+        self.engines = own_engines(registry, version)
         self._runs = registry.joint_runs(digest, trust)
         planned = [each.digest for each in self.plan.planned] if self.plan else []
         self._records = {digest: registry.build_records(digest) for digest in planned}

@@ -18,7 +18,7 @@ from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import FailedSample, ProofOutcome, SideTiming, Timing
-from services.contracts.model.recipe import Recipe
+from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun, JointTiming
 from services.contracts.selection.proof_checks import PowerCheck
@@ -134,7 +134,9 @@ class TestWhy:
     def test_engines_of_other_generations_are_counted_and_not_listed(
         self, registry: Registry
     ) -> None:
-        foreign = [world.key(generation=f"cuda-sm{number}") for number in (80, 89)]
+        foreign = [
+            world.key(generation=f"cuda-sm{number}", proof_terms=TERMS) for number in (80, 89)
+        ]
         for each in foreign:
             registry.publish_engine(world.manifest(each), {}, world.proof())
         text = " ".join(smelt("why", "m", "--generation", world.GENERATION).split())
@@ -166,6 +168,28 @@ class TestWhy:
         old = world.key(proof_terms=TERMS, toolchain={"torch": "1.0"})
         registry.publish_engine(world.manifest(old), {}, world.proof())
         assert "torch 1.0 wanted, 2.13.0 found" in smelt("why", "m")
+
+    def test_engines_of_another_model_of_the_same_master_are_not_its_own(
+        self, registry: Registry
+    ) -> None:
+        recipe = Recipe(inputs={"x": InputRecipe(high=9)})
+        registry.add_model_version(
+            name="new", master=world.MASTER, recipe=recipe, source="s", source_fingerprint="1"
+        )
+        terms = proof_terms(recipe, world.key().precision, None)
+        key = world.key(EngineKind.ONNXRUNTIME, proof_terms=terms)
+        registry.write_plan(world.plan((key,), model="new"))
+        (case,) = smelt_json("why", "new")["generations"]
+        assert case["passed_over"] == []
+        assert case["serves"].endswith("fallback: no proven engine of this model is published")
+        # One that an older version was planned with is.
+        changed = {"recipe": Recipe(inputs={"x": InputRecipe(high=8)})}
+        registry.publish_engine(world.manifest(key), {}, world.proof())
+        registry.add_changed_version(registry.model_version("new"), changed)
+        registry.write_plan(world.plan((INDUCTOR,), model="new", version=2))
+        (case,) = smelt_json("why", "new")["generations"]
+        assert [each["digest"] for each in case["passed_over"]] == [key.digest()]
+        assert case["serves"].endswith("fallback: no engine is published for its recipe")
 
     def test_the_run_that_decided_is_named(self, registry: Registry) -> None:
         """By their proofs ORT is faster, timed together it is not, and the gate holds it back."""
