@@ -67,7 +67,9 @@ def report(
     prices: Annotated[
         Path | None, typer.Option(help="Profile of smelt plan, for what a million rows cost.")
     ] = None,
-    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    version: Annotated[
+        int, typer.Option(min=0, help="Which one; 0 is the newest with timed engines.")
+    ] = 0,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:

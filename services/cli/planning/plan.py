@@ -1,12 +1,14 @@
 """`smelt plan`: how many devices of which generation, what they cost, and what engines save."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from services.cli.output.show import show
 from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
 from services.cli.planning.fleet_size import FleetSize, cheapest_fleet
+from services.cli.planning.measured_version import measured_version
 from services.cli.planning.plan_profile import HOURS, PlanProfile
 from services.cli.planning.plan_text import plan_text
 from services.cli.planning.queue_simulation import ReplicaQueue
@@ -44,10 +46,11 @@ def run_plan(
     """
     profile, precision = PlanProfile.from_file(path).changed(list(what_if))
     registry = open_registry(settings)
-    versions = {
-        name: registry.model_version(name, demand.version)
+    taken = [
+        measured_version(registry, name, demand.version, profile.devices)
         for name, demand in profile.models.items()
-    }
+    ]
+    versions = {version.name: version for version, _ in taken}
     curves = {
         (name, generation): sides
         for name, version in versions.items()
@@ -57,7 +60,9 @@ def run_plan(
     if precision:
         _refuse_without_engines(precision, list(versions), curves)
     document = sizing_document(profile, versions, curves) | {"what_if": list(what_if)}
-    show(document, plan_text(document), as_json=as_json, is_wide=is_wide)
+    document |= {"versions": {name: each.version for name, each in versions.items()}}
+    lines = (words for _, words in taken if words)
+    show(document, chain(lines, plan_text(document)), as_json=as_json, is_wide=is_wide)
 
 
 def _refuse_without_engines(precision: Precision, names: list[str], curves: Curves) -> None:

@@ -30,7 +30,7 @@ class ModelDemand(_Asked):
         sizes: share of the requests by size, for each dynamic dimension but the rows; the largest
             size of the buckets where none is given.
         rows: of each request.
-        version: of the model; the newest by default.
+        version: of the model; by default the newest with timed engines on an offered device.
     """
 
     requests_per_s: float | tuple[float, ...]

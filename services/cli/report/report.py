@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from services.cli.advise.advice_text import advice_text, generation_text
@@ -11,6 +12,7 @@ from services.cli.advise.advise import Advised, devices_of, model_advice
 from services.cli.fleet.control_client import fleet_on_store
 from services.cli.output.html_page import Element, Part, html_page
 from services.cli.output.show import show
+from services.cli.planning.measured_version import measured_version
 from services.cli.planning.plan_profile import DeviceOffer, PlanProfile
 from services.cli.registry import open_registry
 from services.cli.report import report_parts
@@ -40,7 +42,7 @@ def run_report(
     Args:
         settings: of the command line.
         name: of the model.
-        number: of its version; the newest by default.
+        number: of its version; by default the newest with timed engines.
         output: the file; None names one after the model, in the current folder.
         prices: profile of `smelt plan`, of which the prices count; None for none.
         as_json: print one document.
@@ -52,16 +54,16 @@ def run_report(
     """
     offers = PlanProfile.from_file(prices).devices if prices else {}
     registry = open_registry(settings)
-    version = registry.model_version(name, number)
+    version, note = measured_version(registry, name, number)
     path = output or Path(f"{name}-v{version.version}.html")
     title = f"{version.name} version {version.version}: report"
-    page = html_page(title, _parts(settings, registry, version, offers))
+    page = html_page(title, chain([note], _parts(settings, registry, version, offers)))
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be written: {error.strerror}") from error
-    document = {"model": name, "version": version.version, "file": str(path)}
-    show(document, [f"{name} version {version.version}: {path}"], as_json=as_json)
+    document = {"model": name, "version": version.version, "file": str(path), "note": note}
+    show(document, [note, f"{name} version {version.version}: {path}"], as_json=as_json)
 
 
 def _parts(

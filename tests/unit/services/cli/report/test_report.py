@@ -51,7 +51,7 @@ def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_pat
     add_generation(registry, "cpu-x86_64-v3")
     (tmp_path / "profile.yaml").write_text(PROFILE)
     document, read = reported("--prices", "profile.yaml")
-    assert document == {"model": "m", "version": 1, "file": "m-v1.html"}
+    assert document == {"model": "m", "version": 1, "file": "m-v1.html", "note": ""}
     # By size: latency, rows/s, memory, kernels where they are known, and a million rows at 3.6 an
     # hour; the largest distance over all shapes, and its limit; agreement.
     for row in (
