@@ -20,6 +20,7 @@ from services.cli.sizes.bucket_advice import (
 )
 from services.cli.sizes.measured_cost import MeasuredCost, measured_cost
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
+from services.cli.sizes.worthwhile import kept_words, share_moved
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
@@ -88,13 +89,15 @@ def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | No
 
 def _published(settings: CliSettings, model: ModelVersion, document: dict[str, Any]) -> int:
     """The number of the next version, with the buckets proposed; the present one's for the same."""
-    if document["recipe"] is None:
+    if not document["dimensions"]:
         raise InvalidRequestError(
             f"{model.name}: nothing is applied: only the number of rows is dynamic, so "
             "there are no lengths to make buckets for; set the rows of a batch in the recipe"
         )
     if document["caution"]:
         raise InvalidRequestError(f"{model.name}: nothing is applied: {document['caution']}")
+    if document["recipe"] is None:
+        return model.version
     buckets = tuple(Bucket.model_validate(each) for each in document["recipe"]["buckets"])
     recipe = model.recipe.model_copy(update={"buckets": buckets})
     registry = open_registry_to_publish(settings, must_exist=True)
@@ -134,21 +137,27 @@ def advice_document(
     costs = {dim: cost_of(dim) for dim in dims}
     advised = {dim: _advice(dim, each, buckets, num, costs[dim]) for dim, each in dims.items()}
     proposal: list[Bucket] = []
-    if advised:
+    ran = seen.real + seen.padded
+    # Samples do not tell what they were computed beside.
+    padded = None if seen.is_sampled else seen.padded / ran if ran else 0.0
+    for dim, each in advised.items():
+        # Who asks for fewer buckets than there are has a reason.
+        is_fewer = 0 < num < len(each["now"])
+        is_padded = _is_padded(model) or bool(padded)
+        each["kept"] = "" if is_fewer else kept_words(dim, each, is_padded=is_padded)
+    if worthwhile := [dim for dim, each in advised.items() if not each["kept"]]:
         # One dimension at a time: the one whose padding costs most.
-        worst = max(advised, key=lambda dim: float(advised[dim]["waste_now"]))
+        worst = max(worthwhile, key=lambda dim: float(advised[dim]["waste_now"]))
         edges = advised[worst]["proposed"]
         rows_of = cost.best_rows if (cost := costs[worst]) else lambda _: 1
         proposal = proposed_buckets(buckets, worst, edges, seen.dims, batch_dim, rows_of)
-    ran = seen.real + seen.padded
     return {
         "model": model.name,
         "version": model.version,
         "num_requests": num_requests,
         "caution": _caution(num_requests),
         "is_padded": _is_padded(model),
-        # Samples do not tell what they were computed beside.
-        "measured_waste": None if seen.is_sampled else seen.padded / ran if ran else 0.0,
+        "measured_waste": padded,
         # Replicas batch requests, so rows are those that clients send, not those that run.
         "rows": _distribution(rows) | {"dimension": batch_dim} if rows else None,
         "dimensions": advised,
@@ -203,6 +212,9 @@ def _advice(
         time_per_request(seen, proposed, after),
     ]
     is_saved = measured is not None and measured.curve.pads_to_largest
+    least = max((bucket.dims[dim].min for bucket in buckets if dim in bucket.dims), default=1)
+    rows = measured.rows if measured else dict.fromkeys(now or [largest])
+    rows_after = {edge: measured.best_rows(edge) if measured else None for edge in proposed}
     return {
         **_distribution(seen),
         "largest": min(seen.largest, largest),
@@ -211,7 +223,13 @@ def _advice(
         "proposed": proposed,
         "waste_proposed": waste(seen, proposed),
         "rows_now": [measured.rows[edge] for edge in now] if measured else [],
-        "rows_proposed": [measured.best_rows(edge) for edge in proposed] if measured else [],
+        "rows_proposed": list(rows_after.values()) if measured else [],
+        "moved": share_moved(seen, rows, rows_after),
+        # A bucket of one size alone pads whatever computes it; more rows are faster anywhere.
+        "is_exact": measured is not None
+        and not is_saved
+        and least <= 1
+        and set(rows_after.values()) <= set(rows.values()),
         "measured_on": measured.name if measured else "",
         "rows_per_s": [1 / each if is_saved else None for each in times],
         "speedup": times[0] / times[1],
@@ -224,11 +242,6 @@ def _gain_words(dim: str, advice: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed ({advice['speedup']:.2f}x), by "
             f"measurements of {advice['measured_on']}"
-        )
-    elif advice["measured_on"]:
-        yield (
-            f"{dim}: {advice['measured_on']} computes requests at their own sizes: buckets are "
-            "what engines are tuned for and proven at, and spare it no padding"
         )
     if set(rows := advice["rows_proposed"]) - set(advice["rows_now"]):
         yield (
@@ -258,24 +271,21 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["caution"]:
         yield f"Caution: {document['caution']}"
     yield from _size_tables(document)
-    if not document["recipe"]:
+    if not document["dimensions"]:
         yield "Only the batch is dynamic: there are no other lengths to make buckets for"
         return
-    if not document["is_padded"] and not document["measured_waste"]:
-        yield (
-            "Nothing is padded: no input has role: mask in the recipe, so each request runs at its "
-            "own length; the waste below is what padding would add if one had it"
-        )
-    yield _waste_table(document["dimensions"])
+    worthwhile = {dim: each for dim, each in document["dimensions"].items() if not each["kept"]}
+    if worthwhile:
+        yield _waste_table(worthwhile)
     for dim, each in document["dimensions"].items():
-        yield from _gain_words(dim, each)
+        yield from [each["kept"]] if each["kept"] else _gain_words(dim, each)
     model, before, number = (document[key] for key in ("model", "version", "published"))
     if number == before:
-        yield f"Nothing was published: version {before} has these buckets already"
+        yield f"Nothing was published: version {before} keeps its buckets"
     elif number:
         yield f"Published as version {number}, with the buckets proposed; see: smelt why {model}"
         yield f"Back to version {before}: smelt models remove {model} --version {number}"
-    if number:
+    if number or not document["recipe"]:
         return
     yield "For the recipe, or at once with --apply:"
     yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()

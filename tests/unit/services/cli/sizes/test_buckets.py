@@ -161,7 +161,9 @@ def test_waste_that_cannot_be_is_said_to_be_none(store: str, endpoint: str) -> N
         )
     where = ("--store", store, "--metrics", endpoint)
     assert told not in _run("m", *where), "some was measured"
-    assert told in _run("other", "--version", "1", *where)
+    text = _run("other", "--version", "1", *where)
+    assert told in text
+    assert "proposed" not in text
     assert not json.loads(_run("other", "--version", "1", "--json", *where))["is_padded"]
     assert told not in _run("other", "--version", "2", *where)
 
@@ -301,6 +303,6 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     # The same again publishes nothing.
     assert json.loads(_run(*where, "--apply"))["published"] == 2
     text = _run(*where[:-1], "--apply")
-    assert text.splitlines()[-1] == "Nothing was published: version 2 has these buckets already"
+    assert text.splitlines()[-1] == "Nothing was published: version 2 keeps its buckets"
     # Of that version no engine of one shape a bucket is proven yet.
     assert "sequence: eager on cpu-x86_64-v3 computes requests at their own sizes" in text

@@ -1,0 +1,80 @@
+"""`smelt buckets` proposes others where they pay, and else says why today's are kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from services.cli.planning.curves import Curve
+from services.cli.sizes.bucket_advice import SizeCounts
+from services.cli.sizes.buckets import advice_document
+from services.cli.sizes.measured_cost import MeasuredCost
+from services.cli.sizes.observed_sizes import ObservedSizes
+from services.contracts.model.recipe import Bucket, DimRange
+from tests.unit.services.cli.planning.planned_model import planned_model
+
+ROWS = DimRange(min=1, opt=8, max=8)
+
+
+def advised(
+    counts: Mapping[int, int],
+    *spans: tuple[int, int],
+    num: int = 0,
+    measured: MeasuredCost | None = None,
+) -> dict[str, Any]:
+    """What is advised for lengths, by today's buckets from one length to another."""
+    buckets = (
+        Bucket(dims={"batch": ROWS, "length": DimRange(min=least, opt=most, max=most)})
+        for least, most in spans
+    )
+    seen = ObservedSizes(real=1.0, padded=1.0)
+    total = sum(size * count for size, count in counts.items())
+    seen.dims["length"] = SizeCounts(dict(counts), total)
+    return advice_document(planned_model(*buckets), seen, num, lambda _: measured)
+
+
+def kept(document: Mapping[str, Any]) -> str:
+    """Why today's buckets are kept; a reason comes without a proposal."""
+    (words,) = [each["kept"] for each in document["dimensions"].values()]
+    assert (document["recipe"] is None) is bool(words)
+    return str(words)
+
+
+@pytest.mark.parametrize(
+    ("counts", "moved", "saved"),
+    [({8: 1014, 300: 3}, "0.3%", "6.6%"), ({8: 1000, 500: 100}, "9.1%", "2.0%")],
+    ids=["of few requests", "little"],
+)
+def test_what_saves_too_little_is_not_proposed(
+    counts: Mapping[int, int], moved: str, saved: str
+) -> None:
+    assert kept(advised(counts, (1, 8), (1, 512))) == (
+        f"length: today's buckets are good: better ones would run {moved} of the requests at "
+        f"another shape and save {saved} of the computation; they are proposed from 2% and 5% on"
+    )
+
+
+def test_what_saves_enough_is_proposed() -> None:
+    assert kept(advised({8: 1000, 480: 100}, (1, 8), (1, 512))) == ""
+
+
+def test_fewer_buckets_than_there_are_are_proposed_to_who_asks_for_them() -> None:
+    document = advised({8: 9, 64: 9}, (1, 8), (1, 64), num=1)
+    assert kept(document) == ""
+    assert len(document["recipe"]["buckets"]) == 1
+
+
+def test_an_engine_that_runs_at_the_sizes_of_requests_has_nothing_to_gain_from_lengths() -> None:
+    curve = Curve.through("openvino fp32", [(8, 0.001), (4096, 0.5)])
+    assert curve is not None
+    measured = MeasuredCost(curve=curve, name="openvino fp32 on x", rows={512: 8}, others=1)
+    counts = {8: 900, 100: 100}
+    assert "openvino fp32 on x computes requests at their own sizes" in kept(
+        advised(counts, (1, 512), measured=measured)
+    )
+    flat = Curve.through("openvino fp32", [(8, 0.1), (800, 0.1), (4096, 0.5)])
+    assert flat is not None
+    faster = MeasuredCost(curve=flat, name="openvino fp32 on x", rows={512: 8}, others=1)
+    assert kept(advised(counts, (1, 512), measured=faster)) == "", "by more rows"
+    # A bucket of one length pads all requests to it, whatever computes them.
+    assert kept(advised(counts, (512, 512), measured=measured)) == ""
