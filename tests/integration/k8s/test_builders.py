@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from lightkube.resources.batch_v1 import Job
 
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask
@@ -70,7 +71,7 @@ def test_every_build_is_a_job_that_kubernetes_takes(template: JobTemplate) -> No
         for is_anywhere in (False, True):
             job = filled(template, generation, is_anywhere=is_anywhere)
             assert check_kubernetes_kinds([*objects, job]) == []
-            refuse_unknown_fields(job)
+            refuse_unknown_fields(Job, job, "")
             container = compiler_container(job["spec"]["template"]["spec"])
             assert container["image"] == IMAGE
             assert container["args"][:2] == ["build", "minilm"]

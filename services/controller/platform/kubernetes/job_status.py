@@ -49,7 +49,7 @@ def task_status(
     # `ready` alone: a Pod counts as active from the moment that it is asked for.
     if status.get("ready") or _phase(pod) == "Running":
         return TaskStatus(state=TaskState.RUNNING)
-    return TaskStatus(state=TaskState.WAITING, detail=_wait_reason(pod, refusal))
+    return TaskStatus(state=TaskState.WAITING, detail=wait_reason(pod, refusal))
 
 
 def run_of(job: _Object) -> str:
@@ -111,7 +111,7 @@ def _failure(condition: _Object, pod: _Object | None) -> str:
     return "; ".join([why or "the Job failed", *outputs])
 
 
-def _wait_reason(pod: _Object | None, refusal: str) -> str:
+def wait_reason(pod: _Object | None, refusal: str) -> str:
     """Why a Pod does not run yet: the Job controller's, scheduler's or kubelet's message."""
     if pod is None:
         return f"no Pod yet: {refusal}" if refusal else "no Pod yet"

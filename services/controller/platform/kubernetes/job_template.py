@@ -86,16 +86,25 @@ def compiler_container(pod: dict[str, Any]) -> dict[str, Any]:
     return found[0]
 
 
-def refuse_unknown_fields(job: dict[str, Any]) -> None:
-    """Raise InvalidRequestError for a field that no Job has.
+def refuse_unknown_fields(resource: Any, document: dict[str, Any], source: str) -> None:
+    """Raise InvalidRequestError for a field that no object of a kind has.
 
     The client drops such a field, so the API server could not complain of it: a misspelt
     `nodeSelector` would never be missed.
-    """
-    from lightkube.resources.batch_v1 import Job
 
-    if lost := _lost(job, Job.from_dict(job).to_dict()):
-        raise InvalidRequestError(f"build job template: a Job has no field {', '.join(lost)}")
+    Args:
+        resource: lightkube's class of it.
+        document: the object.
+        source: where it comes from, for people.
+    """
+    kind = document["kind"]
+    try:
+        lost = _lost(document, resource.from_dict(document).to_dict())
+    # What the library raises for a list in place of a mapping, and the like.
+    except (TypeError, AttributeError, ValueError, LookupError) as error:
+        raise InvalidRequestError(f"{source}: {kind} of another shape: {error}") from error
+    if lost:
+        raise InvalidRequestError(f"{source}: a {kind} has no field {', '.join(lost)}")
 
 
 def _is_generation(text: str) -> bool:

@@ -15,7 +15,6 @@ from services.controller.platform.kubernetes.client import (
     CONFLICT,
     NOT_FOUND,
     blocking_client,
-    explained,
     request_errors,
     require_lightkube,
     status_code,
@@ -32,6 +31,7 @@ from services.controller.platform.kubernetes.job_template import (
     compiler_container,
     refuse_unknown_fields,
 )
+from services.controller.platform.kubernetes.labelled_objects import LabelledObjects
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
@@ -65,6 +65,8 @@ class KubernetesJobs:
                 cluster's credentials cannot be read.
         """
         require_lightkube()
+        from lightkube.resources.batch_v1 import Job
+
         self._namespace = namespace
         self._template = template
         self._image = image
@@ -73,8 +75,9 @@ class KubernetesJobs:
         # Runs that were seen to wait, and never to run.
         self._waited: set[str] = set()
         self._events_fault = ""
-        refuse_unknown_fields(template.job)
+        refuse_unknown_fields(Job, template.job, "build job template")
         self._client = blocking_client(cluster, namespace)
+        self._ours = LabelledObjects(self._client, namespace, TASK_LABEL)
 
     def launch(self, task: BuildTask) -> None:
         """Create the task's Job; one that this fleet made before is left as it is.
@@ -91,7 +94,7 @@ class KubernetesJobs:
             self._client.create(job, namespace=self._namespace)
         except request_errors() as error:
             if status_code(error) != CONFLICT:
-                raise self._explained(error, "create", _JOBS) from error
+                raise self._ours.explained(error, "create", _JOBS) from error
             # 409: there is a Job of that name, most often the same task, launched before.
             self._take_over(task, job)
         else:
@@ -99,6 +102,8 @@ class KubernetesJobs:
 
     def _take_over(self, task: BuildTask, job: Any) -> None:
         """Leave the Job that has a task's name as it is; one that is over is deleted."""
+        from lightkube.resources.batch_v1 import Job
+
         known = self._find(task.name)
         if known is None:
             raise InvalidRequestError(
@@ -107,12 +112,12 @@ class KubernetesJobs:
             )
         if not _is_accounted(known):
             return
-        self._delete(task.name)
+        self._ours.delete(Job, _JOBS, task.name)
         try:
             self._client.create(job, namespace=self._namespace)
         except request_errors() as error:
             if status_code(error) != CONFLICT:
-                raise self._explained(error, "create", _JOBS) from error
+                raise self._ours.explained(error, "create", _JOBS) from error
             raise NotReadyError(
                 f"the last Job '{task.name}' is not gone yet; the next sync tries again"
             ) from error
@@ -130,16 +135,20 @@ class KubernetesJobs:
         from lightkube.resources.core_v1 import Pod
 
         # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
-        jobs = [job for job in self._list(Job, _JOBS) if not _is_over(job)]
+        jobs = [job for job in self._ours.list(Job, _JOBS) if not _is_over(job)]
         # Of several Pods of one Job the newest counts: it is the last one to be put in.
-        pods = {_task_name(pod): pod for pod in sorted(self._list(Pod, "pods"), key=_created)}
-        names = {_task_name(job) for job in jobs if not (job.get("status") or {}).get("conditions")}
+        pods = self._ours.newest(Pod, "pods")
+        names = {
+            self._ours.label_of(job)
+            for job in jobs
+            if not (job.get("status") or {}).get("conditions")
+        }
         # Events of a namespace are many, and syncs frequent: asked for only while a Job has no Pod.
         refusals = self._creation_refusals() if names - pods.keys() else {}
         found: dict[str, TaskStatus] = {}
         waited: set[str] = set()
         for job in jobs:
-            name = _task_name(job)
+            name = self._ours.label_of(job)
             run = run_of(job)
             status = task_status(
                 job,
@@ -159,13 +168,15 @@ class KubernetesJobs:
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
         """
+        from lightkube.resources.batch_v1 import Job
+
         job = self._find(name)
         if job is None or _is_accounted(job):
             return
         if task_status(job, None).is_failed:
             self._mark_accounted(name)
         else:
-            self._delete(name)
+            self._ours.delete(Job, _JOBS, name)
 
     def _mark_accounted(self, name: str) -> None:
         from lightkube.resources.batch_v1 import Job
@@ -180,20 +191,7 @@ class KubernetesJobs:
             )
         except request_errors() as error:
             if status_code(error) != NOT_FOUND:
-                raise self._explained(error, "patch", _JOBS) from error
-
-    def _delete(self, name: str) -> None:
-        from lightkube.resources.batch_v1 import Job
-        from lightkube.types import CascadeType
-
-        try:
-            # By default the API leaves the Pod of a deleted Job running.
-            self._client.delete(
-                Job, name, namespace=self._namespace, cascade=CascadeType.BACKGROUND
-            )
-        except request_errors() as error:
-            if status_code(error) != NOT_FOUND:
-                raise self._explained(error, "delete", _JOBS) from error
+                raise self._ours.explained(error, "patch", _JOBS) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -208,21 +206,8 @@ class KubernetesJobs:
         except request_errors() as error:
             if status_code(error) == NOT_FOUND:
                 return None
-            raise self._explained(error, "get", _JOBS) from error
-        return job if _task_name(job) == name else None
-
-    def _list(self, resource: Any, plural: str) -> list[dict[str, Any]]:
-        """Objects that carry our label. The selector spares traffic; the label decides."""
-        from lightkube import operators
-
-        try:
-            found = self._client.list(
-                resource, namespace=self._namespace, labels={TASK_LABEL: operators.exists()}
-            )
-            objects: list[dict[str, Any]] = [one.to_dict() for one in found]
-        except request_errors() as error:
-            raise self._explained(error, "list", plural) from error
-        return [one for one in objects if _task_name(one)]
+            raise self._ours.explained(error, "get", _JOBS) from error
+        return job if self._ours.label_of(job) == name else None
 
     def _creation_refusals(self) -> dict[str, str]:
         """Why Jobs have no Pod, by name; nothing where events may not be listed."""
@@ -234,7 +219,7 @@ class KubernetesJobs:
             refusals = creation_refusals(event.to_dict() for event in found)
         except request_errors() as error:
             # Builds go on without the reason; it costs a right that older Roles do not grant.
-            fault = str(self._explained(error, "list", "events"))
+            fault = str(self._ours.explained(error, "list", "events"))
             if fault != self._events_fault:
                 logger.warning("why a build Job has no Pod is not known: %s", fault)
             self._events_fault = fault
@@ -242,17 +227,9 @@ class KubernetesJobs:
         self._events_fault = ""
         return refusals
 
-    def _explained(self, error: Exception, verb: str, plural: str) -> Exception:
-        return explained(error, verb, plural, f"in namespace '{self._namespace}'")
-
 
 def _template_image(template: JobTemplate) -> Any:
     return compiler_container(template.job["spec"]["template"]["spec"]).get("image", "")
-
-
-def _task_name(found: Mapping[str, Any]) -> str:
-    labels = found["metadata"].get("labels") or {}
-    return str(labels.get(TASK_LABEL, ""))
 
 
 def _is_over(job: Mapping[str, Any]) -> bool:
@@ -261,7 +238,3 @@ def _is_over(job: Mapping[str, Any]) -> bool:
 
 def _is_accounted(job: Mapping[str, Any]) -> bool:
     return ACCOUNTED in (job["metadata"].get("annotations") or {})
-
-
-def _created(pod: Mapping[str, Any]) -> str:
-    return str(pod["metadata"].get("creationTimestamp", ""))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkube.resources.batch_v1 import Job
 
 from services.contracts.errors import InvalidRequestError
 from services.controller.platform.kubernetes.job_template import (
@@ -71,11 +72,11 @@ def test_without_a_compiler_the_template_is_refused(containers: list[dict[str, s
 
 
 def test_a_field_that_no_job_has_is_named() -> None:
-    refuse_unknown_fields(checked_job(_job()))
+    refuse_unknown_fields(Job, checked_job(_job()), "")
     wrong = checked_job(_job({"imge": "x"}))
     wrong["spec"]["template"]["spec"]["nodeselector"] = {"a": "b"}
     with pytest.raises(InvalidRequestError) as refused:
-        refuse_unknown_fields(wrong)
+        refuse_unknown_fields(Job, wrong, "build job template")
     assert ".spec.template.spec.nodeselector" in str(refused.value)
     assert ".spec.template.spec.containers[0].imge" in str(refused.value)
 

@@ -1,0 +1,85 @@
+"""The objects of one namespace that carry a label of Smelt: listed and deleted."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from services.controller.platform.kubernetes.client import (
+    NOT_FOUND,
+    explained,
+    request_errors,
+    status_code,
+)
+
+if TYPE_CHECKING:
+    from lightkube import Client
+
+Object = dict[str, Any]
+
+
+class LabelledObjects:
+    """Safe to use from several threads."""
+
+    def __init__(self, client: "Client", namespace: str, label: str) -> None:
+        """Nothing is asked of the cluster yet.
+
+        Args:
+            client: of the cluster.
+            namespace: where the objects are.
+            label: its key.
+        """
+        self._client = client
+        self._namespace = namespace
+        self._label = label
+
+    def list(self, resource: Any, plural: str) -> list[Object]:
+        """Objects that carry the label, whatever its value; raises NotReadyError."""
+        from lightkube import operators
+
+        try:
+            found = self._client.list(
+                resource, namespace=self._namespace, labels={self._label: operators.exists()}
+            )
+            objects: list[Object] = [one.to_dict() for one in found]
+        except request_errors() as error:
+            raise self.explained(error, "list", plural) from error
+        # The selector spares traffic; the label decides.
+        return [one for one in objects if self.label_of(one)]
+
+    def newest(self, resource: Any, plural: str) -> dict[str, Object]:
+        """Of each value of the label, the object that was created last; raises NotReadyError."""
+        found = sorted(self.list(resource, plural), key=_created)
+        return {self.label_of(one): one for one in found}
+
+    def delete(self, resource: Any, plural: str, name: str) -> None:
+        """Delete an object and, in the background, what it owns.
+
+        Args:
+            resource: lightkube's class of it.
+            plural: with its group, as RBAC rules name it.
+            name: of the object; it may be gone.
+
+        Raises:
+            NotReadyError: the cluster is out of reach, or forbids it.
+        """
+        from lightkube.types import CascadeType
+
+        try:
+            # By default the API leaves the Pod of a deleted Job running.
+            self._client.delete(
+                resource, name, namespace=self._namespace, cascade=CascadeType.BACKGROUND
+            )
+        except request_errors() as error:
+            if status_code(error) != NOT_FOUND:
+                raise self.explained(error, "delete", plural) from error
+
+    def label_of(self, found: Mapping[str, Any]) -> str:
+        """The label's value; "" without one."""
+        return str((found["metadata"].get("labels") or {}).get(self._label, ""))
+
+    def explained(self, error: Exception, verb: str, plural: str) -> Exception:
+        """See `client.explained`."""
+        return explained(error, verb, plural, f"in namespace '{self._namespace}'")
+
+
+def _created(found: Object) -> str:
+    return str(found["metadata"].get("creationTimestamp", ""))
