@@ -26,7 +26,8 @@ def models_add(
             help="FILE.onnx, a folder as Hugging Face's hub lays it out, hf://ORG/MODEL, "
             "package.module:factory, triton://DIR, oci://REGISTRY/REPOSITORY:TAG; or a server that "
             "has the model: openai+http://HOST/v1, grpc://HOST:PORT (https, grpcs), or an "
-            "application for Ray Serve to run: ray+openai://PACKAGE.MODULE:NAME."
+            "application for Ray Serve to run: ray+openai://PACKAGE.MODULE:NAME; or, as a URL with "
+            "k8s+ before it, a Deployment for Kubernetes to run behind the Service HOST."
         ),
     ],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
@@ -54,6 +55,7 @@ def models_add(
     args: Annotated[
         Path | None, typer.Option(help="Arguments of a Ray Serve application, a YAML file.")
     ] = None,
+    manifest: Annotated[Path | None, typer.Option(help="Manifest of k8s+..., a YAML file.")] = None,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
@@ -63,21 +65,19 @@ def models_add(
     """
     from services.contracts.external.external_model import is_external_url
 
+    settings = settings_for(store)
     if is_external_url(source):
         from services.cli.models.external import RemoteModel, run_add_external
 
-        options = (recipe, samples, tokenizer, pooling, normalize)
-        remote = RemoteModel(source, remote_name or name, remote_version, token, args)
-        has_options = any(each is not None for each in options)
-        run_add_external(
-            settings_for(store), name, remote, has_options=has_options, as_json=as_json
-        )
+        remote = RemoteModel(source, remote_name or name, remote_version, token, args, manifest)
+        has_options = {recipe, samples, tokenizer, pooling, normalize} != {None}
+        run_add_external(settings, name, remote, has_options=has_options, as_json=as_json)
         return
     from services.cli.models.add_command import run_models_add
     from services.cli.models.asked_text import AskedText
 
     text = AskedText(tokenizer=tokenizer, pooling=pooling, normalize=normalize)
-    run_models_add(settings_for(store), name, source, recipe, samples, text, as_json=as_json)
+    run_models_add(settings, name, source, recipe, samples, text, as_json=as_json)
 
 
 @models_app.command("list", epilog="Example: smelt models list --all-versions")

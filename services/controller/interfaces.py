@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from services.contracts.builds.build_plan import TaskSpec
-from services.contracts.external.external_model import ExternalModel
+from services.contracts.external.external_model import ExternalModel, Starter
 from services.contracts.hardware.node_class import NodeClass
 
 if TYPE_CHECKING:
@@ -213,17 +213,23 @@ class ReplicaFleet(Protocol):
 
 
 class ServeApplications(Protocol):
-    """Runs external models that are applications. Methods block; call them in `FleetThreads`."""
+    """Runs servers of external models. Methods block; call them in `FleetThreads`.
+
+    Attributes:
+        starter: which models it is for.
+    """
+
+    starter: Starter
 
     def apply(self, models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
         """Have these run, and no other but those of kept names; whether one runs, or still ends."""
         ...
 
     def find(self, model: ExternalModel) -> ExternalModel:
-        """A model as its running application is asked.
+        """A model as its running server is asked.
 
         Raises:
             NotReadyError: it is being deployed.
-            ExternalServerError: it could not be; the message has Serve's reason.
+            ExternalServerError: it could not be; the message has the reason.
         """
         ...

@@ -47,8 +47,8 @@ class ControllerSettings(FleetSecuritySettings):
         sample_key: file of the key of encrypted samples, as the replicas have it; needed where a
             recipe has `calibration: traffic`.
         external_token_dir: tokens for external servers, as the gateways have them.
-        serve_apps: run external models that are Ray Serve applications: code that those choose who
-            may publish models.
+        serve_apps: run external models that are Ray Serve applications, or on Kubernetes
+            Deployments: code that those choose who may publish models.
         resync_s: seconds after which the store is read again without an event.
     """
 

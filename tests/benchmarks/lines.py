@@ -53,6 +53,7 @@ _PARTS: tuple[tuple[str, str, str], ...] = (
         (
             "services/contracts/external services/contracts/registry/externals.py "
             "services/controller/external services/controller/platform/ray/serve_apps.py "
+            "services/controller/platform/kubernetes/servers.py "
             "services/gateway/upstream/external_connection.py services/gateway/http/relay.py "
             "services/gateway/api/external_descriptions.py services/cli/models/external.py"
         ),

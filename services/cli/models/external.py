@@ -20,13 +20,14 @@ from services.pb import fleet_v1_pb2 as fleet
 
 
 class RemoteModel(NamedTuple):
-    """What the server calls it, and a file of the application's arguments; see `ExternalModel`."""
+    """What the server calls it, and files of what runs it; see `ExternalModel`."""
 
     url: str
     name: str
     version: str
     token: str
     args: Path | None = None
+    manifest: Path | None = None
 
 
 def run_add_external(
@@ -56,12 +57,15 @@ def run_add_external(
             url=remote.url,
             remote_name=remote.name,
             remote_version=remote.version,
-            args=_read_args(remote.args) if remote.args else {},
+            args=_read_yaml("--args", remote.args) if remote.args else {},
+            manifest=_read_yaml("--manifest", remote.manifest) if remote.manifest else (),
             token=remote.token,
         )
     except ValidationError as error:
         fault = error.errors()[0]
-        where = "".join(f"--{field}: " for field in fault["loc"])
+        option, *path = fault["loc"] or [""]
+        where = f"--{option}: " if option else ""
+        where += f"{'.'.join(map(str, path))}: " if path else ""
         raise InvalidRequestError(where + fault["msg"].removeprefix("Value error, ")) from error
     registry = open_registry_to_publish(settings)
     version = registry.add_external_version(draft)
@@ -71,14 +75,15 @@ def run_add_external(
     show(external_document(version), [line, then], as_json=as_json)
 
 
-def _read_args(path: Path) -> Any:
+def _read_yaml(option: str, path: Path) -> Any:
     # Its library is for files of people alone.
-    from services.contracts.model.yaml_text import YamlFault, value_from_yaml
+    from services.contracts.model.yaml_text import YamlFault, value_from_yaml, values_from_yaml
 
     try:
-        return value_from_yaml(path.read_text()) or {}
+        text = path.read_text()
+        return values_from_yaml(text) if option == "--manifest" else value_from_yaml(text) or {}
     except (OSError, UnicodeDecodeError, YamlFault) as error:
-        raise InvalidRequestError(f"--args {path}: {error}") from error
+        raise InvalidRequestError(f"{option} {path}: {error}") from error
 
 
 def external_document(version: ExternalModel) -> dict[str, Any]:

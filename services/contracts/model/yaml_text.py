@@ -1,6 +1,6 @@
 """YAML text that people write, read so that whatever is wrong with it is one kind of error."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import yaml
@@ -63,8 +63,18 @@ def value_from_yaml(text: str) -> Any:
             number of thousands of digits, thousands of brackets. The library lets those pass as
             whatever Python raises on the way.
     """
+    return _read(text, lambda: _Loader(text).get_single_data())
+
+
+def values_from_yaml(text: str) -> list[Any]:
+    """The same of each of a text's documents, without empty ones; raises YamlFault."""
+    found = _read(text, lambda: list(yaml.load_all(text, Loader=_Loader)))
+    return [each for each in found if each is not None]
+
+
+def _read(text: str, read: Callable[[], Any]) -> Any:
     try:
-        return _Loader(text).get_single_data()
+        return read()
     except yaml.MarkedYAMLError as error:
         raise _fault(text, error) from error
     except ReaderError as error:

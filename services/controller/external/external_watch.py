@@ -1,6 +1,6 @@
 """Checks of all external models, each at its own pace, and their state in the fleet's.
 
-Those that are applications of Ray Serve are deployed, and are checked as others once they run.
+Those that Ray Serve or Kubernetes is to run are deployed, and are checked as others once they run.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.contracts.errors import ExternalServerError, NotReadyError
 from services.contracts.external.dial import http_session, token_headers
-from services.contracts.external.external_model import ExternalModel
+from services.contracts.external.external_model import ExternalModel, Starter
 from services.contracts.process.backoff import Backoff
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployment import DeploymentState
@@ -35,10 +35,17 @@ LONGEST_PAUSE_S: Final = 30.0
 _Key = tuple[str, int]
 _Found = tuple[DeploymentState, str]
 _UNCHECKED: Final[_Found] = (DeploymentState.LOADING, "it is being checked")
-_NO_APPS: Final = (
-    "this fleet runs no applications: set SMELT_CONTROLLER_SERVE_APPS=true where it is started; "
-    "where a RayService places replicas, have that deploy it, and add its URL"
-)
+_NOT_STARTED: Final = {
+    Starter.RAY: (
+        "this fleet runs no applications: set SMELT_CONTROLLER_SERVE_APPS=true where it is "
+        "started; where a RayService places replicas, have that deploy it, and add its URL"
+    ),
+    Starter.KUBERNETES: (
+        "this fleet runs no Deployments of models; wanted a controller on Kubernetes "
+        "(SMELT_CONTROLLER_PLACEMENT=rayservice) whose overlay lists the component model-servers: "
+        "add that, or start the server yourself and add its URL without k8s+"
+    ),
+}
 
 
 class WantedExternal(NamedTuple):
@@ -76,7 +83,7 @@ class ExternalWatch:
         self._apps = apps
         # An earlier controller may have left some.
         self._has_apps = apps is not None
-        self._runs_apps = runs_apps and apps is not None
+        self._starter = apps.starter if apps and runs_apps else None
         # Looks at applications, each of which may wait for the proxy, keep no change waiting.
         self._threads = FleetThreads()
         self._applying = FleetThreads()
@@ -105,14 +112,15 @@ class ExternalWatch:
             self._checks[key] = asyncio.create_task(self._check(key), name=f"check {key}")
         for key in self._wanted:
             self._show(key)
-        apps = [model for key in sorted(loaded) if (model := self._wanted[key].model).import_path]
-        given = (apps, unread) if self._runs_apps else ([], ())
+        models = [self._wanted[key].model for key in sorted(loaded)]
+        apps = [model for model in models if model.starter and model.starter is self._starter]
+        given = (apps, unread) if self._starter else ([], ())
         if self._apps and (given[0] or self._has_apps):
             try:
                 self._has_apps = await self._applying.ask(self._apps.apply, *given)
             except Exception:
                 # Replicas are deployed all the same, and the next sync tries again.
-                logger.exception("Ray Serve does not take the applications of external models")
+                logger.exception("the servers of external models are not deployed")
 
     async def close(self) -> None:
         """End all checks."""
@@ -145,23 +153,23 @@ class ExternalWatch:
                 await backoff.pause()
                 continue
             backoff.reset()
-            # Ray Serve has no event of an application that runs.
+            # Neither Ray Serve nor a Deployment's list has an event of one that runs.
             await asyncio.sleep(self._check_every_s if is_ready else LOADING_EVERY_S)
 
     async def _look(self, key: _Key, *, is_asking: bool, had_fault: bool) -> _Found:
         """What is found now; an application is looked for again after a fault."""
         model = self._wanted[key].model
-        if model.import_path and (had_fault or key not in self._running):
+        if model.starter and (had_fault or key not in self._running):
             try:
-                if self._apps is None or not self._runs_apps:
-                    raise ExternalServerError(_NO_APPS)
+                if self._apps is None or self._starter is not model.starter:
+                    raise ExternalServerError(_NOT_STARTED[model.starter])
                 self._running[key] = await self._threads.ask(self._apps.find, model)
             except ExternalServerError as error:
                 return DeploymentState.UNAVAILABLE, f"{ExternalFault.NOT_DEPLOYED.value}: {error}"
             except NotReadyError as error:
                 return DeploymentState.LOADING, str(error)
             except Exception as error:  # Ray's own
-                return DeploymentState.LOADING, f"Ray Serve cannot be asked: {error!r}"
+                return DeploymentState.LOADING, f"what runs it cannot be asked: {error!r}"
         fault = await self._fault(self._running.get(key, model), is_asking=is_asking)
         return (DeploymentState.UNAVAILABLE, fault) if fault else (DeploymentState.READY, "")
 

@@ -30,7 +30,7 @@ class ClusterPlatform:
     """Where replicas are placed, nodes are seen and builds run.
 
     Attributes:
-        apps: runs external models that are applications, and ends them; None where none can be.
+        apps: runs servers of external models, and ends them; None where none can be.
         close: ends threads and connections; each may block.
     """
 
@@ -79,6 +79,7 @@ def _in_kubernetes(
     from services.controller.platform.kubernetes.jobs import KubernetesJobs
     from services.controller.platform.kubernetes.nodes import KubernetesNodes
     from services.controller.platform.kubernetes.placed_by_ray_service import PlacedByRayService
+    from services.controller.platform.kubernetes.servers import KubernetesServers
 
     if settings.job_template is None:
         raise InvalidRequestError(
@@ -91,11 +92,14 @@ def _in_kubernetes(
     jobs = KubernetesJobs(cluster, namespace, template, image=settings.compiler_image)
     nodes = KubernetesNodes(cluster, namespace, on_nodes_changed)
     nodes.start()
+    # Without the setting the rights to list and delete are not granted either.
+    servers = KubernetesServers(cluster, namespace) if settings.serve_apps else None
     return ClusterPlatform(
         replicas=PlacedByRayService(state, nodes.num_replicas_wanted),
         nodes=CombinedNodes([nodes], _described(settings)),
         launcher=jobs,
-        close=(nodes.stop, jobs.close),
+        apps=servers,
+        close=(nodes.stop, jobs.close, *([servers.close] if servers else [])),
     )
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from services.controller.interfaces import BuildTask, NodePool, TaskState
 from services.controller.platform.kubernetes.job_template import read_template
 from services.controller.platform.kubernetes.jobs import KubernetesJobs
 from services.controller.platform.kubernetes.nodes import KubernetesNodes
+from services.controller.platform.kubernetes.servers import KubernetesServers
 from services.controller.platform.kubernetes.watch import WatchTiming
 from tests.integration.api_server.control_plane import LIMIT_S, NAMESPACE, ControlPlane
 from tests.integration.k8s.rendering import K8S, OVERLAYS
 from tests.integration.k8s.schemas import DEFINITIONS
 from tests.integration.kubernetes.emulated_cluster import gpu_node
+from tests.kubernetes_manifest import documents, external_server
 
 TASK = BuildTask(
     name="build-m-1",
@@ -101,6 +104,33 @@ def test_a_quota_that_refuses_the_pod_is_the_reason_of_the_wait(
     assert access.first_line(*refusals, "--watch", "-o", "name")
     assert "exceeded quota: no-pods" in jobs.statuses()[TASK.name].detail
     access.kubectl_run("delete", "resourcequota", "no-pods", "-n", NAMESPACE)
+
+
+@pytest.fixture
+def servers(access: ControlPlane) -> Iterator[KubernetesServers]:
+    file = str(K8S / "components/model-servers/access.yaml")
+    access.kubectl_run("apply", "--server-side", "-f", file)
+    access.until_allowed("create", "deployments.apps")
+    access.until_allowed("delete", "services")
+    with closing(KubernetesServers(access.controller, NAMESPACE)) as made:
+        yield made
+
+
+def test_a_model_server_is_created_explained_and_deleted_with_the_rights_of_the_component(
+    access: ControlPlane, servers: KubernetesServers
+) -> None:
+    access.start_controllers("deployment-controller", "replicaset-controller")
+    manifest = documents()
+    manifest[0]["spec"]["template"]["spec"]["hostNetwork"] = True
+    model = external_server(manifest=manifest)
+    for _ in range(2):
+        assert servers.apply([model])
+    refused = ("wait", "--for=condition=ReplicaFailure", "deployment/vllm-1", "--timeout=60s")
+    access.kubectl_run(*refused, "-n", NAMESPACE)
+    with pytest.raises(NotReadyError, match='violates PodSecurity "restricted'):
+        servers.find(model)
+    servers.apply([])
+    assert not servers.apply([])
 
 
 class Watched:

@@ -20,7 +20,7 @@ from tests.integration.k8s.objects import (
     pods,
     ray_service,
 )
-from tests.integration.k8s.rendering import K8S, ROOT, render
+from tests.integration.k8s.rendering import K8S, ROOT, render_with
 from tests.integration.kubernetes.emulated_cluster import (
     NAMESPACE,
     Asked,
@@ -28,6 +28,7 @@ from tests.integration.kubernetes.emulated_cluster import (
     gpu_node,
 )
 from tests.integration.replica.published import Shelf
+from tests.kubernetes_manifest import external_server
 from tests.unit.deploy.blocked import HEAVY, RUN_BLOCKED
 
 # Of a process that starts on a busy machine; nothing here waits for it to pass.
@@ -44,16 +45,19 @@ async def cluster() -> AsyncIterator[EmulatedCluster]:
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
-    """A store with one model and no engine."""
+    """A store with one model and no engine, and one that Kubernetes is to run."""
     shelf = Shelf(tmp_path)
     shelf.publish_model()
+    shelf.registry.add_external_version(external_server(version=0))
     return shelf.store_url
 
 
-async def test_a_node_brings_a_build_that_the_manifests_describe(
+async def test_a_node_brings_a_build_and_a_model_a_server_that_the_manifests_describe(
     cluster: EmulatedCluster, store_url: str, tmp_path: Path
 ) -> None:
-    objects = render(K8S / "overlays" / "staging")
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    objects = render_with(K8S / "overlays" / "staging", "model-servers", folder)
     cluster.emulator.granted = granted(objects)
     await cluster.create(RAY_SERVICES, ray_service(objects))
     await cluster.create("/api/v1/nodes", gpu_node("gpu-1", 9, 0))
@@ -67,6 +71,7 @@ async def test_a_node_brings_a_build_that_the_manifests_describe(
     try:
         await cluster.until(lambda: "cuda-sm90" in built_for(cluster), LIMIT_S)
         job = built_for(cluster)["cuda-sm90"]
+        await cluster.until(lambda: "vllm-1" in cluster.objects("deployments"), LIMIT_S)
     finally:
         process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), LIMIT_S) == 0
@@ -76,6 +81,7 @@ async def test_a_node_brings_a_build_that_the_manifests_describe(
     (container,) = pod["containers"]
     assert container["image"] == "registry.example.com/smelt/smelt-compiler:0.1.0"
     assert container["args"][:2] == ["build", "toy"]
+    assert cluster.objects("services").keys() == {"chat-1"}
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 

@@ -7,9 +7,18 @@ import yaml
 
 from tests.integration.k8s.checks import CHECKS, Check
 from tests.integration.k8s.configuration import environment
-from tests.integration.k8s.network import GATEWAY, STRANGER, is_allowed
+from tests.integration.k8s.network import (
+    CONTROLLER,
+    FLEET,
+    GATEWAY,
+    OUTSIDE,
+    STRANGER,
+    Place,
+    is_allowed,
+)
 from tests.integration.k8s.objects import of_kind, pods, ray_service
 from tests.integration.k8s.rendering import COMPONENTS, K8S, OPTIONS, OVERLAYS, render, render_with
+from tests.integration.k8s.wiring import MODEL_SERVER
 
 
 def name_of(check: Check) -> str:
@@ -50,6 +59,21 @@ def test_builds_see_of_the_fleets_secret_the_samples_key_alone(tmp_path: Path) -
     assert volume["secret"]["optional"]
     (mount,) = [one for one in pod.containers[0]["volumeMounts"] if one["name"] == volume["name"]]
     assert environment(pod, objects)["SMELT_SAMPLE_KEY"] == f"{mount['mountPath']}/samples.key"
+
+
+def test_gateways_and_controller_alone_reach_model_servers_where_an_overlay_lists_them(
+    tmp_path: Path,
+) -> None:
+    production = K8S / "overlays" / "production"
+    servers = Place(tuple(MODEL_SERVER.items()))
+    flows = [(one, servers) for one in (GATEWAY, CONTROLLER, FLEET, STRANGER, servers)]
+    for objects, allowed in (
+        (render(production), [False] * 5),
+        (render_with(production, "model-servers", tmp_path), [True, True, False, False, False]),
+    ):
+        policies = [item["spec"] for item in of_kind(objects, "NetworkPolicy")]
+        assert [is_allowed(policies, *flow, 8000) for flow in flows] == allowed
+        assert not is_allowed(policies, servers, OUTSIDE, 443)
 
 
 def test_there_is_an_overlay_for_each_purpose() -> None:

@@ -3,10 +3,21 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.integration.k8s.objects import Object, Objects, Pod, is_selected, of_kind, pods, title
+from tests.integration.k8s.objects import (
+    Object,
+    Objects,
+    Pod,
+    config_map,
+    is_selected,
+    of_kind,
+    pods,
+    title,
+)
 
 # Made by whoever runs the cluster; k8s/README.md says how.
 GIVEN_SECRETS = {"smelt-store", "smelt-tls"}
+# By whom the controller's model servers are known; it makes them where it has the rights.
+MODEL_SERVER = {"smelt.dev/part": "model-server"}
 # Ray's agent on each node: no container names it.
 RAY_AGENT_PORT = 52365
 
@@ -14,9 +25,9 @@ RAY_AGENT_PORT = 52365
 def check_selectors(objects: Objects) -> list[str]:
     """Whatever selects pods selects some."""
     findings = []
-    made = pods(objects)
+    made = [MODEL_SERVER, *(pod.labels for pod in pods(objects))]
     for where, selector in _selectors(objects):
-        if not any(is_selected(pod.labels, selector) for pod in made):
+        if not any(is_selected(labels, selector) for labels in made):
             findings.append(f"{where}: no pod has {selector}")
     return findings + [
         f"{title(item)}: does not select its own pods"
@@ -168,8 +179,10 @@ def check_rights(objects: Objects) -> list[str]:
         for rule in role["rules"]:
             for resource in rule["resources"]:
                 granted[rule["apiGroups"][0], resource] = set(rule["verbs"])
-    if granted != NEEDED_RIGHTS:
-        findings.append(f"the controller may {granted}, and needs {NEEDED_RIGHTS}")
+    runs_servers = "SMELT_CONTROLLER_SERVE_APPS" in config_map(objects, "smelt-controller")
+    needed = NEEDED_RIGHTS | (SERVER_RIGHTS if runs_servers else {})
+    if granted != needed:
+        findings.append(f"the controller may {granted}, and needs {needed}")
     return findings
 
 
@@ -180,4 +193,9 @@ NEEDED_RIGHTS = {
     ("", "pods"): {"list"},
     ("", "events"): {"list"},
     ("batch", "jobs"): {"create", "get", "list", "patch", "delete"},
+}
+# The same folder's servers.py, where an overlay lists the component model-servers.
+SERVER_RIGHTS = {
+    ("apps", "deployments"): {"create", "list", "delete"},
+    ("", "services"): {"create", "list", "delete"},
 }

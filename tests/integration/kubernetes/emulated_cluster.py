@@ -27,6 +27,8 @@ _RESOURCES = (
     ("v1/pods", "Pod", True),
     ("v1/events", "Event", True),
     ("batch/v1/jobs", "Job", True),
+    ("apps/v1/deployments", "Deployment", True),
+    ("v1/services", "Service", True),
 )
 RAY_SERVICES = ("ray.io/v1/rayservices", "RayService", True)
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"

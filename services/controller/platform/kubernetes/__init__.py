@@ -1,5 +1,6 @@
-"""Kubernetes as a source of nodes and a place for builds.
+"""Kubernetes as a source of nodes, and a place for builds and servers of external models.
 
 `nodes.py` watches Node and RayService objects and gives pools; `jobs.py` runs build tasks as
-Jobs. What either needs to know of an object is in small pure modules beside them.
+Jobs; `servers.py` runs external models as Deployments. What each needs to know of an object is in
+small pure modules beside them.
 """

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from services.contracts.errors import ExternalServerError, NotReadyError
 from services.contracts.external.dial import one_line
-from services.contracts.external.external_model import ExternalModel
+from services.contracts.external.external_model import ExternalModel, Starter
 from services.contracts.security.fleet_security import is_loopback
 from services.controller.platform.ray.replica_fleet import retried, status_words
 
@@ -27,6 +27,8 @@ class RayServeApps:
     Serve decides when it starts whether it has proxies, and where: this one is an actor beside
     those, and costs a fleet without applications nothing.
     """
+
+    starter = Starter.RAY
 
     def __init__(self, host: str) -> None:
         """Nothing is asked of Ray yet; `host` is where replicas listen."""

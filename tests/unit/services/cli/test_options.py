@@ -52,6 +52,7 @@ EXPECTED = {
     "models add": [
         "--args",
         "--json",
+        "--manifest",
         "--normalize",
         "--pooling",
         "--recipe",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import ExternalServerError, NotReadyError, SmeltError
-from services.contracts.external.external_model import ExternalModel
+from services.contracts.external.external_model import ExternalModel, Starter
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
@@ -16,6 +16,7 @@ from services.controller.build.key_status import RetryPolicy
 from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.external import external_watch
 from services.controller.external.external_watch import ExternalWatch, WantedExternal
+from tests.kubernetes_manifest import external_server
 from tests.unit.services.controller.deploy.reconcile_world import (
     FakeFleet,
     add,
@@ -80,6 +81,8 @@ async def test_one_is_unloaded_and_loaded(
 class FakeApps:
     """Ray Serve, which says of any application what a test wants; one that runs is not there."""
 
+    starter = Starter.RAY
+
     def __init__(self) -> None:
         self.applied: list[list[str]] = []
         self.fault: SmeltError | None = None
@@ -128,6 +131,21 @@ async def test_a_fleet_that_runs_no_applications_says_so_and_ends_those_that_run
         await watch.follow([WantedExternal(APP, 0.0, False)])
     await until_model(state, lambda m: m.reason.startswith("not deployed: this fleet runs no appl"))
     assert apps.applied == [[]]
+    await watch.close()
+
+
+async def test_what_another_platform_runs_is_refused_and_not_applied(state: FleetState) -> None:
+    apps = FakeApps()
+    watch = ExternalWatch(state, apps=apps, runs_apps=True)
+    server = external_server(name="server")
+    await watch.follow([WantedExternal(each, 0.0, False) for each in (APP, server)])
+    await until_model(
+        state,
+        lambda m: m.reason.startswith(
+            "not deployed: this fleet runs no Deployments of models; wan"
+        ),
+    )
+    assert apps.applied == [["app"]]
     await watch.close()
 
 

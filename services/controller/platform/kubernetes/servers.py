@@ -1,0 +1,176 @@
+"""External models that Kubernetes runs: a Deployment and a Service for each version.
+
+A version never changes, so its objects are created, and left as they are from then on: an
+operator may scale a Deployment. What has one of their names and is not theirs is an error.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from services.contracts.errors import (
+    ExternalServerError,
+    InvalidRequestError,
+    NotReadyError,
+    SmeltError,
+)
+from services.contracts.external.external_model import ExternalModel, Starter
+from services.contracts.external.server_manifest import MODEL, SERVER_LABEL, VERSION, Object
+from services.controller.platform.kubernetes.client import (
+    CONFLICT,
+    blocking_client,
+    request_errors,
+    status_code,
+)
+from services.controller.platform.kubernetes.job_status import wait_reason
+from services.controller.platform.kubernetes.job_template import refuse_unknown_fields
+from services.controller.platform.kubernetes.labelled_objects import LabelledObjects
+
+if TYPE_CHECKING:
+    from lightkube.config.kubeconfig import SingleConfig
+
+logger = logging.getLogger(__name__)
+
+_DEPLOYMENTS = "deployments.apps"
+# Model and version, as annotations have them.
+_Owner = tuple[str, str]
+
+
+class KubernetesServers:
+    """A ServeApplications; safe to call from several threads."""
+
+    starter = Starter.KUBERNETES
+
+    def __init__(self, cluster: "SingleConfig", namespace: str) -> None:
+        """Nothing is asked of the cluster yet.
+
+        Args:
+            cluster: see `client.find_cluster`.
+            namespace: where the objects are; one fleet to a namespace.
+
+        Raises:
+            InvalidRequestError: the cluster's credentials cannot be read.
+        """
+        self._namespace = namespace
+        self._client = blocking_client(cluster, namespace)
+        self._ours = LabelledObjects(self._client, namespace, SERVER_LABEL)
+        self._faults: dict[_Owner, SmeltError] = {}
+
+    def apply(self, models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
+        """Have these run, and no other but those of kept names; whether one runs, or still ends.
+
+        Raises:
+            NotReadyError: the cluster is out of reach, or forbids it.
+        """
+        found = {kind: self._ours.list(*asked) for kind, asked in _kinds().items()}
+        wanted = {(model.name, str(model.version)) for model in models}
+        is_any = bool(models)
+        for kind, objects in found.items():
+            for one in objects:
+                owner = _owner(one)
+                is_any |= bool(owner)
+                if owner and owner not in wanted and owner[0] not in kept:
+                    self._ours.delete(*_kinds()[kind], one["metadata"]["name"])
+                    logger.info("deleted %s %s", kind, one["metadata"]["name"])
+        # After those of others are deleted: one of these may have the same names.
+        self._faults = {
+            (model.name, str(model.version)): fault
+            for model in models
+            if (fault := self._create_missing(model, found))
+        }
+        return is_any
+
+    def find(self, model: ExternalModel) -> ExternalModel:
+        """A model as its available pods are asked, by the name of the Service.
+
+        Raises:
+            NotReadyError: no pod is available yet, or the cluster is out of reach.
+            ExternalServerError: its objects could not be created, or made no progress.
+        """
+        from lightkube.resources.apps_v1 import Deployment
+        from lightkube.resources.core_v1 import Pod
+
+        owner = (model.name, str(model.version))
+        if fault := self._faults.get(owner):
+            raise type(fault)(str(fault))
+        found = [one for one in self._ours.list(Deployment, _DEPLOYMENTS) if _owner(one) == owner]
+        if not found:
+            raise NotReadyError("it has no Deployment yet")
+        if not (found[0].get("status") or {}).get("availableReplicas"):
+            name = found[0]["metadata"]["name"]
+            raise _wait(found[0], self._ours.newest(Pod, "pods").get(name))
+        service = model.objects()["Service"]["metadata"]["name"]
+        return model.behind(f"{service}.{self._namespace}.svc:{model.place[1]}")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _create_missing(
+        self, model: ExternalModel, found: Mapping[str, Sequence[Object]]
+    ) -> SmeltError | None:
+        """Create what is not found; why that could not be done."""
+        objects = model.objects()
+        try:
+            # In this order: a Service whose name is taken must not leave pods that hold GPUs.
+            for kind in _kinds():
+                known = [one for one in found[kind] if _owner(one) == _owner(objects[kind])]
+                if any(one["metadata"].get("deletionTimestamp") for one in known):
+                    raise NotReadyError(f"its last {kind} is not gone yet")
+                if not known:
+                    self._create(objects[kind])
+        except InvalidRequestError as error:
+            return ExternalServerError(str(error))
+        except SmeltError as error:
+            return error
+        return None
+
+    def _create(self, document: Object) -> None:
+        kind = document["kind"]
+        name = document["metadata"]["name"]
+        resource, plural = _kinds()[kind]
+        if document["metadata"].get("namespace", self._namespace) != self._namespace:
+            raise ExternalServerError(
+                f"manifest: {kind} of namespace '{document['metadata']['namespace']}'; expected "
+                f"'{self._namespace}', the fleet's own: leave the namespace out"
+            )
+        refuse_unknown_fields(resource, document, "manifest")
+        try:
+            self._client.create(resource.from_dict(document), namespace=self._namespace)
+        except request_errors() as error:
+            if status_code(error) != CONFLICT:
+                raise self._ours.explained(error, "create", plural) from error
+            raise ExternalServerError(
+                f"a {kind} '{name}' exists in namespace '{self._namespace}' which is not of this "
+                f"version, and is left as it is; delete it, or rename the {kind} in the manifest"
+            ) from error
+        logger.info("created %s %s", kind, name)
+
+
+def _kinds() -> dict[str, tuple[Any, str]]:
+    """Each kind as its class of lightkube and the plural of RBAC rules."""
+    from lightkube.resources.apps_v1 import Deployment
+    from lightkube.resources.core_v1 import Service
+
+    return {"Service": (Service, "services"), "Deployment": (Deployment, _DEPLOYMENTS)}
+
+
+def _owner(found: Object) -> _Owner | None:
+    """The version that an object is of; None for one that carries the label alone."""
+    annotations = found["metadata"].get("annotations") or {}
+    is_whole = MODEL in annotations and VERSION in annotations
+    return (annotations[MODEL], annotations[VERSION]) if is_whole else None
+
+
+def _wait(deployment: Object, pod: Object | None) -> SmeltError:
+    """Why a Deployment has no available pod: an error once it counts as failed."""
+    status = deployment.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    # A quota or an admission controller refuses the Pod and not the Deployment.
+    refused = conditions.get("ReplicaFailure") or {}
+    refusal = refused.get("message") or "" if refused.get("status") == "True" else ""
+    why = f"Deployment {deployment['metadata']['name']}: {wait_reason(pod, refusal)}"
+    progress = conditions.get("Progressing") or {}
+    if progress.get("reason") == "ProgressDeadlineExceeded":
+        return ExternalServerError(f"{why}; {progress.get('message') or progress['reason']}")
+    return NotReadyError(why)
