@@ -222,6 +222,10 @@ class ReplicaConnection(FrameProtocol):
         super().connection_made(transport)
         self.send_hello()
 
+    def expects_more(self) -> bool:
+        """While others are unanswered: requests that were read together are sent within one turn."""
+        return len(self._waiting) > 1
+
     def refuse(self, error: SmeltError) -> None:
         """The replica sends what no replica sends."""
         self._reason = error

@@ -225,6 +225,17 @@ async def test_answers_of_one_turn_leave_in_one_write(port, transports, num: int
     assert replica.num_writes - before == 1
 
 
+@pytest.mark.parametrize(("num", "num_writes"), [(1, 1), (7, 2)])
+async def test_requests_of_one_turn_leave_in_one_write_but_the_first(
+    port, transports, num: int, num_writes: int
+) -> None:
+    connection = await port.connect(await port.serve())
+    gateway = transports[ReplicaConnection]
+    before = gateway.num_writes
+    await asyncio.gather(*(connection.infer(b"x") for _ in range(num)))
+    assert gateway.num_writes - before == num_writes
+
+
 async def test_a_unix_socket_takes_a_large_request_at_once(port, transports) -> None:
     """Its own buffer is a third of an image's request, and no kernel makes it larger by itself."""
     await port.connect(await port.serve(family="unix"))
