@@ -5,16 +5,15 @@ the real elements are known exactly. Every request is taken to run at the larges
 smallest bucket that holds it. An engine that takes any size within a bucket wastes less.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from services.cli.sizes.best_shapes import Shape
 from services.contracts.model.recipe import Bucket, DimRange
 
 # For a master without buckets of its own, as a start.
-_DEFAULT_ROWS = DimRange(min=1, opt=8, max=32)
+DEFAULT_ROWS = DimRange(min=1, opt=8, max=32)
 _SHARES = (0.5, 0.9, 0.99)
-_MAX_BOUNDS = 256
-Cost = Callable[[int], float]
 
 
 @dataclass
@@ -83,93 +82,45 @@ def edges_of(buckets: Sequence[Bucket], dim: str) -> list[int]:
     return sorted({bucket.dims[dim].max for bucket in buckets if dim in bucket.dims})
 
 
-def time_per_request(seen: SizeCounts, edges: Sequence[int], cost: Cost) -> float:
-    """Mean cost of a request that runs at the smallest edge that holds it, larger ones at the last.
+def shapes_of(buckets: Sequence[Bucket], dim: str, batch_dim: str | None) -> list[Shape]:
+    """Shapes of the buckets that have a dimension, by its size.
 
     Args:
-        seen: sizes of one dimension.
-        edges: rising.
-        cost: of a row by its size.
+        buckets: of the recipe.
+        dim: whose largest sizes are taken.
+        batch_dim: whose largest sizes are the rows; 1 of a bucket without it.
     """
-    ran = sum(
-        count * cost(next((edge for edge in edges if edge >= bound), edges[-1]))
-        for bound, count in seen.counts.items()
-    )
-    return ran / seen.num_requests
-
-
-def best_edges(seen: SizeCounts, num: int, largest: int, cost: Cost = float) -> list[int]:
-    """Edges of buckets that cost least, by dynamic programming over the bounds that were seen.
-
-    Args:
-        seen: sizes of one dimension.
-        num: at most so many edges.
-        largest: the last edge; larger sizes count as this one.
-        cost: of a row by its size; by default its elements, so that padding is least.
-
-    Returns:
-        Rising.
-    """
-    # Exact lengths are many: those of a stretch count as its end.
-    step = -(-largest // _MAX_BOUNDS)
-    counts: dict[int, float] = {largest: 0.0}
-    for bound, count in seen.counts.items():
-        if count:
-            rounded = min(-(-bound // step) * step, largest)
-            counts[rounded] = counts.get(rounded, 0.0) + count
-    bounds = sorted(counts)
-    costs = [cost(bound) for bound in bounds]
-    # best[k][i]: the least elements that the first i bounds run at, with k edges.
-    best = [[0.0] + [float("inf")] * len(bounds)]
-    cuts: list[list[int]] = [[0] * (len(bounds) + 1)]
-    for k in range(1, min(num, len(bounds)) + 1):
-        row = [0.0] + [float("inf")] * len(bounds)
-        cut = [0] * (len(bounds) + 1)
-        for end in range(1, len(bounds) + 1):
-            ran = 0.0
-            for begin in range(end - 1, -1, -1):
-                ran += counts[bounds[begin]] * costs[end - 1]
-                if best[k - 1][begin] + ran < row[end]:
-                    row[end] = best[k - 1][begin] + ran
-                    cut[end] = begin
-        best.append(row)
-        cuts.append(cut)
-    edges = []
-    end = len(bounds)
-    for k in range(len(best) - 1, 0, -1):
-        if end:
-            edges.append(bounds[end - 1])
-            end = cuts[k][end]
-    return edges[::-1]
+    spans = [bucket.dims for bucket in buckets if dim in bucket.dims]
+    rows = [each[batch_dim].max if batch_dim in each else 1 for each in spans]
+    return sorted(Shape(each[dim].max, most) for each, most in zip(spans, rows, strict=True))
 
 
 def proposed_buckets(
     present: Sequence[Bucket],
     dim: str,
-    edges: Sequence[int],
+    shapes: Sequence[Shape],
     seen: Mapping[str, SizeCounts],
     batch_dim: str | None,
-    rows_of: Callable[[int], int] = lambda _: 1,
 ) -> list[Bucket]:
-    """One bucket for each edge; other dimensions are as in the present ones.
+    """One bucket for each shape; other dimensions are as in the present ones.
 
     Args:
         present: buckets of the model; other dimensions are as in these.
         dim: the dimension that is split.
-        edges: largest size of each new bucket, rising.
+        shapes: of the new buckets, by size.
         seen: sizes by dimension.
         batch_dim: None for a model without.
-        rows_of: rows that a bucket takes at least, by its edge.
     """
     least = min((bucket.dims[dim].min for bucket in present if dim in bucket.dims), default=1)
     buckets = []
-    for below, edge in zip((0, *edges), edges, strict=False):
-        opt = min(max(seen[dim].at_share(0.5, below, edge), 1), edge)
-        ranges = _others(present, dim, edge, seen, batch_dim)
+    for shape in shapes:
+        below = max((s.size for s in shapes if s.size < shape.size), default=0)
+        opt = min(max(seen[dim].at_share(0.5, below, shape.size), 1), shape.size)
+        ranges = _others(present, dim, shape.size, seen, batch_dim)
         if batch := ranges.get(batch_dim or ""):
-            most = max(batch.max, rows_of(edge))
-            ranges |= {str(batch_dim): batch.model_copy(update={"max": most})}
-        span = DimRange(min=1 if below else min(least, 1), opt=opt, max=edge)
+            rows = {"opt": min(batch.opt, shape.rows), "max": shape.rows}
+            ranges |= {str(batch_dim): batch.model_copy(update=rows)}
+        span = DimRange(min=1 if below else min(least, 1), opt=opt, max=shape.size)
         buckets.append(Bucket(dims=ranges | {dim: span}))
     return buckets
 
@@ -193,4 +144,4 @@ def _others(
         for name, each in sorted(seen.items())
         if name != dim
     }
-    return free | ({batch_dim: _DEFAULT_ROWS} if batch_dim in free else {})
+    return free | ({batch_dim: DEFAULT_ROWS} if batch_dim in free else {})

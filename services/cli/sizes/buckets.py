@@ -1,6 +1,7 @@
 """`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,18 +11,19 @@ from services.cli.fleet.control_client import fleet_on_store, notify_fleet
 from services.cli.output.show import show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.cli.sizes.best_shapes import Shape, ShapeSearch
 from services.cli.sizes.bucket_advice import (
+    DEFAULT_ROWS,
     SizeCounts,
-    best_edges,
     edges_of,
     proposed_buckets,
-    time_per_request,
+    shapes_of,
     waste,
 )
-from services.cli.sizes.measured_cost import MeasuredCost, measured_cost
+from services.cli.sizes.measured_cost import BY_ELEMENTS, MeasuredCost, measured_cost
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
-from services.cli.sizes.worthwhile import kept_words, share_moved
-from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.cli.sizes.worthwhile import kept_words, rows_by_size, share_moved
+from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
 from services.contracts.registry.registry import Registry
@@ -65,7 +67,12 @@ def run_buckets(
     registry = open_registry(settings)
     model = registry.model_version(name, version)
     seen = None if metrics else sampled_sizes(registry, model)
-    seen = seen or observed_sizes(metrics or _endpoints(settings), name, model.version)
+    if seen:
+        # Samples do not say what rows shared a batch; the replicas that are here do.
+        with suppress(NotFoundError, NotReadyError):
+            seen.batches = observed_sizes(_endpoints(settings), name, model.version).batches
+    else:
+        seen = observed_sizes(metrics or _endpoints(settings), name, model.version)
     document = advice_document(model, seen, num, partial(measured_cost, registry, model))
     document["published"] = _published(settings, model, document) if is_applied else None
     show(document, _text(document), as_json=as_json, is_wide=is_wide)
@@ -118,10 +125,11 @@ def advice_document(
         model: with its buckets of now.
         seen: sizes of its requests.
         num: most buckets to propose.
-        cost_of: what a row costs by its size in a dimension, and where that was measured.
+        cost_of: what runs take by the size in a dimension, and where that was measured.
 
     Raises:
         NotFoundError: no request of the model was seen.
+        InvalidRequestError: so few buckets cannot take what the present ones take.
     """
     batch_dim = model.recipe.batching.batch_dim
     buckets = model.buckets
@@ -134,8 +142,7 @@ def advice_document(
         )
     num_requests = round(max(each.num_requests for each in dims.values()))
     rows = dims.pop(batch_dim or "", None)
-    costs = {dim: cost_of(dim) for dim in dims}
-    advised = {dim: _advice(dim, each, buckets, num, costs[dim]) for dim, each in dims.items()}
+    advised = {dim: _advice(dim, seen, model, num, cost_of(dim)) for dim in dims}
     proposal: list[Bucket] = []
     ran = seen.real + seen.padded
     # Samples do not tell what they were computed beside.
@@ -148,9 +155,8 @@ def advice_document(
     if worthwhile := [dim for dim, each in advised.items() if not each["kept"]]:
         # One dimension at a time: the one whose padding costs most.
         worst = max(worthwhile, key=lambda dim: float(advised[dim]["waste_now"]))
-        edges = advised[worst]["proposed"]
-        rows_of = cost.best_rows if (cost := costs[worst]) else lambda _: 1
-        proposal = proposed_buckets(buckets, worst, edges, seen.dims, batch_dim, rows_of)
+        shapes = advised[worst]["shapes_proposed"]
+        proposal = proposed_buckets(buckets, worst, shapes, seen.dims, batch_dim)
     return {
         "model": model.name,
         "version": model.version,
@@ -197,39 +203,40 @@ def _distribution(seen: SizeCounts) -> dict[str, Any]:
 
 def _advice(
     dim: str,
-    seen: SizeCounts,
-    buckets: Sequence[Bucket],
+    observed: ObservedSizes,
+    model: ModelVersion,
     num: int,
     measured: MeasuredCost | None,
 ) -> dict[str, Any]:
-    now = edges_of(buckets, dim)
+    batch_dim = model.recipe.batching.batch_dim
+    seen = observed.dims[dim]
+    now = edges_of(model.buckets, dim)
     # What is taken today has to be taken tomorrow.
-    largest = now[-1] if now else seen.largest
-    before, after = (measured.seconds, measured.best_seconds) if measured else (float, float)
-    proposed = best_edges(seen, num or max(len(now), _DEFAULT_NUM), largest, after)
-    times = [
-        time_per_request(seen, now or [largest], before),
-        time_per_request(seen, proposed, after),
-    ]
+    shapes = shapes_of(model.buckets, dim, batch_dim) or [Shape(seen.largest, DEFAULT_ROWS.max)]
+    largest = shapes[-1].size
+    may_grow = all(batch_dim in bucket.dims for bucket in model.buckets)
+    cost = measured or BY_ELEMENTS
+    search = ShapeSearch(shapes, seen.counts, observed.batches, cost, may_grow=may_grow)
+    proposed = search.best(num or max(len(shapes), _DEFAULT_NUM))
+    edges = sorted({shape.size for shape in proposed})
+    times = [search.mean_s(shapes), search.mean_s(proposed)]
     is_saved = measured is not None and measured.curve.pads_to_largest
-    least = max((bucket.dims[dim].min for bucket in buckets if dim in bucket.dims), default=1)
-    rows = measured.rows if measured else dict.fromkeys(now or [largest])
-    rows_after = {edge: measured.best_rows(edge) if measured else None for edge in proposed}
+    least = max((b.dims[dim].min for b in model.buckets if dim in b.dims), default=1)
     return {
         **_distribution(seen),
         "largest": min(seen.largest, largest),
         "now": now,
         "waste_now": waste(seen, now or [largest]),
-        "proposed": proposed,
-        "waste_proposed": waste(seen, proposed),
-        "rows_now": [measured.rows[edge] for edge in now] if measured else [],
-        "rows_proposed": list(rows_after.values()) if measured else [],
-        "moved": share_moved(seen, rows, rows_after),
+        "proposed": edges,
+        "waste_proposed": waste(seen, edges),
+        "shapes_now": shapes,
+        "shapes_proposed": proposed,
+        "moved": share_moved(seen, rows_by_size(shapes), rows_by_size(proposed)),
         # A bucket of one size alone pads whatever computes it; more rows are faster anywhere.
         "is_exact": measured is not None
         and not is_saved
         and least <= 1
-        and set(rows_after.values()) <= set(rows.values()),
+        and {shape.rows for shape in proposed} <= {shape.rows for shape in shapes},
         "measured_on": measured.name if measured else "",
         "rows_per_s": [1 / each if is_saved else None for each in times],
         "speedup": times[0] / times[1],
@@ -243,11 +250,17 @@ def _gain_words(dim: str, advice: dict[str, Any]) -> Iterator[str]:
             f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed ({advice['speedup']:.2f}x), by "
             f"measurements of {advice['measured_on']}"
         )
-    if set(rows := advice["rows_proposed"]) - set(advice["rows_now"]):
+    now = advice["shapes_now"]
+    proposed = advice["shapes_proposed"]
+    if {shape.rows for shape in proposed} - {shape.rows for shape in now}:
         yield (
-            f"{dim}: batches of up to {_list(rows)} rows proposed, {_list(advice['rows_now'])} "
-            "now: each doubling computes a quarter more rows/s of short requests"
+            f"{dim}: shapes (rows x {dim}) {_shapes_text(proposed)} proposed, "
+            f"{_shapes_text(now)} now"
         )
+
+
+def _shapes_text(shapes: Sequence[Shape]) -> str:
+    return ", ".join(f"{shape.rows} x {shape.size}" for shape in shapes)
 
 
 def _endpoints(settings: CliSettings) -> list[str]:

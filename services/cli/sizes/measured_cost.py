@@ -7,9 +7,6 @@ from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 
-# A run of twice the rows delays the first of them: it has to compute this many times the rows/s.
-_WORTHWHILE_GAIN = 1.25
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCost:
@@ -18,47 +15,42 @@ class MeasuredCost:
     Attributes:
         curve: seconds of a run by its elements.
         name: what computes, and where.
-        rows: of a full batch, by the largest size of each bucket of the recipe, rising.
         others: elements of a row beside this dimension, at most.
     """
 
     curve: Curve
-    name: str
-    rows: dict[int, int]
-    others: int
+    name: str = ""
+    others: int = 1
 
-    def seconds(self, size: int) -> float:
-        """What a row of a full batch takes, with the rows that the recipe has for it."""
-        edges = list(self.rows)
-        return self._row_s(size, self.rows[next((e for e in edges if e >= size), edges[-1])])
+    def run_s(self, size: int, rows: int) -> float:
+        """What a run takes of so many rows of this size.
 
-    def best_seconds(self, size: int) -> float:
-        """What a row of a full batch takes, with the rows that are best for the size."""
-        return self._row_s(size, self.best_rows(size))
-
-    def best_rows(self, size: int) -> int:
-        """Rows that a bucket of this size should take: never fewer than the largest takes.
-
-        Doubled as long as that pays, by runs that were timed, and no run has more elements than
-        today's largest, whose memory is known. Clients may send what they may send today.
+        Below the smallest that was timed on the line through the two smallest ones, and in
+        proportion to elements where one alone was timed: what buckets for short requests gain
+        is seen once they are built.
         """
-        largest, rows = list(self.rows.items())[-1]
-        least = self.curve.elements[0] / self.others
-        most = rows * largest
-        while rows * size >= least and 2 * rows * size <= most:
-            if self._row_s(size, rows) < _WORTHWHILE_GAIN * self._row_s(size, 2 * rows):
-                break
-            rows *= 2
-        return rows
+        elements = rows * self.others * size
+        least, *more = self.curve.elements
+        took_s = self.curve.run_s(elements)
+        if elements >= least:
+            return took_s
+        in_proportion_s = took_s * elements / least
+        if not more:
+            return in_proportion_s
+        slope_s = (self.curve.seconds[1] - took_s) / (more[0] - least)
+        return max(took_s - slope_s * (least - elements), in_proportion_s)
 
-    def _row_s(self, size: int, rows: int) -> float:
-        return self.curve.run_s(rows * self.others * size) / rows
+    def is_timed(self, size: int, rows: int) -> bool:
+        """Whether it is no smaller than the smallest run that was timed."""
+        return rows * self.others * size >= self.curve.elements[0]
+
+
+# Where nothing was timed: in proportion to elements.
+BY_ELEMENTS = MeasuredCost(curve=Curve(name="elements", elements=(1,), seconds=(1.0,)))
 
 
 def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> MeasuredCost | None:
-    """What a row takes by its size in a dimension; None where nothing was timed.
-
-    In a batch that is full, and at the largest sizes of other dimensions.
+    """What runs take by a dimension's size, others being at their largest; None if none was timed.
 
     Args:
         registry: of the store.
@@ -67,7 +59,6 @@ def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> Measured
     """
     batch_dim = model.recipe.batching.batch_dim or ""
     spans = [bucket.dims for bucket in model.buckets if dim in bucket.dims]
-    rows = {each[dim].max: each[batch_dim].max if batch_dim in each else 1 for each in spans}
     curves = measured_curves(registry, model)
     found = [
         (generation, sides[side])
@@ -80,5 +71,4 @@ def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> Measured
     generation, curve = next((pair for pair in found if pair[1].pads_to_largest), found[0])
     beside = [s.max for name, s in spans[-1].items() if name not in (dim, batch_dim)]
     name = f"{curve.name} on {generation}"
-    rising = dict(sorted(rows.items()))
-    return MeasuredCost(curve=curve, name=name, rows=rising, others=math.prod(beside))
+    return MeasuredCost(curve=curve, name=name, others=math.prod(beside))

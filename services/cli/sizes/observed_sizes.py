@@ -17,6 +17,8 @@ from services.telemetry.metric import Metric
 from services.telemetry.metrics_page import metrics_page
 
 _LARGEST = round(SIZE_BUCKETS[-1])
+# Beside dimensions, none of which has this name.
+_BATCHES = ""
 
 
 @dataclass
@@ -25,11 +27,13 @@ class ObservedSizes:
 
     Attributes:
         dims: by name of the dynamic dimension.
+        batches: runs of engines by their rows.
         real, padded: elements of requests, and those computed beside them.
         is_sampled: by samples of requests, of which neither is known.
     """
 
     dims: dict[str, SizeCounts] = field(default_factory=lambda: defaultdict(SizeCounts))
+    batches: dict[int, float] = field(default_factory=dict)
     real: float = 0.0
     padded: float = 0.0
     is_sampled: bool = False
@@ -79,6 +83,7 @@ def sizes_from_pages(pages: Iterable[str], model: str, version: int) -> Observed
             for sample in family.samples:
                 if wanted.items() <= sample.labels.items():
                     _add(found, below, sample.name, sample.labels, sample.value)
+    found.batches = _by_bound(below.pop(_BATCHES, {}))
     for dim, cumulative in below.items():
         found.dims[dim].counts = _by_bound(cumulative)
     return found
@@ -94,6 +99,8 @@ def _add(
     if name in _names(catalog.REQUEST_SIZE, "_bucket"):
         # Histograms are cumulative: bins are subtracted once all replicas are added up.
         below[labels["dimension"]][float(labels["le"])] += value
+    elif name in _names(catalog.BATCH_SIZE, "_bucket"):
+        below[_BATCHES][float(labels["le"])] += value
     elif name in _names(catalog.REQUEST_SIZE, "_sum"):
         found.dims[labels["dimension"]].total += value
     elif name in _names(catalog.REAL_ELEMENTS):

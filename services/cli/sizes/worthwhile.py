@@ -1,14 +1,23 @@
 """Whether other buckets are worth the engines that they have built and proven anew."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from services.cli.sizes.best_shapes import Shape
 from services.cli.sizes.bucket_advice import SizeCounts
 
 # Of the requests, that would run at another shape: a few may be one client's.
 _LEAST_MOVED = 0.02
 # Of the time, or of what is computed where nothing was timed: measured times differ by that much.
 _LEAST_SAVED = 0.05
+
+
+def rows_by_size(shapes: Iterable[Shape]) -> dict[int, list[int]]:
+    """The rows of the shapes of each size."""
+    rows: dict[int, list[int]] = {}
+    for shape in shapes:
+        rows.setdefault(shape.size, []).append(shape.rows)
+    return rows
 
 
 def share_moved(

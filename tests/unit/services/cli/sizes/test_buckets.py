@@ -54,6 +54,8 @@ def _registry() -> CollectorRegistry:
                     catalog.REQUEST_SIZE, each, model=model, version=version, dimension=dim
                 )
     recorder.observe(catalog.REQUEST_SIZE, 2, model="batch-only", version="1", dimension="batch")
+    for rows in ROWS:
+        recorder.observe(catalog.BATCH_SIZE, rows, **LABELS)
     recorder.count(catalog.REAL_ELEMENTS, sum(SEEN), **LABELS)
     recorder.count(catalog.PADDED_ELEMENTS, sum(SEEN) / 4, **LABELS)
     return made
@@ -119,6 +121,7 @@ def test_pages_of_all_replicas_are_added_up(prefix: str) -> None:
     assert found.dims["sequence"].counts == {8: 120, 32: 60, 120: 18, 512: 2}
     assert found.dims["sequence"].total == 2 * sum(SEEN)
     assert found.dims["batch"].counts == {1: 150, 4: 50}
+    assert found.batches == {1: 6, 4: 2}
     assert (found.real, found.padded) == (2 * sum(SEEN), sum(SEEN) / 2)
 
 
@@ -297,7 +300,7 @@ def test_buckets_from_samples_are_applied_and_halve_the_padding(store: str, tmp_
     published = registry.model_version("texts")
     assert [b.dims["sequence"].max for b in published.buckets] == advice["proposed"]
     # In proportion to its elements a run gains nothing by more rows.
-    assert advice["rows_proposed"] == [32] * len(advice["proposed"])
+    assert advice["shapes_proposed"] == [[size, 32] for size in advice["proposed"]]
     assert (published.version, published.master) == (2, master)
     assert published.recipe.model_copy(update={"buckets": (BUCKET,)}) == recipe
     # The same again publishes nothing.

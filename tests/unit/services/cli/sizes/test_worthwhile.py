@@ -67,14 +67,14 @@ def test_fewer_buckets_than_there_are_are_proposed_to_who_asks_for_them() -> Non
 def test_an_engine_that_runs_at_the_sizes_of_requests_has_nothing_to_gain_from_lengths() -> None:
     curve = Curve.through("openvino fp32", [(8, 0.001), (4096, 0.5)])
     assert curve is not None
-    measured = MeasuredCost(curve=curve, name="openvino fp32 on x", rows={512: 8}, others=1)
+    measured = MeasuredCost(curve=curve, name="openvino fp32 on x", others=1)
     counts = {8: 900, 100: 100}
     assert "openvino fp32 on x computes requests at their own sizes" in kept(
         advised(counts, (1, 512), measured=measured)
     )
     flat = Curve.through("openvino fp32", [(8, 0.1), (800, 0.1), (4096, 0.5)])
     assert flat is not None
-    faster = MeasuredCost(curve=flat, name="openvino fp32 on x", rows={512: 8}, others=1)
+    faster = MeasuredCost(curve=flat, name="openvino fp32 on x", others=1)
     assert kept(advised(counts, (1, 512), measured=faster)) == "", "by more rows"
     # A bucket of one length pads all requests to it, whatever computes them.
     assert kept(advised(counts, (512, 512), measured=measured)) == ""

@@ -1,0 +1,174 @@
+"""Shapes (rows and a length) at which traffic takes the least time: an exact search.
+
+Lengths are cut into stretches, each with the largest rows of a batch and perhaps smaller batches
+below it, so many shapes in all. Rows of a stretch and stretches of all lengths are the same
+problem, solved by the same dynamic programming: that of the rows says what a stretch costs by
+the number of its shapes. A replica takes the cheapest shape that holds a batch, also one of
+longer requests with fewer rows: so it takes no longer than what is minimised here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from services.cli.sizes.cuts import best_cuts, cheapest
+from services.cli.sizes.measured_cost import MeasuredCost
+from services.contracts.errors import InvalidRequestError
+
+_MAX_BOUNDS = 256
+# A run of twice the rows delays the first of them: it has to compute this many times the rows/s.
+_WORTHWHILE_GAIN = 1.25
+
+
+class Shape(NamedTuple):
+    """The largest sizes of a bucket: of one dimension, and the rows of a batch."""
+
+    size: int
+    rows: int
+
+
+class _Ladder(NamedTuple):
+    """Rows of the shapes of one stretch, rising, and seconds of a row in it."""
+
+    row_s: float
+    rows: tuple[int, ...]
+
+
+class ShapeSearch:
+    """What traffic costs at given shapes, and the shapes where it costs least."""
+
+    def __init__(
+        self,
+        present: Sequence[Shape],
+        sizes: Mapping[int, float],
+        batches: Mapping[int, float],
+        cost: MeasuredCost,
+        *,
+        may_grow: bool = True,
+    ) -> None:
+        """Take the traffic.
+
+        Args:
+            present: shapes of the recipe: what they take is taken by every proposal too, and no
+                run has more elements than their largest, whose memory is known.
+            sizes: requests by size; those above the largest shape count as that.
+            batches: runs by their rows; without any all are full.
+            cost: of runs.
+            may_grow: batches may have more rows than now.
+        """
+        self._present = present
+        self._cost = cost
+        self._may_grow = may_grow
+        self._full = max(shape.rows for shape in present)
+        self._usual = max(present).rows
+        self._most = max(shape.size * shape.rows for shape in present)
+        # More may have waited than a full batch took, so these fill any.
+        runs: dict[int, float] = {}
+        for rows, count in sorted((batches or {self._full: 1.0}).items()):
+            held = min(rows, self._full)
+            runs[held] = runs.get(held, 0.0) + count
+        self._runs = runs
+        self._num_rows = sum(rows * count for rows, count in self._runs.items())
+        self._sizes = _rounded(sizes, [shape.size for shape in present])
+
+    def best(self, num: int) -> list[Shape]:
+        """At most so many shapes, by size and rows; the fewest of those that cost the same.
+
+        Raises:
+            InvalidRequestError: more are needed for what the present ones take.
+        """
+        bounds = list(self._sizes)
+        least = [max(s.rows for s in self._present if s.size > b) for b in (0, *bounds[:-1])]
+        weights = np.array([0.0, *self._sizes.values()]).cumsum()
+        ladders = {
+            (rows, size): self._ladders(size, rows, num)
+            for rows, size in product(set(least), bounds)
+        }
+        most = max(map(len, ladders.values()))
+        costs = np.full((most, len(bounds), len(bounds)), np.inf)
+        for last, size in enumerate(bounds):
+            for first in range(last + 1):
+                for own, ladder in enumerate(ladders[least[first], size]):
+                    part = weights[last + 1] - weights[first]
+                    costs[own, first, last] = part * ladder.row_s
+        cut = cheapest(best_cuts(costs, min(num, most * len(bounds))))
+        if cut is None:
+            raise InvalidRequestError(
+                f"{num} buckets are too few: present ones take more rows of short requests than of "
+                "long ones, and fewer buckets would not; propose more (--num)"
+            )
+        return [
+            Shape(bounds[each.last], rows)
+            for each in cut.stretches
+            for rows in ladders[least[each.first], bounds[each.last]][each.num - 1].rows
+        ]
+
+    def mean_s(self, shapes: Sequence[Shape]) -> float:
+        """Mean seconds of a row; a batch runs at the cheapest shape that holds it."""
+        total_s = 0.0
+        for size, count in self._sizes.items():
+            holding = [shape for shape in shapes if shape.size >= size]
+            for rows, runs in self._runs.items():
+                total_s += count * runs * min(self._waiting_s(rows, shape) for shape in holding)
+        return total_s / self._num_rows / sum(self._sizes.values())
+
+    def _waiting_s(self, rows: int, shape: Shape) -> float:
+        """Seconds for rows that wait together."""
+        if rows < self._full and rows <= shape.rows:
+            return self._run_s(shape.size, shape.rows if self._pads else rows)
+        return rows / shape.rows * self._run_s(*shape)
+
+    def _ladders(self, size: int, least: int, num: int) -> list[_Ladder]:
+        """The best rows for a size by their number, from 1 on; none where they fit no memory."""
+        found = [self._up_to(most, size, num) for most in self._limits(size, least)]
+        longest = max(map(len, found), default=0)
+        return [min(each[min(n, len(each) - 1)] for each in found) for n in range(longest)]
+
+    def _limits(self, size: int, least: int) -> Iterator[int]:
+        """Largest rows that a size could have, by runs that were timed."""
+        rows = least
+        while rows * size <= self._most:
+            yield rows
+            if not self._may_grow or not self._cost.is_timed(size, rows):
+                return
+            rows *= 2
+
+    def _up_to(self, most: int, size: int, num: int) -> list[_Ladder]:
+        """The best rows for a size that has this limit."""
+        smaller = {n: runs for n, runs in self._runs.items() if n < min(most, self._full)}
+        others = sum(n * runs for n, runs in self._runs.items() if n not in smaller)
+        edges = [*smaller, most]
+        delay = (most / self._usual) ** log2(_WORTHWHILE_GAIN)
+        weights = np.array([*smaller.values(), others / most * delay])
+        seconds = np.array([self._run_s(size, rows) for rows in edges])
+        if not self._pads:
+            weights = weights * seconds
+            seconds = np.ones(len(edges))
+        sums = np.array([0.0, *weights]).cumsum()
+        costs = np.subtract.outer(sums[1:], sums[:-1]).T * seconds
+        return [
+            _Ladder(cut.cost / self._num_rows, tuple(edges[each.last] for each in cut.stretches))
+            for cut in best_cuts(costs[np.newaxis], min(num, len(edges)))
+        ]
+
+    @property
+    def _pads(self) -> bool:
+        return self._cost.curve.pads_to_largest
+
+    def _run_s(self, size: int, rows: int) -> float:
+        return self._cost.run_s(size, rows)
+
+
+def _rounded(sizes: Mapping[int, float], edges: Sequence[int]) -> dict[int, float]:
+    """Counts by size, rising; exact lengths are many, so those of a stretch count as its end."""
+    largest = max(edges)
+    step = -(-largest // _MAX_BOUNDS)
+    counts = dict.fromkeys(edges, 0.0)
+    for size, count in sizes.items():
+        if count:
+            rounded = min(-(-size // step) * step, largest)
+            counts[rounded] = counts.get(rounded, 0.0) + count
+    return dict(sorted(counts.items()))
