@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import tritonclient.grpc.aio as triton
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from services.contracts.kserve.tensors import Array
 
@@ -73,20 +73,26 @@ class Load:
 
     async def _call(self, client: triton.InferenceServerClient) -> str:
         """One request; the status it ended with."""
-        x_BF = self._rng.standard_normal((1, self._width)).astype(np.float32)
-        tensor = triton.InferInput("x", x_BF.shape, "FP32")
-        tensor.set_data_from_numpy(x_BF)
+        inputs = self._drawn()
+        tensors = []
+        for name, array in inputs.items():
+            tensor = triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+            tensors.append(tensor.set_data_from_numpy(array))
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
-            result = await client.infer(self._model, [tensor], client_timeout=DEADLINE_S)
+            result = await client.infer(self._model, tensors, client_timeout=DEADLINE_S)
         except InferenceServerException as error:
             return self._failed(error)
         finally:
             self.longest_s = max(self.longest_s, loop.time() - began_s)
-        if not self._is_correct(x_BF, result.as_numpy("y")):
+        if not self._is_correct(next(iter(inputs.values())), result.as_numpy("y")):
             self.num_wrong += 1
         return OK
+
+    def _drawn(self) -> dict[str, Array]:
+        """The inputs of a request; answers are checked by the first."""
+        return {"x": self._rng.standard_normal((1, self._width)).astype(np.float32)}
 
     def _failed(self, error: InferenceServerException) -> str:
         status = str(error.status()).removeprefix("StatusCode.")

@@ -40,6 +40,18 @@ noop (int64[batch, tokens] x) => (int64[batch, tokens] y)
   y = Identity (x)
 }
 """
+_TEXTS = """
+<ir_version: 10, opset_import: ["" : 20]>
+texts (int64[batch, sequence] ids, int64[batch, sequence] mask) => (float[batch, 8] y)
+<int64[1] last = {2}, int64[1] positions = {1}>
+{
+  word = Gather (table, ids)
+  valid = Cast <to = 1> (mask)
+  each = Unsqueeze (valid, last)
+  kept = Mul (word, each)
+  y = ReduceSum <keepdims = 0> (kept, positions)
+}
+"""
 
 
 def write_linear(path: Path, seed: int = 1) -> Path:
@@ -61,6 +73,11 @@ def write_scaled(path: Path, factor: float) -> Path:
 def write_noop(path: Path) -> Path:
     """x_BT as it came."""
     return _write(path, _NOOP)
+
+
+def write_texts(path: Path, table: Array) -> Path:
+    """The sum of the rows of a table, float32 [words, 8], that are not masked."""
+    return _write(path, _TEXTS, table=table)
 
 
 def write_recipe(
