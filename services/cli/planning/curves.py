@@ -4,16 +4,19 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
+from services.contracts.model.recipe import Bucket
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.selection import select
 from services.contracts.selection.speed_gate import deciding
+from services.engines.shapes import smallest_holding, volume
 from services.replica.batching.run_shapes import elements_of
 
 
@@ -141,9 +144,15 @@ def _sides(
 def _engine_curve(engine: PublishedEngine, timings: Sequence[Timing]) -> Curve | None:
     key = engine.manifest.key
     is_cpu = Generation.parse(key.generation).platform is Platform.CPU
-    points = ((_size(t), t.p50_s) for t in timings)
     pads_to_largest = key.kind.pads_to_largest(is_cpu=is_cpu)
+    size = partial(_computed, key.buckets) if pads_to_largest else _size
+    points = ((size(t), t.p50_s) for t in timings)
     return Curve.through(f"{key.kind} {key.precision}", points, pads_to_largest=pads_to_largest)
+
+
+def _computed(buckets: Sequence[Bucket], timing: Timing) -> int:
+    """What ran, whatever was asked for: all of the bucket."""
+    return volume(buckets[smallest_holding(buckets, timing.sizes)])
 
 
 def _size(timing: Timing) -> int:

@@ -1,5 +1,6 @@
 """What a plan takes an engine to compute for a batch, by its kind and generation."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.model.manifest import ProofOutcome, Timing
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
@@ -27,6 +28,34 @@ BUCKETS = tuple(
 )
 
 
+def _published(
+    folder: Path,
+    model: ModelVersion,
+    kind: EngineKind,
+    generation: str,
+    timed: Sequence[tuple[dict[str, int], float]],
+) -> Registry:
+    """A store with an engine that was proven and took so many seconds at these sizes."""
+    timings = tuple(
+        Timing(bucket="b", sizes=sizes, p50_s=seconds, p95_s=seconds, throughput=1, eager_p50_s=1)
+        for sizes, seconds in timed
+    )
+    device = DeviceFacts(generation=generation, name="device", memory_gib=1)
+    proof = small_proof(ProofOutcome.PASSED).model_copy(
+        update={"timings": timings, "device": device}
+    )
+    key = small_key(
+        master_digest=model.master.digest,
+        kind=kind,
+        generation=generation,
+        buckets=model.buckets,
+        proof_terms=proof_terms(model.recipe, Precision.FP32, model.samples),
+    )
+    registry = Registry(open_store(str(folder / "store")), folder / "cache")
+    registry.publish_engine(small_manifest(key), {}, proof)
+    return registry
+
+
 @pytest.mark.parametrize(
     ("kind", "generation", "two_rows_s"),
     [
@@ -39,30 +68,8 @@ def test_only_engines_of_one_shape_a_bucket_take_as_long_as_the_largest_batch(
     kind: EngineKind, generation: str, two_rows_s: float, tmp_path: Path
 ) -> None:
     model = planned_model(*BUCKETS)
-    timings = tuple(
-        Timing(
-            bucket=f"b{rows}",
-            sizes={"batch": rows, "length": 8},
-            p50_s=seconds,
-            p95_s=seconds,
-            throughput=1,
-            eager_p50_s=1,
-        )
-        for rows, seconds in SECONDS.items()
-    )
-    device = DeviceFacts(generation=generation, name="device", memory_gib=1)
-    proof = small_proof(ProofOutcome.PASSED).model_copy(
-        update={"timings": timings, "device": device}
-    )
-    key = small_key(
-        master_digest=model.master.digest,
-        kind=kind,
-        generation=generation,
-        buckets=BUCKETS,
-        proof_terms=proof_terms(model.recipe, Precision.FP32, model.samples),
-    )
-    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    registry.publish_engine(small_manifest(key), {}, proof)
+    timed = [({"batch": rows, "length": 8}, seconds) for rows, seconds in SECONDS.items()]
+    registry = _published(tmp_path, model, kind, generation, timed)
     engine = measured_curves(registry, model)[generation][MeasuredSide.ENGINE]
 
     def took(rows: int) -> float:
@@ -72,6 +79,27 @@ def test_only_engines_of_one_shape_a_bucket_take_as_long_as_the_largest_batch(
     assert took(1) == pytest.approx(0.001)
     assert took(2) == pytest.approx(two_rows_s)
     assert took(16) == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "seconds"),
+    [
+        (EngineKind.INDUCTOR, (32, 128), (0.003, 0.010)),
+        (EngineKind.TENSORRT, (8, 32, 128), (0.003, 0.0065, 0.010)),
+    ],
+)
+def test_a_usual_batch_that_is_padded_to_its_bucket_is_no_measurement_of_a_smaller_run(
+    kind: EngineKind, elements: tuple[int, ...], seconds: tuple[float, ...], tmp_path: Path
+) -> None:
+    """Each bucket is timed at its usual and at its largest sizes."""
+    rows = (DimRange(min=1, opt=1, max=4), DimRange(min=1, opt=4, max=16))
+    model = planned_model(*(Bucket(dims={"batch": each, "length": LENGTH}) for each in rows))
+    timed = [(1, 0.003), (4, 0.003), (16, 0.010)] + [(4, 0.010)] * (kind is EngineKind.TENSORRT)
+    sizes = [({"batch": number, "length": 8}, took_s) for number, took_s in timed]
+    registry = _published(tmp_path, model, kind, "cuda-sm90", sizes)
+    curve = measured_curves(registry, model)["cuda-sm90"][MeasuredSide.ENGINE]
+    assert curve.elements == elements
+    assert curve.seconds == pytest.approx(seconds)
 
 
 def test_a_precision_of_which_no_engine_serves_is_refused(tmp_path: Path) -> None:
