@@ -32,7 +32,7 @@ def unproven(
         name = f"{key.kind} {key.precision}"
         folder = worker.settings.cache_dir / "unproven" / key.digest()
         began_s = time.monotonic()
-        spec = _built(worker, version, key, folder, num_threads)
+        spec = built(worker, version, key, folder, num_threads)
         built_s = time.monotonic()
         engine = engine_class(key.kind).load(spec)
         took = f"built in {built_s - began_s:.1f} s, loaded in {time.monotonic() - built_s:.2f} s"
@@ -42,9 +42,18 @@ def unproven(
     return calls
 
 
-def _built(
+def built(
     worker: WorkerContext, version: ModelVersion, key: BuildKey, folder: Path, num_threads: int
 ) -> LoadSpec:
+    """An engine's files.
+
+    Args:
+        worker: a compiler.
+        version: of the model.
+        key: of the engine.
+        folder: takes them; what is there is deleted.
+        num_threads: of the engine that is loaded from them.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     master_path = worker.registry.materialise_master(version.master) / "model.onnx"

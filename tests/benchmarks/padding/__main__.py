@@ -18,8 +18,6 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -32,7 +30,6 @@ from services.cli.output.progress import Steps
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import EngineManifest, ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
@@ -40,42 +37,13 @@ from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
 from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
-from services.replica.batching.batch_report import BatchReport
-from services.replica.batching.batcher import Batcher
-from services.replica.batching.collate import JoinRules
-from services.replica.batching.run_shapes import elements_of
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import RunningEngine
-from services.replica.engine.worker import EngineWorker
-from services.replica.request.infer_call import InferCall
-from services.replica.request.signature import Signature
+from tests.benchmarks.padding.serving import Side, serve, side_of
 from tests.benchmarks.padding.subject import MAX_TOKENS, call_of, calls, recipe
 
 NUM_OUTSTANDING = 64
 WANTED_SPEEDUP, WANTED_WASTE = 3.0, 0.25
-
-
-@dataclass
-class Side:
-    """One way to serve the same requests.
-
-    Attributes:
-        rates: requests per second, by round.
-        real, ran, runs: elements of requests, those computed, and runs, over all rounds.
-    """
-
-    name: str
-    batcher: Batcher
-    rates: list[float]
-    real: int = 0
-    ran: int = 0
-    runs: int = 0
-
-    def count(self, report: BatchReport) -> None:
-        """Add a batch."""
-        self.runs += 1
-        self.real += sum(map(elements_of, report.sizes))
-        self.ran += report.times.num_elements if report.times else 0
 
 
 def main(arguments: list[str]) -> int:
@@ -175,51 +143,27 @@ async def _compare(
     executor = EngineExecutor(engine=engine, buckets=version.recipe.buckets, thread=EngineThread())
     bare = version.recipe.model_copy(update={"inputs": {}})
     exact = version.model_copy(update={"recipe": bare})
-    sides = [_side("exact", exact, executor), _side("padded", version, executor)]
-    sides.append(_side("ceiling", version, executor))
+    sides = [side_of("exact", exact, executor), side_of("padded", version, executor)]
+    sides.append(side_of("ceiling", version, executor))
     for number in range(-1, num_rounds):  # shapes and costs are met in one that does not count
         mixed = calls(num_calls, seed=number + 10)
         mean = round(sum(call.sizes["sequence"] for call in mixed) / len(mixed))
         level = [call_of(mean, np.random.default_rng(number + 10)) for _ in mixed]
-        answers = [await _round(side, level if side.name == "ceiling" else mixed) for side in sides]
+        answers = [
+            await serve(side, level if side.name == "ceiling" else mixed, NUM_OUTSTANDING)
+            for side in sides
+        ]
         print(f"round {number}:", *(f"{side.name} {side.rates[-1]:.1f}/s" for side in sides))
         for one, other in zip(answers[0], answers[1], strict=True):
             np.testing.assert_allclose(one, other, atol=2e-2)
         if number < 0:
             for side in sides:
-                side.rates.clear()
-                side.real = side.ran = side.runs = 0
+                side.forget()
     for side in sides:
         await side.batcher.close()
     await _print_shapes(executor)
     executor.thread.end()
     return _print(sides, num_calls)
-
-
-def _side(name: str, version: ModelVersion, executor: EngineExecutor) -> Side:
-    rules = JoinRules.from_model(version, Signature.from_model(version))
-    batcher = Batcher(
-        EngineWorker(executor), rules, version.recipe.batching, on_batch=lambda r: side.count(r)
-    )
-    side = Side(name, batcher, [])
-    batcher.start()
-    return side
-
-
-async def _round(side: Side, mixed: Sequence[InferCall]) -> list[Array]:
-    """Serve all requests, so many at a time; their answers in order."""
-    answers: list[Array] = [np.empty(0)] * len(mixed)
-    left = iter(enumerate(mixed))
-
-    async def client() -> None:
-        for place, call in left:
-            found = await side.batcher.submit(call, dict)
-            answers[place] = found["sentence_embedding"]
-
-    began_s = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(NUM_OUTSTANDING)))
-    side.rates.append(len(mixed) / (time.perf_counter() - began_s))
-    return answers
 
 
 async def _print_shapes(executor: EngineExecutor) -> None:
@@ -248,9 +192,9 @@ def _print(sides: list[Side], num_calls: int) -> int:
         num = num_calls * len(side.rates)
         print(
             f"| {side.name} | {median(side.rates):.1f} | {speedups[side.name]:.2f} "
-            f"| {num / side.runs:.1f} | {1 - side.real / side.ran:.1%} |"
+            f"| {num / side.runs:.1f} | {side.waste:.1%} |"
         )
-    waste = 1 - padded.real / padded.ran
+    waste = padded.waste
     print(
         f"\nwanted {WANTED_SPEEDUP} times exact and waste of {WANTED_WASTE:.0%} at most, "
         f"lengths up to {MAX_TOKENS}"
