@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from compiler_worker.inputs.sampling import Sample
 from compiler_worker.memory import memory_peak
 from compiler_worker.references.models import Model
-from compiler_worker.timing.cpu_waits import waited_for_cpu_s
+from compiler_worker.timing.cpu_waits import cpu_times
 from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, is_decided, ratio_of
 from services.contracts.hardware.facts import Platform
 from services.contracts.model.manifest import SideTiming
@@ -105,20 +106,32 @@ class _Side:
 
     def take_turn(self, sample: Sample, limits: BenchmarkLimits) -> None:
         model = self.contender.model
-        # Looked at before the call that warms, as looking takes the caches.
-        waited_s = waited_for_cpu_s()
-        began = time.perf_counter()
         if not self.calls:
             with memory_peak(self.platform) as peak:
                 model.run(sample.inputs)
             self.added_bytes = peak.num_bytes
-        elif self.calls[-1].seconds < limits.warm_below_s:
+        is_warmed = bool(self.calls) and self.calls[-1].seconds < limits.warm_below_s
+        # Looked at before the call that warms, as looking takes the caches.
+        before = cpu_times()
+        began = time.perf_counter()
+        if is_warmed:
             model.run(sample.inputs)
         started = time.perf_counter()
         model.run(sample.inputs)
         ended = time.perf_counter()
-        share = (waited_for_cpu_s() - waited_s) / (ended - began)
-        self.calls.append(TimedCall(seconds=ended - started, waited_share=share))
+        after = cpu_times()
+        waited_s = after.waited_since(before)
+        num_calls = 1 + is_warmed
+        # A call of another device goes on while no thread of the host computes.
+        is_computing = self.platform is Platform.CPU
+        self.calls.append(
+            TimedCall(
+                seconds=ended - started,
+                waited_share=waited_s / (ended - began),
+                least_s=max(after.busiest_since(before) / num_calls, ended - started - waited_s),
+                most_s=(after.process - before.process) / num_calls if is_computing else inf,
+            )
+        )
 
     def timing(self, num_samples: int, ratio: Ratio | None) -> SideTiming:
         p50_s = median(self.seconds)

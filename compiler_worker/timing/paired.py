@@ -6,14 +6,16 @@ they are (Conover, Practical Nonparametric Statistics, 3rd edition, section 3.2)
 
 A load that is always there can meet two sides differently, however often they take turns: one
 that waits for its slowest thread loses more. Pairs whose threads had a CPU whenever they wanted
-one are counted alone where they are enough. Otherwise all are, and the interval holds what the
-waits may have added to a call: what they add by the side's own calls, of which some waited longer
-than others, and anything from nothing to the whole wait where these do not tell.
+one are counted alone where they are enough. Otherwise all are, and the interval holds what each
+call may have taken without its waits. Two things bound that, and the narrower interval counts:
+what waits add to a call by the side's own calls, of which some waited longer than others; and for
+how long threads computed, which a load hardly changes: without waits a call takes at least as long
+as its busiest thread computes, and at most as long as all of its threads do.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, sqrt
+from math import comb, inf, prod, sqrt
 from statistics import median
 
 import numpy as np
@@ -31,6 +33,8 @@ _SLOWER = 0.9
 _WIDE = 2.0
 # Waits of threads side by side can add up to more than the call took.
 _LEAST_SHARE = 0.01
+# A thread that loses its CPU finds the caches of others there, and computes so much longer.
+_COLD = 1.1
 # Slopes of more calls than these take longer than they are worth.
 _MOST_CALLS = 100
 # The least difference of waits, as a share of the call, from which a slope can be computed.
@@ -38,18 +42,24 @@ _LEAST_DIFFERENCE = 0.01
 # Of a normal distribution, 99 % lies within so many standard deviations.
 _WITHIN = 2.576
 
+# Seconds, at least and at most.
+_Bounds = tuple[float, float]
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
     """A measured call.
 
     Attributes:
-        waited_share: what its threads waited for a CPU, all together, of these seconds. Below 0
-            where a thread ended meanwhile, and took its waits along.
+        waited_share: what its threads waited for a CPU, all together, of these seconds.
+        least_s, most_s: what it takes at least and at most on a machine of its own, by how long
+            its threads computed and did not wait.
     """
 
     seconds: float
     waited_share: float = 0.0
+    least_s: float = 0.0
+    most_s: float = inf
 
     @property
     def is_undisturbed(self) -> bool:
@@ -62,6 +72,14 @@ class TimedCall:
             return self.seconds
         return self.seconds * max(1 - delay * self.waited_share, _LEAST_SHARE)
 
+    @property
+    def computing_s(self) -> _Bounds:
+        """Seconds on a machine of its own, by how long its threads computed."""
+        if self.is_undisturbed:
+            return self.seconds, self.seconds
+        least_s = max(self.least_s / _COLD, self.seconds * _LEAST_SHARE)
+        return least_s, max(least_s, min(self.most_s, self.seconds))
+
 
 def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
     """How many times faster a side is than the baseline.
@@ -73,17 +91,28 @@ def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
     pairs = list(zip(baseline, side, strict=True))
     undisturbed = [pair for pair in pairs if all(call.is_undisturbed for call in pair)]
     counted = undisturbed if len(undisturbed) >= FEWEST_PAIRS else pairs
-    rank = _rank(len(counted))
-    b_low, b_high = _delays([b for b, _ in counted])
-    s_low, s_high = _delays([s for _, s in counted])
-    lows = sorted(b.without_waits(b_high) / s.without_waits(s_low) for b, s in counted)
-    highs = sorted(b.without_waits(b_low) / s.without_waits(s_high) for b, s in counted)
+    sides = [[pair[place] for pair in counted] for place in (0, 1)]
+    by_waits = _ratio(*map(_by_waits, sides))
+    by_computing = _ratio(*([call.computing_s for call in calls] for calls in sides))
+    return min(by_waits, by_computing, key=lambda ratio: ratio.high / ratio.low)
+
+
+def _ratio(baseline: Sequence[_Bounds], side: Sequence[_Bounds]) -> Ratio:
+    pairs = list(zip(baseline, side, strict=True))
+    rank = _rank(len(pairs))
+    lows = sorted(b_least / s_most for (b_least, _), (_, s_most) in pairs)
+    highs = sorted(b_most / s_least for (_, b_most), (s_least, _) in pairs)
     return Ratio(
-        median=median(b.seconds / s.seconds for b, s in counted),
+        median=median(sqrt(prod(b) / prod(s)) for b, s in pairs),
         low=lows[rank],
         high=highs[-1 - rank],
-        num_pairs=len(counted),
+        num_pairs=len(pairs),
     )
+
+
+def _by_waits(calls: Sequence[TimedCall]) -> list[_Bounds]:
+    low, high = _delays(calls)
+    return [(call.without_waits(high), call.without_waits(low)) for call in calls]
 
 
 def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
@@ -96,7 +125,7 @@ def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
         return 0.0, 1.0
     chosen = calls[:: len(calls) // _MOST_CALLS + 1]
     seconds = np.array([call.seconds for call in chosen])
-    waited = seconds * [max(call.waited_share, 0.0) for call in chosen]
+    waited = seconds * [call.waited_share for call in chosen]
     one, other = np.triu_indices(len(chosen), 1)
     more = waited[other] - waited[one]
     telling = np.abs(more) > _LEAST_DIFFERENCE * seconds[one]
