@@ -174,7 +174,7 @@ def _row(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[str, ...]:
     return (
         f"{key.kind} {key.precision}",
         _PROOF_WORDS[engine.proof.outcome],
-        milliseconds(smallest.p50_s, decimals=2) if smallest else "-",
+        milliseconds(smallest.p50_s, decimals=2) + " ?" * is_wild(timings) if smallest else "-",
         times(mean_speedup(timings) if timings else None, is_wild=is_wild(timings)),
         times(speed_over_fallback(timings), is_wild=is_wild(timings)),
         readable_size(num_bytes) if num_bytes else "-",

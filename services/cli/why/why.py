@@ -130,7 +130,7 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
         str(key["rank"] or "-"),
         _name(key),
         key["state"],
-        _span(p50s) if p50s else "-",
+        _span(p50s) + " ?" * key["is_wild"] if p50s else "-",
         times(key["speed_over_eager"], is_wild=key["is_wild"]),
         times(key["speed_over_fallback"], is_wild=key["is_wild"]),
         key["digest"][:SHORT],

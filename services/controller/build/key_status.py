@@ -37,8 +37,8 @@ class RetryPolicy:
 
     max_attempts: int = 3
     first_delay_s: float = 30.0
-    max_timings: int = 12
-    first_timing_s: float = 600.0
+    max_timings: int = 15
+    first_timing_s: float = 120.0
 
     def next_attempt_at(self, failed_at: datetime, num_failures: int) -> datetime:
         """When to try again after so many failures in a row."""

@@ -77,8 +77,8 @@ class TestTimedAgain:
     def test_it_backs_off_and_comes_to_an_end(self) -> None:
         starts: dict[str, TaskStart] = {}
         at_s = 0.0
-        for attempt in range(1, 13):
-            pause = min(10 * 2 ** (attempt - 1), 24 * 60)
+        for attempt in range(1, POLICY.max_timings + 1):
+            pause = min(2**attempt, 24 * 60)
             seen = self.seen(0.6, 1.9, timings=dict(starts))
             due_s = at_s + pause * self.MINUTE_S
             assert tasks_of(seen, due_s - 1) == []
@@ -90,7 +90,7 @@ class TestTimedAgain:
             at_s = due_s
             at = (START + timedelta(seconds=at_s)).isoformat()
             starts[task.name] = task_start(task, seen, at)
-        assert (len(starts), at_s) == (POLICY.max_timings, 8_310 * self.MINUTE_S)
+        assert (len(starts), at_s) == (15, 9_246 * self.MINUTE_S)
         over = decide(self.seen(0.6, 1.9, timings=starts), START + timedelta(days=99), POLICY)
         assert (over.tasks, over.next_due_at) == ((), None)
 
