@@ -39,7 +39,7 @@ _READY_TIMEOUT_S = 900.0
 _LEGEND = (
     "x fallback: speed over that of the fallback, which serves without an engine",
     "x eager: speed over that of PyTorch without compilation",
-    "?: not measurable, as other work takes the processors",
+    "?: not measurable, or measured with waits, as other work takes the processors",
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from services.cli.demo.run import MODEL, Answer
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import Precision
+from services.contracts.selection.selection import FallbackReason
 from services.contracts.selection.speed_gate import BUSY, TIMED_LATER
 from services.controller.build.key_status import KeyState
 
@@ -26,6 +27,7 @@ _WORDS = {
 }
 _ENDS_PROOF = (EventKind.PROOF_PASSED, EventKind.PROOF_FAILED)
 _ROUNDING = 1e-7
+_ALL_BUILT = "nothing is left to be built"
 
 
 def event_words(event: Event, done: str = "") -> str:
@@ -71,9 +73,17 @@ def answers_words(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def end_words(cases: Sequence[dict[str, Any]]) -> str:
-    """Why the demo ends: all is built, or no plan could be made."""
+    """Why the demo ends: all is built, perhaps not timed yet, or no plan could be made."""
     given_up = next((case["given_up"] for case in cases if case["given_up"]), "")
-    return f"given up: {given_up}" if given_up else "nothing is left to be built"
+    if given_up:
+        return f"given up: {given_up}"
+    if not any(map(_awaits_timing, cases)):
+        return _ALL_BUILT
+    return (
+        f"{_ALL_BUILT}; the fallback serves, as no engine could be measured to be faster yet: "
+        "the fleet times them again in a few minutes; at once, best when less runs here: "
+        f"{_program()} build {MODEL}"
+    )
 
 
 def next_steps() -> Iterator[str]:
@@ -102,6 +112,12 @@ def served_precision(case: dict[str, Any]) -> str:
 def best_digest(case: dict[str, Any]) -> str:
     """Digest of the engine that should serve; "" for the fallback."""
     return next((str(key["digest"]) for key in case["planned"] if key["rank"] == 1), "")
+
+
+def _awaits_timing(case: dict[str, Any]) -> bool:
+    """Whether nothing but its timing keeps an engine from serving."""
+    reasons = (each["reason"] for each in case["passed_over"])
+    return not best_digest(case) and FallbackReason.NOT_MEASURABLE in reasons
 
 
 def _brief(event: Event) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from services.cli.demo.minilm import tokenise
-from services.cli.demo.run import Answer
+from services.cli.demo.run import MODEL, Answer
 from services.cli.demo.words import (
     answers_words,
     best_digest,
     done_words,
+    end_words,
     event_words,
     next_steps,
     served_digest,
@@ -54,6 +55,8 @@ def case(served: str, *keys: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "replicas": [loading, ready],
         "decided_by": "timed together on some day, 2 candidates",
         "skipped": [],
+        "given_up": "",
+        "passed_over": [],
         "precisions": {},
     }
     return fields | changes
@@ -105,6 +108,19 @@ def test_what_serves_and_what_should_is_read_from_the_case() -> None:
     assert (served_digest(of), best_digest(of), served_precision(of)) == (FAST, FAST, "bf16")
     of = case("", key(SLOW, "fp32", rank=None))
     assert (served_digest(of), best_digest(of), served_precision(of)) == ("", "", "fp32")
+
+
+@pytest.mark.parametrize("reason", ["not_measurable", "slower_than_fallback"])
+def test_the_end_says_that_an_engine_is_still_to_be_timed(reason: str) -> None:
+    over = [{"digest": SLOW, "reason": reason, "detail": "why"}]
+    slow = key(SLOW, "fp32", rank=None)
+    words = end_words([case("", slow, passed_over=over)])
+    assert words.startswith("nothing is left to be built")
+    assert (f"smelt build {MODEL}" in words) is (reason == "not_measurable")
+    # Another one serves.
+    assert end_words([case(FAST, key(FAST, "bf16"), slow, passed_over=over)]) == (
+        "nothing is left to be built"
+    )
 
 
 def answer(query: str, distance: float, *, is_matched: bool) -> Answer:
