@@ -9,7 +9,7 @@ class Ratio(Document):
     """How many times faster a side is than the run's baseline, of pairs of neighbouring calls.
 
     Attributes:
-        median: of the pairs' ratios; of calls that waited, by the middle of what they may have taken.
+        median: of the pairs' ratios; of calls that waited, of the middle of what they may take.
         low, high: the 99 % interval of that median; wider where threads waited for a CPU all along.
         num_pairs: that count: those without such waits, where they are enough.
     """
