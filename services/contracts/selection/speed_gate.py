@@ -21,7 +21,7 @@ from services.contracts.text.words import readable_ratio
 NOISE = 0.05
 # An interval whose ends are further apart ranks no engine. Beside the fallback it decides all the
 # same, for an engine that is so much faster at the interval's worst end.
-_WILD = 2.0
+_WILD = 4.0
 _CLEAR = 1.25
 # An order of magnitude: no digit of such an interval says anything, so it is not printed at all.
 _UNSAID = 10.0
