@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.contracts.transport.frames import Payload
+from services.gateway.access.gate import Metadata
 from services.gateway.api.disabled_rpcs import disabled_reason, disabled_reasons
 from services.gateway.api.metadata import MetadataServicer
 from services.gateway.api.service import SERVICE, request_class, response_class
@@ -115,12 +116,13 @@ def _forwarding_handler(
     """ModelInfer, with neither side's message parsed: bytes in, bytes out."""
 
     async def model_infer(body: Payload, context: Context) -> Payload:
+        metadata = context.invocation_metadata() or ()
         call = InferenceCall(
             body=body,
             peer=context.peer(),
-            metadata=context.invocation_metadata() or (),
+            metadata=metadata,
             deadline_s=_deadline_s(context.time_remaining()),
-            session=_session(context, session_key),
+            session=_session(metadata, session_key),
             # Of HTTP's paths that cut a request; gRPC has none.
             parts=getattr(context, "parts", None),
         )
@@ -144,10 +146,10 @@ def _streaming_handler(
     async def model_stream_infer(
         requests: AsyncIterator[Incoming], context: Context
     ) -> AsyncIterator[bytes]:
-        session = _session(context, session_key)
+        metadata = context.invocation_metadata() or ()
+        session = _session(metadata, session_key)
         deadline_s = _deadline_s(context.time_remaining())
         peer = context.peer()
-        metadata = context.invocation_metadata() or ()
 
         def answer(body: Payload, deadline_s: float | None) -> Awaitable[Payload]:
             call = InferenceCall(
@@ -216,10 +218,10 @@ def _disabled_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
     return grpc.unary_unary_rpc_method_handler(absent)
 
 
-def _session(context: Context, key: str) -> int:
+def _session(metadata: Metadata, key: str) -> int:
     """The client's session, 0 without one."""
     if key:
-        for name, value in context.invocation_metadata() or ():
+        for name, value in metadata:
             if name == key:
                 return session_number(value)
     return 0

@@ -223,7 +223,7 @@ class ReplicaConnection(FrameProtocol):
         self.send_hello()
 
     def expects_more(self) -> bool:
-        """While others are unanswered: requests that were read together are sent within one turn."""
+        """While others are unanswered: requests that were read together are sent in one turn."""
         return len(self._waiting) > 1
 
     def refuse(self, error: SmeltError) -> None:
