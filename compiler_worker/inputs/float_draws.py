@@ -1,48 +1,78 @@
-"""Floats of proof inputs: of both signs and mostly near zero, or over the recipe's range."""
+"""Floats of proof inputs: of both signs and mostly near zero, or over a range that is known."""
 
 import math
 
 import numpy as np
 
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.input_values import InputValues, Ranges, by_place
 from services.contracts.model.recipe import InputRecipe
 
 # Along each axis of an image: few enough to be left after pooling.
 _PATCHES = 3
 
 
+def float_ranges(recipe: InputRecipe, known: InputValues) -> Ranges:
+    """What floats are drawn over: the recipe's range, else the graph's; none around zero.
+
+    Args:
+        recipe: of the input.
+        known: what the graph shows of it.
+    """
+    if not recipe.has_range:
+        return known.ranges_beside(recipe)
+    return ((recipe.low, recipe.low + 1.0 if recipe.high is None else recipe.high),)
+
+
 def draw_floats(
-    shape: tuple[int, ...], recipe: InputRecipe, generator: np.random.Generator, scale: float
+    shape: tuple[int, ...], ranges: Ranges, generator: np.random.Generator, scale: float
 ) -> Array:
-    """Of both signs and mostly near zero; evenly spread over the recipe's range if it has one.
+    """Of both signs and mostly near zero; where there is a range evenly spread over its parts.
 
     Args:
         shape: of the input.
-        recipe: its range.
+        ranges: as `float_ranges` has them.
         generator: that of this input.
         scale: by how many times larger than usual what has no range is; 0 gives zeros, also where
             a range holds them.
     """
-    if not scale and takes_zero(recipe):
-        return np.zeros(shape)
     normal = _uneven_normal(shape, generator)
-    if not recipe.has_range:
-        # Of no dimensions the product is a number of numpy's, which no library takes.
-        return np.asarray(normal * scale)
-    low, high = _range(recipe)
-    # Within 0.01 of the normal distribution's own function.
-    even = 1 / (1 + np.exp(-1.702 * normal))
-    return np.asarray(low + (high - low) * even)
+    # Of no dimensions the product is a number of numpy's, which no library takes.
+    drawn = np.asarray(normal * scale if scale else np.zeros(shape))
+    put_ranges(drawn, [each if scale or not _has_zero(each) else () for each in ranges], normal)
+    return drawn
 
 
-def takes_zero(recipe: InputRecipe) -> bool:
-    """Whether 0 is a value like others: silence, a black image."""
-    low, high = _range(recipe)
-    return not recipe.has_range or low <= 0 <= high
+def put_ranges(drawn: Array, ranges: Ranges | list[tuple[float, ...]], normal: Array) -> None:
+    """Replace what was drawn by values of ranges, in each of whose parts as many lie.
+
+    So each threshold of a tree is crossed, also the least of many that lie far apart.
+
+    Args:
+        drawn: of the input, floats or integers; changed in place.
+        ranges: one for all places, or one for each place of the last axis; where one is empty,
+            what was drawn stays.
+        normal: normally distributed values of the same shape.
+    """
+    for place, ends in by_place(ranges):
+        # Within 0.01 of the normal distribution's own function.
+        even = 1 / (1 + np.exp(-1.702 * normal[..., place]))
+        values = np.interp(even, np.linspace(0, 1, len(ends)), ends)
+        drawn[..., place] = np.rint(values) if drawn.dtype.kind in "iu" else values
 
 
-def _range(recipe: InputRecipe) -> tuple[float, float]:
-    return recipe.low, recipe.low + 1.0 if recipe.high is None else recipe.high
+def is_around_zero(ranges: Ranges) -> bool:
+    """Whether something is drawn around zero, as it has no range."""
+    return not ranges or not all(ranges)
+
+
+def takes_zero(ranges: Ranges) -> bool:
+    """Whether 0 is a value like others somewhere: silence, a black image."""
+    return is_around_zero(ranges) or any(map(_has_zero, ranges))
+
+
+def _has_zero(ends: tuple[float, ...]) -> bool:
+    return bool(ends) and ends[0] <= 0 <= ends[-1]
 
 
 def _uneven_normal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:

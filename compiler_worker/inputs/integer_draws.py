@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from compiler_worker.inputs.float_draws import put_ranges
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
@@ -46,8 +47,7 @@ def _is_open(spec: TensorSpec, master: MasterRecord, recipe: Recipe) -> bool:
         return False
     own = recipe.inputs.get(spec.name, InputRecipe())
     known = master.input_values.get(spec.name, InputValues())
-    is_known = bool(known.choices) and all(known.choices)
-    return not is_known and IntegerSpan() in _spans(own, known)
+    return not known.is_described and IntegerSpan() in _spans(own, known)
 
 
 def draw_integers(
@@ -66,6 +66,8 @@ def draw_integers(
     drawn = np.asarray(generator.integers(*ends, size=shape, endpoint=True))
     if drawn.size > 1:
         _set_ends(drawn.reshape(-1, shape[-1]), low, high)
+    if ranges := known.ranges_beside(recipe):
+        put_ranges(drawn, ranges, generator.standard_normal(shape))
     return drawn
 
 

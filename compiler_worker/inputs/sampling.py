@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from compiler_worker.inputs.float_draws import draw_floats, takes_zero
+from compiler_worker.inputs.float_draws import draw_floats, float_ranges, is_around_zero, takes_zero
 from compiler_worker.inputs.integer_draws import draw_integers, drawn_role
 from compiler_worker.inputs.mask_draws import (
     MANY_ROWS,
@@ -233,8 +233,8 @@ def draw_sample(
     for spec in master.inputs:
         generator = _generator(seed, bucket.label, sizes, variant, spec.name)
         drawn = _draw(spec, master, recipe, sizes, generator, variant)
-        known = master.input_values.get(spec.name, InputValues())
-        put_choices(drawn, known.choices_beside(recipe.inputs.get(spec.name)), generator)
+        own, known = _described(spec, master, recipe)
+        put_choices(drawn, known.choices_beside(own), generator)
         inputs[spec.name] = drawn
     return Sample(bucket=bucket.label, sizes=dict(sizes), variant=variant, inputs=inputs, seed=seed)
 
@@ -275,10 +275,19 @@ def _variants(
 
 def _extremes(master: MasterRecord, recipe: Recipe) -> list[SampleVariant]:
     """Those that some input of floats takes: of a range nothing is drawn beyond it."""
-    floats = [recipe.inputs.get(s.name, InputRecipe()) for s in master.inputs if is_floating(s)]
-    has_open = any(not own.has_range for own in floats)
+    floats = filter(is_floating, master.inputs)
+    drawn = [float_ranges(*_described(spec, master, recipe)) for spec in floats]
+    has_open = any(map(is_around_zero, drawn))
     scaled = [SampleVariant.LARGE, SampleVariant.SMALL] if has_open else []
-    return scaled + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
+    return scaled + ([SampleVariant.ZERO] if any(map(takes_zero, drawn)) else [])
+
+
+def _described(
+    spec: TensorSpec, master: MasterRecord, recipe: Recipe
+) -> tuple[InputRecipe, InputValues]:
+    """What the recipe says of an input, and what the graph shows."""
+    known = master.input_values.get(spec.name, InputValues())
+    return recipe.inputs.get(spec.name, InputRecipe()), known
 
 
 def usual_variant(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
@@ -322,7 +331,7 @@ def _draw(
     variant: SampleVariant,
 ) -> Array:
     shape = shape_at(spec, dict(sizes))
-    own = recipe.inputs.get(spec.name, InputRecipe())
+    own, known = _described(spec, master, recipe)
     if spec.datatype == BYTES:
         return draw_strings(shape, own.strings, generator)
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
@@ -335,6 +344,6 @@ def _draw(
     if dtype.kind == "b":
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":
-        known = master.input_values.get(spec.name, InputValues())
         return draw_integers(shape, own, known, generator).astype(dtype)
-    return draw_floats(shape, own, generator, _SCALES.get(variant, 1.0)).astype(dtype)
+    ranges = float_ranges(own, known)
+    return draw_floats(shape, ranges, generator, _SCALES.get(variant, 1.0)).astype(dtype)

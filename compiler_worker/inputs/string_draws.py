@@ -7,7 +7,7 @@ import numpy as np
 
 from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.input_values import Category
+from services.contracts.model.input_values import Category, by_place
 
 
 def draw_strings(
@@ -36,11 +36,9 @@ def put_choices(
             empty, what was drawn stays.
         generator: that of this input.
     """
-    for number, known in enumerate(choices):
-        if known:
-            place = slice(None) if len(choices) == 1 else slice(number, number + 1)
-            column = drawn[..., place]
-            chosen = np.resize(generator.permutation(len(known)), column.size)
-            # Strings and numbers are both objects on their way to the input's own type.
-            words = np.array(known, dtype=object)[generator.permutation(chosen)]
-            column[...] = words.reshape(column.shape)
+    for place, known in by_place(choices):
+        column = drawn[..., place]
+        chosen = np.resize(generator.permutation(len(known)), column.size)
+        # Strings and numbers are both objects on their way to the input's own type.
+        words = np.array(known, dtype=object)[generator.permutation(chosen)]
+        column[...] = words.reshape(column.shape)

@@ -93,6 +93,16 @@ class QLinearMatMul(OpRun):
         return (np.clip(rounded, limits.min, limits.max).astype(y_zero.dtype),)
 
 
+class Scaler(OpRun):
+    """Gives floats of integers too, of which onnx 1.23 makes integers again."""
+
+    op_domain = "ai.onnx.ml"
+
+    def _run(self, x: Array, *, offset: Sequence[float], scale: Sequence[float]) -> tuple[Array]:
+        scaled: Array = (x - np.asarray(offset)) * np.asarray(scale)
+        return (scaled.astype(x.dtype if x.dtype.kind == "f" else np.float32),)
+
+
 def _taking_nan(trees: Any) -> Any:
     """An op of trees where a missing value takes the false branch unless a node says otherwise."""
 
@@ -110,6 +120,7 @@ OPS = (
     LpNormalization,
     NonMaxSuppression,
     QLinearMatMul,
+    Scaler,
     _taking_nan(op_tree_ensemble_classifier.TreeEnsembleClassifier),
     _taking_nan(op_tree_ensemble_regressor.TreeEnsembleRegressor),
 )

@@ -8,7 +8,7 @@ import numpy as np
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
-from services.contracts.model.input_values import Category
+from services.contracts.model.input_values import Category, by_place
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.request_check import Sizes
 
@@ -97,10 +97,8 @@ def put_first(sample: Array, choices: Sequence[Sequence[Category]]) -> None:
         sample: of an input; changed in place.
         choices: one list for all places, or one for each place of the last axis, [] for none.
     """
-    for number, known in enumerate(choices):
-        if known:
-            place = slice(None) if len(choices) == 1 else slice(number, number + 1)
-            sample[..., place] = known[0]
+    for place, known in by_place(choices):
+        sample[..., place] = known[0]
 
 
 def _text(sizes: Sizes) -> str:

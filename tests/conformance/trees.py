@@ -67,6 +67,51 @@ def classifier(*, has_maps: bool = False) -> onnx.ModelProto:
     return _model(nodes, outputs)
 
 
+def passengers() -> onnx.ModelProto:
+    """A classifier of [age, a column that no tree reads, fare], as scikit-learn's forests are."""
+    trees = _node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "scores"],
+        nodes_treeids=[0, 0, 0, 0, 0],
+        nodes_nodeids=[0, 1, 2, 3, 4],
+        nodes_featureids=[0, 2, 0, 0, 0],
+        nodes_modes=["BRANCH_LEQ", "BRANCH_LEQ", "LEAF", "LEAF", "LEAF"],
+        nodes_values=[62.5, 250.0, 0.0, 0.0, 0.0],
+        nodes_truenodeids=[1, 3, 0, 0, 0],
+        nodes_falsenodeids=[2, 4, 0, 0, 0],
+        class_treeids=[0, 0, 0],
+        class_nodeids=[2, 3, 4],
+        class_ids=[0, 1, 2],
+        class_weights=[1.0, 1.0, 1.0],
+        classlabels_int64s=[0, 1, 2],
+    )
+    outputs = [
+        _info("label", TensorProto.INT64, ["batch"]),
+        _info("scores", TensorProto.FLOAT, ["batch", 3]),
+    ]
+    return _model([trees], outputs, 3)
+
+
+def scaled() -> onnx.ModelProto:
+    """A logistic regression of [age, a column of spread 1, fare] behind its StandardScaler."""
+    scaler = _node("Scaler", ["x"], ["s"], offset=[300.0, 0.0, 900.0], scale=[0.05, 1.0, 0.01])
+    linear = _node(
+        "LinearClassifier",
+        ["s"],
+        ["label", "scores"],
+        coefficients=[-1.0, -0.5, -1.0, 1.0, 0.5, 1.0],
+        intercepts=[0.1, -0.1],
+        classlabels_ints=[0, 1],
+        post_transform="LOGISTIC",
+    )
+    outputs = [
+        _info("label", TensorProto.INT64, ["batch"]),
+        _info("scores", TensorProto.FLOAT, ["batch", 2]),
+    ]
+    return _model([scaler, linear], outputs, 3)
+
+
 def _node(op_type: str, inputs: list[str], outputs: list[str], **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(
         op_type, inputs, outputs, name=op_type.lower(), domain="ai.onnx.ml", **attributes
@@ -77,8 +122,10 @@ def _info(name: str, kind: int, shape: list[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def _model(nodes: list[onnx.NodeProto], outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
-    inputs = [_info("x", TensorProto.FLOAT, ["batch", 4])]
+def _model(
+    nodes: list[onnx.NodeProto], outputs: list[onnx.ValueInfoProto], num_features: int = 4
+) -> onnx.ModelProto:
+    inputs = [_info("x", TensorProto.FLOAT, ["batch", num_features])]
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
     graph = helper.make_graph(nodes, "trees", inputs, outputs)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.integers.integer_rules import RULES, selected
 from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
+from compiler_worker.master.integers.list_uses import MOVES, ListUses, few_of
 from compiler_worker.master.integers.spans import Spans
+from compiler_worker.master.integers.tree_splits import TREES, tree_splits
 from compiler_worker.master.samples import MAX_WORD_CHARACTERS
 from services.contracts.model.input_values import Category, Choices
 
 # Of a longer list, as of words or places, some; evenly, as neighbours may be alike.
 _MOST = 256
-_MOST_OF_ALL_PLACES = 4096
 # Strings and integers, by the name of an encoder's attribute.
 _LISTS = ("cats_strings", "cats_int64s", "keys_strings", "keys_int64s")
 # As a category that an encoder takes for none of its own.
@@ -37,53 +37,20 @@ def categories(model: ir.Model, value: ir.Value) -> Choices:
         Nothing where no place leads to an encoder; a list is empty where its place leads to none,
         or to several that know other categories.
     """
-    if value.shape is None or not len(value.shape):
-        return ()
-    uses = _Uses(model)
-    found = uses.spans(value)
-    if found.is_open:
-        return ()
-    by_place = found.joined(range(found.low.ndim - 1), is_strict=True)
-    is_one = (found.low == by_place.low) & (found.high == by_place.high)
-    is_one &= found.low == found.high
-    is_known = is_one.reshape(-1, by_place.low.size).all(axis=0)
-    numbers = zip(by_place.low.flat, is_known.flat, strict=True)
-    lists = [_held(uses.lists[int(n)] if is_list else (), value) for n, is_list in numbers]
-    alike = lists[:1] if len(set(lists)) == 1 else lists
-    most = max(2, min(_MOST, _MOST_OF_ALL_PLACES // len(alike)))
-    return tuple(_some(each, most) for each in alike) if any(alike) else ()
+    lists = [_held(each, value) for each in _Categories(model, _RULES).by_place(value)]
+    return few_of(lists, _MOST, _some)
 
 
-class _Uses(IntegerUses):
-    """The same walk, whose spans are numbers of lists instead of integers that the input holds.
-
-    A list is of the places that surely lead to its encoder, and of no others.
-    """
-
-    def __init__(self, model: ir.Model) -> None:
-        super().__init__(model, _RULES, is_strict=True)
-        self.lists: list[tuple[Category, ...]] = []
-
-    def partly(self, _: Spans) -> Spans:
-        """Nothing is known of which elements are used."""
-        return Spans.of()
-
-    def moved(self, found: Spans) -> Spans:
-        """Only what is so of all places."""
-        return found if found.is_uniform else Spans.of()
+class _Categories(ListUses):
+    """The lists of encoders; of two that know other ones there is none."""
 
     def encoded(self, node: ir.Node) -> Spans:
         """The list of an encoder."""
         known = next((each for n in _LISTS if (each := _list(node.attributes.get(n)))), ())
-        if not known:
-            return Spans.of()
         zeros = node.attributes.get("zeros")
-        if node.op_type != "OneHotEncoder" or zeros is None or zeros.as_int():
+        if known and (node.op_type != "OneHotEncoder" or zeros is None or zeros.as_int()):
             known = (*known, _other_than(known))
-        if known not in self.lists:
-            self.lists.append(known)
-        number = self.lists.index(known)
-        return Spans.of(number, number)
+        return self.spans_of([known])
 
 
 def _list(attribute: ir.Attr | None) -> tuple[Category, ...]:
@@ -131,34 +98,24 @@ def _some(known: tuple[Category, ...], most: int) -> tuple[Category, ...]:
 
 
 def _encoder(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    assert isinstance(walk, _Uses)
+    assert isinstance(walk, _Categories)
     return walk.encoded(node)
 
 
-def _cast(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    return walk.spans(node.outputs[0])
+def _trees(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+    """Features that are equal to whole numbers, and never compared otherwise, are categories."""
+    assert isinstance(walk, _Categories)
+    splits = tree_splits(node)
+    lists = {
+        feature: (*map(int, known), int(known[-1]) + 1)
+        for feature, known in splits.equals.items()
+        if feature not in splits.thresholds and all(each.is_integer() for each in known)
+    }
+    return walk.columns(node, lists)
 
 
-def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    """Places behind one of unknown size are not known."""
-    sizes = [dim for each in node.inputs if each and each.shape for dim in [*each.shape][1:]]
-    is_fixed = all(isinstance(size, int) for size in sizes) and node.attributes["axis"].as_int()
-    found = RULES["Concat"](walk, node, index)
-    return found if is_fixed or found.is_uniform else Spans.of()
-
-
-def _gather(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    """Of columns that are taken apart; ArrayFeatureExtractor takes them of the last axis."""
-    axis = node.attributes.get("axis")
-    default = -1 if node.domain else 0
-    return selected(walk, node, axis.as_int() if axis else default) if index == 0 else Spans.of()
-
-
-_MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose")
 _RULES: dict[str, Rule] = {
-    **{name: RULES[name] for name in (*_MOVES, "Unsqueeze")},
-    **dict.fromkeys(("ArrayFeatureExtractor", "Gather"), _gather),
+    **MOVES,
+    **dict.fromkeys(TREES, _trees),
     **dict.fromkeys(("LabelEncoder", "OneHotEncoder"), _encoder),
-    "Cast": _cast,
-    "Concat": _concat,
 }

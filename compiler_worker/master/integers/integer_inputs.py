@@ -1,4 +1,4 @@
-"""What a master's graph requires of the integers and categories that its inputs hold."""
+"""What a master's graph requires of the numbers and categories that its inputs hold."""
 
 import onnx_ir as ir
 
@@ -6,6 +6,7 @@ from compiler_worker.master.integers.categories import categories
 from compiler_worker.master.integers.integer_rules import RULES
 from compiler_worker.master.integers.integer_uses import IntegerUses
 from compiler_worker.master.integers.mask_uses import is_mask
+from compiler_worker.master.integers.ranges import ranges
 from compiler_worker.master.integers.spans import Spans
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import InputRole
@@ -29,7 +30,10 @@ def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
     found = _integers_of(model, value)
     if found.role is InputRole.MASK:
         return found
-    return found.model_copy(update={"choices": categories(model, value)})
+    # An integer that is looked up in a table has to lie within it.
+    drawn = () if found.allowed else ranges(model, value)
+    known = categories(model, value)
+    return found.model_copy(update={"choices": known, "ranges": drawn})
 
 
 def _integers_of(model: ir.Model, value: ir.Value) -> InputValues:

@@ -13,6 +13,7 @@ from compiler_worker.master.integers.graph_constants import constant
 from compiler_worker.master.integers.guards import guard_of
 from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
 from compiler_worker.master.integers.spans import Bounds, Spans
+from compiler_worker.master.integers.value_shapes import known_shape
 
 _END = 2**31 - 1  # what exporters write for "to the end", or more
 
@@ -56,7 +57,7 @@ def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
 
 
 def _slice(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    shape = _shape(node.inputs[0])
+    shape = known_shape(node.inputs[0])
     found = walk.spans(node.outputs[0])
     cuts = _cuts(node, len(shape)) if index == 0 and shape else None
     if cuts is None or shape is None:
@@ -90,7 +91,7 @@ def _cuts(node: ir.Node, rank: int) -> dict[int, slice] | None:
 
 
 def _split(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    shape = _shape(node.inputs[0])
+    shape = known_shape(node.inputs[0])
     axis = _int(node, "axis", 0)
     if index or not shape:
         return Spans.of()
@@ -125,7 +126,7 @@ def selected(walk: IntegerUses, node: ir.Node, axis: int) -> Spans:
         axis: of the first input.
     """
     found = walk.spans(node.outputs[0])
-    shape = _shape(node.inputs[0])
+    shape = known_shape(node.inputs[0])
     places = constant(node.inputs[1])
     size = _size(node.inputs[0], axis)
     if found.is_open or places is None or places.ndim > 1 or not shape or size is None:
@@ -146,7 +147,7 @@ def _gather_nd(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     """Also ScatterND: the last axis of indices has a column for each axis of the table."""
     if index != 1:
         return _partly(walk, node, index)
-    shape = _shape(node.inputs[1])
+    shape = known_shape(node.inputs[1])
     skipped = _int(node, "batch_dims", 0)
     width = shape[-1] if shape else None
     if not shape or width is None:
@@ -185,7 +186,7 @@ def _where(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
 def _arithmetic(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     """Add, Sub and Mul of a constant, which may differ from column to column."""
     operand = node.inputs[index]
-    shape = _shape(node.inputs[index])
+    shape = known_shape(node.inputs[index])
     other = constant(node.inputs[1 - index]) if len(node.inputs) == 2 else None
     if operand is None or other is None or shape is None or not _is_integer(operand):
         return Spans.of()
@@ -275,14 +276,8 @@ def _is_integer(value: ir.Value) -> bool:
     return value.dtype is not None and value.dtype.is_integer()
 
 
-def _shape(value: ir.Value | None) -> list[int | None] | None:
-    if value is None or value.shape is None:
-        return None
-    return [dim if isinstance(dim, int) else None for dim in value.shape]
-
-
 def _size(value: ir.Value | None, axis: int) -> int | None:
-    shape = _shape(value)
+    shape = known_shape(value)
     return shape[axis] if shape else None
 
 

@@ -79,6 +79,10 @@ class IntegerUses:
         """Of elements whose places are not followed."""
         return found.uniform(is_strict=self.is_strict)
 
+    def both(self, found: Spans, other: Spans) -> Spans:
+        """Of two uses of one value."""
+        return found & other
+
     def _of_uses(self, uses: _Uses, graph: Any) -> Spans:
         """All uses count, but of branches of one If only the one that is taken."""
         found = Spans.of()
@@ -86,7 +90,7 @@ class IntegerUses:
         for node, index in uses:
             outer, branch = self._in_graph(node, graph)
             if outer is None or outer.op_type != "If" or self.is_strict:
-                found &= self._of_use(node, index)
+                found = self.both(found, self._of_use(node, index))
             else:
                 choices.setdefault(outer, {}).setdefault(branch, []).append((node, index))
         for outer, by_branch in choices.items():

@@ -1,6 +1,7 @@
-"""The integers and categories that a model's inputs may hold, as its graph shows."""
+"""The numbers and categories that a model's inputs may hold, as its graph shows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from pydantic import Field
 
@@ -12,6 +13,17 @@ _SHOWN = 4
 Category = str | int
 # One list for all places, or one for each place of the last axis.
 Choices = tuple[tuple[Category, ...], ...]
+# The same of ascending numbers: the least and the largest that are drawn, and between them those
+# that the graph compares with.
+Ranges = tuple[tuple[float, ...], ...]
+_T = TypeVar("_T")
+
+
+def by_place(lists: Sequence[Sequence[_T]]) -> Iterator[tuple[slice, Sequence[_T]]]:
+    """Where on the last axis each list counts that is not empty: one alone at all places."""
+    for number, known in enumerate(lists):
+        if known:
+            yield slice(None) if len(lists) == 1 else slice(number, number + 1), known
 
 
 class IntegerSpan(Document):
@@ -33,7 +45,7 @@ class IntegerSpan(Document):
 
 
 class InputValues(Document):
-    """What a master's graph does with the integers or categories of one input.
+    """What a master's graph does with the numbers or categories of one input.
 
     Attributes:
         role: `mask` where they are cast to or compared with true and false.
@@ -42,8 +54,10 @@ class InputValues(Document):
         tables: names of the tables of weights that they are looked up in.
         choices: categories that its encoders know, which proofs draw; an empty list at a place
             that leads to no encoder.
+        ranges: of numbers, which proofs draw so that each threshold of a tree is crossed and each
+            scaled feature has its usual size; an empty one at a place of which nothing is known.
 
-    Spans and choices are one for all places, or one for each place of the last axis.
+    Spans, choices and ranges are one for all places, or one for each place of the last axis.
     """
 
     role: InputRole = InputRole.VALUES
@@ -52,11 +66,25 @@ class InputValues(Document):
     tables: tuple[str, ...] = ()
     # Left out when there are none: older releases refuse keys that they do not know.
     choices: Choices = Field(default=(), exclude_if=lambda v: v == ())
+    ranges: Ranges = Field(default=(), exclude_if=lambda v: v == ())
 
     def choices_beside(self, own: InputRecipe | None) -> Choices:
         """Those that are drawn: none where a recipe says what else is."""
         is_given = own is not None and (own.values is not None or own.has_range)
         return () if is_given else self.choices
+
+    def ranges_beside(self, own: InputRecipe) -> Ranges:
+        """Those that are drawn: none where a recipe says what else is."""
+        is_given = own.has_range or own.min is not None or own.max is not None
+        return () if is_given else self.ranges
+
+    @property
+    def is_described(self) -> bool:
+        """Whether choices or a range are known of every place."""
+        places = range(max(len(self.choices), len(self.ranges)))
+        return bool(places) and all(
+            bool(_at(self.choices, each)) or bool(_at(self.ranges, each)) for each in places
+        )
 
     @property
     def widest(self) -> IntegerSpan:
@@ -73,15 +101,19 @@ class InputValues(Document):
         """As `0 to 9 (rows of 'word.weight')`."""
         if self.role is InputRole.MASK:
             return "a mask of 0 and 1"
-        if self.choices:
-            texts = [_choices_text(c) or self._span_text(i) for i, c in enumerate(self.choices)]
+        if self.choices or self.ranges:
+            num = max(len(self.choices), len(self.ranges), len(self.allowed))
+            texts = [self._place_text(place) for place in range(num)]
             return "; ".join(texts[:_SHOWN]) + _more(texts) + self.source
         shown = "; ".join(map(str, self.allowed[:_SHOWN])) or "any integer"
         return f"{shown}{_more(self.allowed)}{self.source}"
 
-    def _span_text(self, place: int) -> str:
-        is_one = len(self.allowed) == 1
-        return str(self.allowed[0 if is_one else place]) if self.allowed else "any value"
+    def _place_text(self, place: int) -> str:
+        if choices := _at(self.choices, place):
+            return _choices_text(choices)
+        span = str(self.allowed[place % len(self.allowed)]) if self.allowed else "any value"
+        drawn = _at(self.ranges, place)
+        return f"{span}, drawn from {drawn[0]:.3g} to {drawn[-1]:.3g}" if drawn else span
 
     @property
     def source(self) -> str:
@@ -95,8 +127,11 @@ def _more(columns: Sequence[object]) -> str:
     return f"; … in {len(columns)} columns" if len(columns) > _SHOWN else ""
 
 
+def _at(lists: Sequence[Sequence[_T]], place: int) -> Sequence[_T]:
+    """The list of one place, also where one is for all."""
+    return lists[place % len(lists)] if lists else ()
+
+
 def _choices_text(choices: Sequence[Category]) -> str:
-    if not choices:
-        return ""
     more = ", …" if len(choices) > _SHOWN else ""
     return f"one of {', '.join(map(repr, choices[:_SHOWN]))}{more}"

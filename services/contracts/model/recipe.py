@@ -96,8 +96,9 @@ class InputRecipe(Document):
         role: `mask` marks valid positions with 1 (ragged in proofs), or padding where `pad` is 1,
             as PyTorch's `key_padding_mask`; `values` is drawn.
         low, high: bounds of drawn values, high exclusive for integers. Without them floats are
-            drawn around zero with spread 1, once of eight times and once of a 64th of that size;
-            once, where 0 lies within, they are all 0; a low other than 0 alone has a high one
+            drawn over the thresholds of trees and the usual sizes of scalers that they lead to;
+            others around zero with spread 1, once of eight times and once of a 64th of that size.
+            Once, where 0 lies within, they are all 0; a low other than 0 alone has a high one
             above it. Integers are drawn by default over all that the graph takes (see
             `input_values`) and min and max allow; where none of them say, low and its successor.
         pad: value for padded positions.

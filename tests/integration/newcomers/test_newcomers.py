@@ -21,6 +21,7 @@ from services.cli.output.progress import Steps
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array
+from tests.conformance.trees import passengers, scaled
 from tests.encoders import encoders
 from tests.integration.newcomers.exports import NEWCOMERS, plain
 from tests.integration.served import serve
@@ -78,6 +79,24 @@ async def test_categories_are_known_by_the_graph_and_others_are_refused(tmp_path
         with pytest.raises(InferenceServerException, match="Unknown Category") as refused:
             await assert_answers(client, inputs, {})
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("model", [passengers(), scaled()], ids=["trees", "scaler"])
+def test_features_of_any_size_are_known_by_the_graph(
+    model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    """Ages and fares, none of which lies around zero: drawn there, all labels would be one."""
+    onnx.save(model, tmp_path / "model.onnx")
+    worker = quick_worker(tmp_path)
+    source = str(tmp_path / "model.onnx")
+    version = add_model(worker.registry, "m", source, AddOptions(), Steps(is_quiet=True))
+    report = build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), worker)
+    assert [(r.outcome, r.reason) for r in report.records] == [(BuildOutcome.PROVEN, "")]
+    proof = report.records[0].proof
+    assert proof
+    label, scores = proof.power
+    assert (label.blind, label.unchanged, scores.blind) == ((), (), ())
+    assert {"rows shuffled", "one value everywhere"} <= {*label.refused}
 
 
 async def assert_answers(
