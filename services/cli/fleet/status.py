@@ -26,6 +26,7 @@ from services.controller.events.fallback_words import (
     replica_state,
 )
 from services.controller.explain.build_queue import queued_builds, standby_document
+from services.controller.explain.failed_builds import failed_builds
 from services.controller.explain.running_builds import running_builds, running_builds_text
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -87,7 +88,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     yield Table("Replicas", columns, replicas, wide=("replica",))
     yield from (r["loading"] for r in document["replicas"])
     yield from queue_lines(document["models"])
-    yield from fallback_lines(document["replicas"])
+    yield from fallback_lines(document["replicas"], document["failed_builds"])
     yield from running_builds_text(document["builds"])
     if document["builds_unknown"]:
         yield f"what is being built is not known: {document['builds_unknown']}"
@@ -142,15 +143,28 @@ def process_lines(running: RunningFleet) -> list[str]:
     return away + again
 
 
-def fallback_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
-    """Why model versions serve on the fallback, and on ONNX Runtime's; each reason once."""
+def fallback_lines(
+    replicas: Iterable[dict[str, Any]], failed: Iterable[dict[str, Any]] = ()
+) -> list[str]:
+    """Why model versions serve on the fallback, and on ONNX Runtime's; each reason once.
+
+    Args:
+        replicas: as documents.
+        failed: versions of whose engines none can come, as `failed_builds` has them.
+    """
+    known = {_subject(each): each["words"] for each in failed}
     found = (
-        f"{r['model']} version {r['version']} on {r['generation']}: {words}"
+        f"{_subject(r)}: {words}"
         for r in replicas
-        for words in (reason_words(r["fallback_reason"]), r["fallback_refuted"], r["interim"])
+        for why in [known.get(_subject(r)) or reason_words(r["fallback_reason"])]
+        for words in (why, r["fallback_refuted"], r["interim"])
         if words
     )
     return list(dict.fromkeys(found))
+
+
+def _subject(document: dict[str, Any]) -> str:
+    return f"{document['model']} version {document['version']} on {document['generation']}"
 
 
 def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
@@ -195,14 +209,16 @@ def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dic
         store = settings.model_copy(update={"store_url": snapshot.store_url})
         registry = open_registry(store)
         builds: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
         # One by one: a model that is gone must not hide the builds of the others.
         for name in sorted({m.name for m in snapshot.models if not m.external_json}):
             with suppress(NotFoundError):  # it was removed a moment ago
                 builds += running_builds(registry, [name])
+                failed += failed_builds(registry, name, snapshot)
     except SmeltError as error:
         # The fleet may be another machine's, on a store that this one cannot read.
-        return {"builds": [], "builds_unknown": str(error)}
-    return {"builds": builds, "builds_unknown": ""}
+        return {"builds": [], "builds_unknown": str(error), "failed_builds": []}
+    return {"builds": builds, "builds_unknown": "", "failed_builds": failed}
 
 
 def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.cli.builds.engines import engines_document
-from services.cli.fleet.status import builds_document
+from services.cli.fleet.status import builds_document, fallback_lines, status_document
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease, pid_space
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey
@@ -24,6 +24,7 @@ from services.controller.explain.running_builds import (
     stage_document,
 )
 from services.pb import fleet_v1_pb2 as fleet
+from tests.unit.services.cli.fleet_stub import replica
 from tests.unit.services.controller import build_world as world
 
 KEY = world.key()
@@ -140,6 +141,23 @@ class TestStatus:
         assert tuple(build[name] for name in told) == wanted
         assert 5.0 <= build["stage_s"] <= build["duration_s"]
         assert builds_document(settings, self.snapshot(tmp_path))["builds"] == []
+
+    def test_what_failed_for_good_is_no_engine_that_may_still_come(
+        self, registry: Registry, tmp_path: Path
+    ) -> None:
+        registry.write_plan(world.plan())
+        snapshot = self.snapshot(tmp_path, "m")
+        snapshot.replicas.append(replica(1, device_facts_json=world.DEVICE.canonical_json()))
+        settings = CliSettings(home=tmp_path)
+        assert builds_document(settings, snapshot)["failed_builds"] == []
+        registry.record_build(world.refusal(world.KEYS[0], reason="all alike; give samples"))
+        assert builds_document(settings, snapshot)["failed_builds"] == []
+        registry.record_build(world.refusal(world.KEYS[1], reason="all alike; give samples"))
+        failed = builds_document(settings, snapshot)["failed_builds"]
+        replicas = status_document({}, snapshot)["replicas"]
+        (line,) = fallback_lines(replicas, failed)
+        words = "onnxruntime fp32 (and 1 more): proof failed: all alike"
+        assert line == f"m version 1 on {world.GENERATION}: {words}"
 
     def test_a_store_that_cannot_be_read_from_here_is_no_failure(self, tmp_path: Path) -> None:
         document = builds_document(CliSettings(home=tmp_path), self.snapshot(tmp_path, "m"))
