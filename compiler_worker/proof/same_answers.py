@@ -4,7 +4,7 @@ Answers that vary by less than their bounds allow are another matter: copies of 
 from them than a right engine may be, and models with drawn weights have such outputs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from compiler_worker.proof.claim import Claim
 from compiler_worker.proof.power import Kept
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
 
 # As power checks name an engine of constants; what a recipe accepts it by.
 CONSTANT = "mean only"
@@ -28,22 +30,39 @@ def same_answers(claim: Claim, kept: Sequence[Kept]) -> str:
     accepted = {n for o in recipe.outputs.values() for n in o.accept_blind.get(claim.precision, ())}
     if CONSTANT in accepted or not claim.master.inputs:
         return ""
-    for spec in claim.master.outputs:
-        has_rows = spec.shape[:1] == (recipe.batching.batch_dim,)
-        if not _is_one(row for each in kept for row in _rows(each.wanted[spec.name], has_rows)):
-            return ""
+    alike = alike_outputs(claim.master, recipe, [each.wanted for each in kept])
+    if len(alike) < len(claim.master.outputs):
+        return ""
     output = claim.master.outputs[0].name
     return (
         "all answers are the same for every sample, so an engine of constants would have passed; "
-        f"give samples{_ways(claim)} whose answers differ, or accept it in the recipe: "
-        f"outputs: {{{output}: {{accept_blind: {{{claim.precision}: [{CONSTANT}]}}}}}}"
+        f"give samples{ways_to_vary(claim.master)} whose answers differ, or accept it in the "
+        f"recipe: outputs: {{{output}: {{accept_blind: {{{claim.precision}: [{CONSTANT}]}}}}}}"
     )
 
 
-def _ways(claim: Claim) -> str:
+def alike_outputs(
+    master: MasterRecord, recipe: Recipe, answers: Sequence[Mapping[str, Array]]
+) -> list[str]:
+    """Outputs that are the same for all samples.
+
+    Args:
+        master: names the outputs.
+        recipe: says which dimension is of rows, each of which is a sample.
+        answers: by output, of each run.
+    """
+    found = []
+    for spec in master.outputs:
+        has_rows = spec.shape[:1] == (recipe.batching.batch_dim,)
+        if _is_one(row for each in answers for row in _rows(each[spec.name], has_rows)):
+            found.append(spec.name)
+    return found
+
+
+def ways_to_vary(master: MasterRecord) -> str:
     """What a recipe may say of inputs of which the graph has no categories, by their types."""
-    known = {name: values.choices for name, values in claim.master.input_values.items()}
-    open_ = [s for s in claim.master.inputs if not all(known.get(s.name) or ((),))]
+    known = {name: values.choices for name, values in master.input_values.items()}
+    open_ = [s for s in master.inputs if not all(known.get(s.name) or ((),))]
     strings = [spec.name for spec in open_ if spec.datatype == BYTES]
     numbers = [spec.name for spec in open_ if spec.datatype != BYTES]
     words = [

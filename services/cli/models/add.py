@@ -1,16 +1,12 @@
 """From a source to a published version."""
 
-import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import yaml
-
-from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.hub.folder import HubFolder, read_hub_folder
@@ -24,12 +20,12 @@ from compiler_worker.master.source import (
     source_from_text,
 )
 from compiler_worker.master.zipmaps import common_labels, table_words
-from compiler_worker.measures.accuracy_words import accuracy_words
 from compiler_worker.measures.ranking import require_samples
-from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
+from compiler_worker.model_checks.accepted_blindness import with_accepted_blindness
 from compiler_worker.model_checks.file_check import check_file
 from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.model_checks.served_shapes import served_shapes
+from compiler_worker.model_checks.varied_check import check_varied
 from compiler_worker.plans.build_keys import buckets_of, check_dims
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from services.cli.models.asked_text import AskedText
@@ -41,48 +37,14 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.label_scores import LabelScores
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precision_choice import AUTO, Accuracy
-from services.contracts.model.precisions import admitted_precisions
-from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.model.recipe import Recipe
 from services.contracts.model.value_limits import limits_of
 from services.contracts.registry.model_versions import master_record
 from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.registry import Registry
-from services.engines.shapes import ranges_text
 
 # Open, run, compare, publish.
 _NUM_PARTS = 4
-_DYNAMIC = "for other sizes export it with dynamic ones (torch.onnx.export: dynamic_shapes)"
-
-
-def added_words(version: ModelVersion, *, has_sizes: bool) -> Iterator[str]:
-    """What was added, how it is served, and how close its engines must be."""
-    master = version.master
-    buckets = version.buckets
-    # Those of trees are attributes of their ops.
-    size = f": {master.num_parameters:,} parameters" if master.num_parameters else ""
-    yield f"{version.name} version {version.version}{size}"
-    yield from (f"input {name}: {values.words}" for name, values in master.input_values.items())
-    yield from undescribed(master, version.recipe)
-    if buckets[0].dims and not has_sizes:
-        ranges = " or ".join(ranges_text(bucket.dims) for bucket in buckets)
-        yield (
-            f"serves {ranges}; for other sizes add it again with a recipe that has some: --recipe "
-            f"FILE, as in {_as_recipe(buckets)}"
-        )
-    if not dynamic_dims(master.inputs):
-        fixed = ", ".join(f"{each.name} {list(each.shape)}" for each in master.inputs)
-        yield f"serves {fixed} alone: no dimension is dynamic; {_DYNAMIC}"
-    has_calibration = version.calibration is not None
-    admitted = admitted_precisions(version.recipe, has_calibration=has_calibration)
-    yield from accuracy_words(version.recipe, admitted)
-    yield from accepted_words(version.recipe)
-    if version.fallback_verdict:
-        yield version.fallback_verdict.words
-
-
-def _as_recipe(buckets: Sequence[Bucket]) -> str:
-    line = {"buckets": [bucket.model_dump() for bucket in buckets]}
-    return yaml.safe_dump(line, default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +188,9 @@ def _publish(
             own = taken.unpooled
             plain = own.files[MODEL_FILE], master_record(own, files={})
             check_file(file, *plain, shapes.recipe, shapes.buckets, own.classes)
-        for remark in (*taken.words, *shapes.remarks):
+        # Proofs compare samples too.
+        unvaried = () if samples else check_varied(*master, shapes.recipe, shapes.buckets[0])
+        for remark in (*taken.words, *shapes.remarks, *unvaried):
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)

@@ -56,7 +56,8 @@ def run_models_add(
     given = read_recipe(recipe) if recipe else None
     registry = open_registry_to_publish(settings)
     from services.cli.fleet.control_client import notify_fleet
-    from services.cli.models.add import AddOptions, add_models, added_words
+    from services.cli.models.add import AddOptions, add_models
+    from services.cli.models.added_words import added_words
     from services.cli.models.listing import version_document
     from services.cli.oci.pull import Pull
 
@@ -72,7 +73,7 @@ def run_models_add(
     has_sizes = bool(place or (given and given.buckets))
     # Of files that are the same there is one version here.
     different = {each.version: each for each in versions}.values()
-    lines = [line for each in different for line in added_words(each, has_sizes=has_sizes)]
+    lines = [w for v in different for w in added_words(registry, v, has_sizes=has_sizes)]
     if isinstance(parsed, TritonModel):
         lines += _triton_words(sources, versions)
     has_fleet = notify_fleet(settings)

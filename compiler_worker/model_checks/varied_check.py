@@ -1,0 +1,56 @@
+"""Whether drawn inputs change the answers at all: found when a model is added."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from compiler_worker.inputs.sample_sizes import timed_sizes
+from compiler_worker.inputs.sampling import DEFAULT_SEED, draw_sample, usual_variant
+from compiler_worker.model_checks.sizes_check import has_room
+from compiler_worker.proof.same_answers import alike_outputs, ways_to_vary
+from compiler_worker.references.models import OrtModel
+from services.contracts.errors import ProofError
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
+
+# Of a model whose answers vary the first are enough.
+_NUM_RUNS = 8
+
+
+def check_varied(
+    master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
+) -> Iterator[str]:
+    """A sentence for each output that is the same for all that is drawn at the usual sizes.
+
+    What ONNX Runtime does not run, or not in the memory of this host, is left to the proof.
+
+    Args:
+        master_path: the master's `model.onnx`.
+        master: its record.
+        recipe: how inputs are drawn.
+        bucket: has the usual sizes.
+    """
+    if not master.inputs or not has_room(master_path):
+        return
+    answers: list[dict[str, Array]] = []
+    alike: Sequence[str] = ()
+    try:
+        model = OrtModel.open(master_path, master)
+        sizes = timed_sizes(bucket)[0]
+        variant = usual_variant(master, recipe, sizes)
+        for number in range(_NUM_RUNS):
+            seed = DEFAULT_SEED + number
+            sample = draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+            answers.append(model.run(sample.inputs))
+            alike = alike_outputs(master, recipe, answers)
+            if number and not alike:
+                return
+    except ProofError:
+        return
+    refused = len(alike) == len(master.outputs)
+    then = "every engine would be refused" if refused else "proofs show little of it"
+    for name in alike:
+        yield (
+            f"output '{name}' is the same in {_NUM_RUNS} runs of drawn inputs, so {then}: give "
+            f"samples (--samples FILE){ways_to_vary(master)} whose answers differ"
+        )
