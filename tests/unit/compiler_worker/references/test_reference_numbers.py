@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from compiler_worker.references.reference_ops import OPS
 from services.contracts.kserve.tensors import Array
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>'
+HEADER = '<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>'
 
 
 def drawn(*shape: int) -> Array:
@@ -53,6 +53,14 @@ def test_ties_are_rounded_before_the_zero_point_is_added() -> None:
     np.testing.assert_array_equal(found[0], wanted[0])
     product = (x.astype(int) + 4) @ (np.array([[-4], [8], [-3], [4]]) - 3)
     assert (product % 8 == 4).any(), "no tie was drawn"
+
+
+def test_scaled_integers_are_floats() -> None:
+    graph = """g (int64[N,2] x) => (float[N,2] y)
+      { y = ai.onnx.ml.Scaler <offset = [0.5, 30.0], scale = [1.0, 0.07]> (x) }"""
+    found, wanted = answers(graph, {"x": np.arange(6).reshape(3, 2)})
+    assert found[0].dtype == wanted[0].dtype
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
 
 
 def test_trees_send_nan_to_the_false_branch() -> None:
