@@ -17,7 +17,8 @@ from typing import Any, Final
 import psutil
 
 from services.contracts.errors import SmeltError
-from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.hardware.labels import SIMULATED_LABEL
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.process.lifetime import end_with_parent
 from services.contracts.process.settings import ProcessSettings, read_settings
 from services.controller.platform.ray.session_logs import session_logs

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from services.contracts.hardware.node_class import GENERATION_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL
 from services.controller.interfaces import DeploymentKey
 
 Amounts = Mapping[str, float]

@@ -6,7 +6,7 @@ from ray import serve
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation, Platform
-from services.contracts.hardware.node_class import GENERATION_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
 from services.replica.gpu_request import num_gpus_for
 from services.replica.scaling import number_arguments

@@ -7,7 +7,7 @@ No request passes through Ray: the data port is the replica's own. Beside this p
 import asyncio
 from typing import Any
 
-from services.contracts.hardware.node_class import SIMULATED_LABEL
+from services.contracts.hardware.labels import SIMULATED_LABEL
 from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.settings import read_settings
 from services.engines.caches.compile_cache import prepare_compile_cache

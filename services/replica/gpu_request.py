@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from services.contracts.hardware.facts import Generation, Platform
-from services.contracts.hardware.node_class import GENERATION_LABEL, SIMULATED_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL, SIMULATED_LABEL
 
 
 def num_gpus_for(generation: str, nodes: Iterable[Mapping[str, Any]]) -> int:

@@ -6,9 +6,9 @@ One gateway process stands before a server, and one client process asks both in 
 order each round; ratios and differences are medians of those within a round, as the machine is
 shared. A paced server gives each stream a token every so many milliseconds, however many streams
 there are, as one that batches continuously does; with 0 ms nothing but passing on is measured.
-Streams begin --apart-ms after each other; 0 has all begin at one instant.
-With --transformers it is `transformers serve` with a tiny Llama of seeded weights, which computes one
-stream after the other.
+Streams begin --apart-ms after each other; 0 has all begin at one instant. With --transformers it
+is `transformers serve` with a tiny Llama of seeded weights, which computes one stream after the
+other.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from services.contracts.hardware.node_class import PREFIX
+from services.contracts.hardware.labels import PREFIX
 
 Object = dict[str, Any]
 # On all objects of a version, with the name of its Deployment as value.

@@ -12,12 +12,9 @@ from typing import Self
 
 from services.contracts.builds.code_digest import compiler_code
 from services.contracts.hardware.facts import DeviceFacts, Generation
+from services.contracts.hardware.labels import GENERATION_LABEL, PREFIX
 from services.contracts.model.document import Document, canonical_json
 
-PREFIX = "smelt.dev/"
-GENERATION_LABEL = f"{PREFIX}generation"
-# The one seam to simulate another generation on a node: `probe_device(override=...)` gets it.
-SIMULATED_LABEL = f"{PREFIX}simulated-generation"
 _TOOLCHAIN_DIGITS = 16
 # No library is called so.
 _CODE_NAME = "smelt build code"

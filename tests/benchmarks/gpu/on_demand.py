@@ -28,7 +28,8 @@ from tritonclient.utils import InferenceServerException
 
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.hardware.labels import SIMULATED_LABEL
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Recipe, Residency
 from services.controller.deploy.gpu_share import gpu_share

@@ -21,7 +21,8 @@ from services.cli.logs.log_lines import LogReader
 from services.contracts.events import EventKind
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.hardware.labels import SIMULATED_LABEL
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState

@@ -12,7 +12,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.hardware.labels import SIMULATED_LABEL
+from services.contracts.hardware.node_class import NodeClass
 from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, ready_in
 from tests.integration.fleet.onnx_files import NUM_FEATURES, write_recipe, write_scaled

@@ -24,7 +24,8 @@ from services.cli.fleet.control_client import watch_fleet
 from services.contracts.errors import NotReadyError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.hardware.facts import X86_ISA_FLAGS, DeviceFacts
-from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.hardware.labels import SIMULATED_LABEL
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ProofOutcome
 from services.contracts.registry.registry import Registry

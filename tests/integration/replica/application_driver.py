@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from services.contracts.hardware.node_class import GENERATION_LABEL, SIMULATED_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL, SIMULATED_LABEL
 from services.replica import app
 from services.replica.deployment import ReplicaDeployment, settings_here
 

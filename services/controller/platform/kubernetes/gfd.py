@@ -10,7 +10,8 @@ from typing import Any
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation, Platform
-from services.contracts.hardware.node_class import GENERATION_LABEL, NodeClass
+from services.contracts.hardware.labels import GENERATION_LABEL
+from services.contracts.hardware.node_class import NodeClass
 
 MAJOR_LABEL = "nvidia.com/gpu.compute.major"
 MINOR_LABEL = "nvidia.com/gpu.compute.minor"

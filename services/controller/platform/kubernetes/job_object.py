@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from services.contracts.hardware.facts import Generation, Platform
-from services.contracts.hardware.node_class import GENERATION_LABEL, PREFIX
+from services.contracts.hardware.labels import GENERATION_LABEL, PREFIX
 from services.controller.interfaces import BuildTask
 from services.controller.platform.command import worker_arguments
 from services.controller.platform.kubernetes.gfd import (

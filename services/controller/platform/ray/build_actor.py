@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import services
-from services.contracts.hardware.node_class import SIMULATED_LABEL
+from services.contracts.hardware.labels import SIMULATED_LABEL
 from services.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from services.contracts.hardware.node_class import GENERATION_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL
 from services.controller.interfaces import DeploymentKey, Unplaced
 from services.controller.platform.ray.gpu_room import GpuNode, gives_way, no_gpu_words
 from services.controller.room import Held

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.hardware.node_class import GENERATION_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL
 from services.controller.interfaces import DeploymentKey
 from services.controller.room import Held, Room, RoomRequest
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.hardware.node_class import GENERATION_LABEL, SIMULATED_LABEL
+from services.contracts.hardware.labels import GENERATION_LABEL, SIMULATED_LABEL
 from services.replica.gpu_request import num_gpus_for
 from services.replica.own_threads import claim_threads
 from services.replica.worker_environment import node_environment, own_environment

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from services.contracts.errors import NotReadyError
-from services.contracts.hardware.node_class import GENERATION_LABEL, NodeClass
+from services.contracts.hardware.labels import GENERATION_LABEL
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.hardware.node_class import GENERATION_LABEL, PREFIX
+from services.contracts.hardware.labels import GENERATION_LABEL, PREFIX
 from services.controller.interfaces import DeploymentKey, Unplaced
 from services.controller.platform.ray.placement import unplaced, waiting_replicas
 from services.controller.room import Held, Room
