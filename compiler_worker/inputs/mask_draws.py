@@ -31,7 +31,8 @@ def draw_mask(
     Args:
         shape: of the mask; its last axis is that of the positions.
         generator: what lengths are drawn from.
-        padding_side: `right`: every row has its valid positions first, whatever stands above.
+        padding_side: `right`: every row has its valid positions first, also with
+            `has_pads_first`.
         has_pads_first: every row has its valid positions last, and no holes.
 
     Returns:

@@ -128,8 +128,8 @@ def _delays(calls: Sequence[TimedCall]) -> tuple[float, float]:
     waited = seconds * [call.waited_share for call in chosen]
     one, other = np.triu_indices(len(chosen), 1)
     more = waited[other] - waited[one]
-    telling = np.abs(more) > _LEAST_DIFFERENCE * seconds[one]
-    slopes = np.sort((seconds[other] - seconds[one])[telling] / more[telling]).tolist()
+    is_enough = np.abs(more) > _LEAST_DIFFERENCE * seconds[one]
+    slopes = np.sort((seconds[other] - seconds[one])[is_enough] / more[is_enough]).tolist()
     n = len(chosen)
     outside = int((len(slopes) - _WITHIN * sqrt(n * (n - 1) * (2 * n + 5) / 18)) / 2)
     if outside < 0 or not slopes:

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, OverloadedError
 from services.contracts.security.fleet_dialer import FleetDialer
+from services.contracts.transport.busy_poll import BusyPoll
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
 from services.gateway.access.tls import HTTP1, RotatingTls, server_credentials
@@ -137,7 +138,7 @@ class GatewayServer:
                 connect,
                 tls=dialer.tls,
                 arena=self.arena,
-                busy_poll_s=self._settings.busy_poll_s,
+                poll=BusyPoll.if_worth(self._settings.busy_poll_s, is_asking=True),
             ),
             slow_start_s=self._settings.slow_start_s,
             limits=self._settings.external_limits,

@@ -62,7 +62,8 @@ class GatewaySettings(FleetSecuritySettings):
             used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.
         busy_poll_s: seconds that the gateway looks for an answer, and then for the next request,
             without sleeping, where a caller sends one after the other and both came within that
-            before. Takes up to a processor; hosts with fewer than eight always sleep, as does 0.
+            before. Takes up to a processor; 0 always sleeps, as does a gateway that may use
+            fewer than eight, by the host or its container's quota.
         max_in_flight: requests at once, over all models; more are answered overloaded, and so are
             requests beyond half of max_upload_bytes, of those that are not large.
         max_in_flight_per_model: requests at once for each model; None bounds only the sum.

@@ -22,6 +22,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.contracts.security.signing import TrustRoot
 from services.contracts.store.object_store import open_store
+from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frames import NO_TOKEN, TOKEN_BYTES, InferFrame
 from services.engines.caches.passed_checks import CHECKED
 from services.engines.device.device_probe import probe_device
@@ -245,7 +246,7 @@ class ReplicaServer:
             self._statistics,
             token=self.token,
             tls=self._dialer.tls,
-            busy_poll_s=self._settings.busy_poll_s,
+            poll=BusyPoll.if_worth(self._settings.busy_poll_s, is_asking=False),
         )
         folder = self._settings.socket_dir
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)

@@ -119,7 +119,11 @@ def test_a_model_whose_own_rows_share_nan_refuses_no_engine(tmp_path: Path) -> N
     subject = Subject.of(tmp_path, graph, w=normal(8, 4), zero=np.float32(0))
     verdict = subject.judged(subject.engine)
     assert verdict.reason == ""
-    assert "NaN was not tried, as the model itself fails at it: output 'y'" in verdict.notes[0]
+    words = "NaN in one row changes others in the model itself: output 'y' differs by"
+    assert verdict.notes[0].startswith(words)
+    # Later runs are looked at all the same.
+    reason = subject.judged(KeepsPads(subject.engine)).reason
+    assert reason.startswith("after a run with NaN, output 'y', bucket batch8 at batch=1:")
 
 
 def test_a_model_that_makes_an_index_of_nan_refuses_no_engine(tmp_path: Path) -> None:
@@ -130,3 +134,18 @@ def test_a_model_that_makes_an_index_of_nan_refuses_no_engine(tmp_path: Path) ->
     verdict = subject.judged(subject.engine)
     assert verdict.reason == ""
     assert "NaN was not tried, as the model itself fails at it:" in verdict.notes[0]
+
+
+def test_an_output_whose_shape_nan_decides_is_noted(tmp_path: Path) -> None:
+    graph = """g (float[batch, 8] x) => (float[n] y, float[batch, 8] positive)
+        { positive = Relu (x) where = NonZero (positive) places = Transpose (where)
+          y = GatherND (x, places) }"""
+    subject = Subject.of(tmp_path, graph)
+
+    def number(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = answer["y"][~np.isnan(answer["y"])]
+
+    alone = Recipe(batching=Batching(batch_dim=None))
+    verdict = subject.judged(Altered(subject.engine, number), alone)
+    assert verdict.reason == ""
+    assert "NaN in an input changes the shape of output 'y'" in verdict.notes

@@ -1,73 +1,85 @@
-"""Keeps a process awake between the frames of a caller that sends one request after the other.
+"""Keeps a process awake between the requests of a caller that sends one after the other.
 
 A process that sleeps continues some 50 us after what it waits for, at four places on a request's
-way: a quarter of the time of a small request on a GPU. Linux polls network devices
+way: a fifth of the time of a small request on a GPU. Linux polls network devices
 (`SO_BUSY_POLL`) and virtual processors (`halt_poll_ns`) for the same reason, and the latter too
 only where the last wait was short.
 """
 
 import asyncio
-import os
 import time
-from collections.abc import Sized
+from enum import Enum, auto
 from typing import Final, Self
+
+from services.contracts.process.processors import usable_processors
 
 # By default: an engine of 0.2 ms answers within it, and so does a client on the same host.
 BUSY_POLL_S: Final = 0.0005
-# That the process may use: with fewer, what polls takes them from what works.
+# With fewer, what polls takes them from what works.
 _MIN_PROCESSORS: Final = 8
 
 
-class BusyPoll:
-    """Of one connection: the event loop does not sleep while the next frame is expected soon."""
+class _Wait(Enum):
+    ANSWER = auto()
+    REQUEST = auto()
 
-    def __init__(self, limit_s: float, in_flight: Sized, *, is_asking: bool) -> None:
+
+class BusyPoll:
+    """Of one process: its event loop does not sleep while a request or an answer is expected soon.
+
+    Attributes:
+        num_in_flight: requests that are not answered, over all connections.
+        is_polling: the event loop does not sleep.
+    """
+
+    def __init__(self, limit_s: float, *, is_asking: bool) -> None:
         """Nothing is waited for yet.
 
         Args:
-            limit_s: longest wait that is polled; it is, when the last one of its kind was shorter.
-            in_flight: requests that are not answered; with several the loop seldom sleeps.
-            is_asking: this end sends the requests; the other one works when it has received one.
+            limit_s: longest wait that is polled; it is, where the last one of its kind was shorter.
+            is_asking: this process sends the requests, and waits for answers too; one that answers
+                runs its engine meanwhile.
         """
+        self.num_in_flight = 0
+        self.is_polling = False
         self._limit_s = limit_s
-        self._in_flight = in_flight
-        self._polls = {"sent": True, "received": is_asking}
-        self._was_short = {"sent": True, "received": True}
-        self._loop = asyncio.get_running_loop()
-        self._wait = "sent"
+        # With more in flight the loop seldom sleeps.
+        self._most_in_flight = 1 if is_asking else 0
+        self._was_short = dict.fromkeys(_Wait, True)
+        self._wait = _Wait.REQUEST
         self._since_s = 0.0
-        self._is_turning = False
 
     @classmethod
-    def if_worth(cls, limit_s: float, in_flight: Sized, *, is_asking: bool) -> Self | None:
-        """Make one; None for a limit of 0, and where there are few processors.
+    def if_worth(cls, limit_s: float, *, is_asking: bool) -> Self | None:
+        """Make one; None for a limit of 0, and where there are few processors."""
+        is_worth = limit_s and usable_processors() >= _MIN_PROCESSORS
+        return cls(limit_s, is_asking=is_asking) if is_worth else None
 
-        Args:
-            limit_s: see `BusyPoll`, as for all others.
-            in_flight: requests that are not answered.
-            is_asking: this end sends the requests.
-        """
-        if not limit_s or len(os.sched_getaffinity(0)) < _MIN_PROCESSORS:
-            return None
-        return cls(limit_s, in_flight, is_asking=is_asking)
+    def began(self) -> None:
+        """A request is under way."""
+        self.num_in_flight += 1
+        self._begin(_Wait.ANSWER)
 
-    def note(self, wait: str) -> None:
-        """A frame was `sent` or `received`: one wait ends, the next begins."""
+    def ended(self) -> None:
+        """A request is answered or given up."""
+        self.num_in_flight -= 1
+        self._begin(_Wait.REQUEST)
+
+    def _begin(self, wait: _Wait) -> None:
         now_s = time.monotonic()
         self._was_short[self._wait] = now_s - self._since_s < self._limit_s
         self._wait = wait
         self._since_s = now_s
-        if not self._is_turning and self._is_polled():
-            self._is_turning = True
-            self._loop.call_soon(self._turn)
+        if not self.is_polling and self._is_worth():
+            self.is_polling = True
+            asyncio.get_running_loop().call_soon(self._turn)
 
-    def _is_polled(self) -> bool:
-        is_lone = len(self._in_flight) <= 1
-        return is_lone and self._polls[self._wait] and self._was_short[self._wait]
+    def _is_worth(self) -> bool:
+        return self.num_in_flight <= self._most_in_flight and self._was_short[self._wait]
 
     def _turn(self) -> None:
         """Have the loop look for frames once more before it sleeps."""
-        if self._is_polled() and time.monotonic() - self._since_s < self._limit_s:
-            self._loop.call_soon(self._turn)
+        if self._is_worth() and time.monotonic() - self._since_s < self._limit_s:
+            asyncio.get_running_loop().call_soon(self._turn)
         else:
-            self._is_turning = False
+            self.is_polling = False

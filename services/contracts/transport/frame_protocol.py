@@ -12,7 +12,6 @@ from collections import deque
 from typing import NamedTuple, cast
 
 from services.contracts.errors import InvalidRequestError, SmeltError
-from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frame_decoder import FrameDecoder
 from services.contracts.transport.frames import (
     CONNECTION_ID,
@@ -102,7 +101,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._unsent: list[Payload] = []
         self._num_unsent_bytes = 0
         self._num_written = self._num_received = 0
-        self._poll: BusyPoll | None = None
         self._loop = asyncio.get_running_loop()
         # asyncio's own writelines copies, and in CPython 3.12.0 to 3.12.8 never pauses a writer.
         self._gathers = not isinstance(self._loop, asyncio.BaseEventLoop)
@@ -153,8 +151,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
         else:
             self._write(transport, head, payload)
         self._wake_next_writer()
-        if self._poll:
-            self._poll.note("sent")
 
     def expects_more(self) -> bool:
         """Whether further frames may be sent in this turn of the loop: small ones wait for them."""
@@ -256,8 +252,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Hands on whole frames; refuses a peer that sends anything else."""
         self._num_received += nbytes
-        if self._poll:
-            self._poll.note("received")
         try:
             for frame in self._decoder.advance(nbytes):
                 if self.is_open:

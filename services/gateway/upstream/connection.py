@@ -53,7 +53,7 @@ class ReplicaConnection(FrameProtocol):
         *,
         token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
-        busy_poll_s: float = 0.0,
+        poll: BusyPoll | None = None,
     ) -> None:
         """Nothing is connected yet.
 
@@ -61,14 +61,14 @@ class ReplicaConnection(FrameProtocol):
             address: of the replica, for errors and logs.
             token: proves to the replica that this is a gateway of its fleet.
             max_payload_bytes: of a frame; larger ones are refused.
-            busy_poll_s: longest wait for a frame that is polled, see `BusyPoll`.
+            poll: of this process; notes its requests.
         """
         super().__init__(token=token, max_payload_bytes=max_payload_bytes)
         loop = asyncio.get_running_loop()
         self._address = address
         self._ids = itertools.count(CONNECTION_ID + 1)
         self._waiting: dict[int, asyncio.Future[Payload]] = {}
-        self._poll = BusyPoll.if_worth(busy_poll_s, self._waiting, is_asking=True)
+        self._poll = poll
         self._ready: asyncio.Future[None] = loop.create_future()
         # The opener may have given up before it failed.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -169,6 +169,8 @@ class ReplicaConnection(FrameProtocol):
         if self._link is not None and kind is Kind.INFER:
             kind, payload = self._lent(self._link, payload)
         self.send(kind, request_id, meta, payload)
+        if self._poll:
+            self._poll.began()
         # A bare timer, as asyncio.timeout costs as much as all else here.
         timer = expires_s and loop.call_at(expires_s, self._expire, request_id)
         try:
@@ -177,6 +179,8 @@ class ReplicaConnection(FrameProtocol):
             self._give_up(request_id)
             raise
         finally:
+            if self._poll:
+                self._poll.ended()
             if timer:
                 timer.cancel()
             # Its error's traceback holds this frame: a cycle would keep the request's memory.
@@ -259,8 +263,8 @@ class ReplicaConnection(FrameProtocol):
         self._lending = self._link = None
         if self._reason is None and error is not None:
             self._reason = SmeltError(str(error))
-        waiting = self._waiting.copy()
-        self._waiting.clear()
+        waiting = self._waiting
+        self._waiting = {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(self._lost_error(may_have_run=True))
@@ -278,7 +282,7 @@ async def connect(
     timeout_s: float = 5.0,
     tls: FleetTls | None = None,
     arena: RequestArena | None = None,
-    busy_poll_s: float = 0.0,
+    poll: BusyPoll | None = None,
 ) -> ReplicaConnection:
     """Open a connection to a replica, HELLO included.
 
@@ -289,7 +293,7 @@ async def connect(
         timeout_s: for connecting and HELLO.
         tls: of TCP connections; a unix socket never has it.
         arena: memory that is shared with the replica over a unix socket, if the replica takes it.
-        busy_poll_s: longest wait for a frame that is polled, see `BusyPoll`.
+        poll: of this process; notes the requests of this connection.
 
     Raises:
         ConnectionLostError: nothing listens there, nothing answers within `timeout_s`, or the
@@ -298,7 +302,7 @@ async def connect(
     """
     parts = parse_address(address)
     connection = ReplicaConnection(
-        address, token=token, max_payload_bytes=max_payload_bytes, busy_poll_s=busy_poll_s
+        address, token=token, max_payload_bytes=max_payload_bytes, poll=poll
     )
     loop = asyncio.get_running_loop()
     try:

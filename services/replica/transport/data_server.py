@@ -65,7 +65,7 @@ class DataServer:
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         tls: FleetTls | None = None,
         greeting_timeout_s: float = 10.0,
-        busy_poll_s: float = 0.0,
+        poll: BusyPoll | None = None,
     ) -> None:
         """Nothing listens yet.
 
@@ -78,7 +78,7 @@ class DataServer:
             tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
             greeting_timeout_s: how long a peer may take for a handshake, to send HELLO, and to send
                 what memory it lends.
-            busy_poll_s: longest wait for a frame that is polled, see `BusyPoll`.
+            poll: of this process; notes the requests of all connections.
         """
         self.addresses: list[str] = []
         self.infer = infer
@@ -87,7 +87,7 @@ class DataServer:
         self.max_payload_bytes = max_payload_bytes
         self.is_draining = False
         self.greeting_timeout_s = greeting_timeout_s
-        self.busy_poll_s = busy_poll_s
+        self.poll = poll
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
@@ -182,7 +182,6 @@ class GatewayConnection(FrameProtocol):
         super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
         self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._poll = BusyPoll.if_worth(server.busy_poll_s, self.answers, is_asking=False)
         self._server = server
         self._register = register
         self._hello_timer: asyncio.TimerHandle | None = None
@@ -265,6 +264,8 @@ class GatewayConnection(FrameProtocol):
             self._send_failure(request_id, error)
             return
         self.answers[request_id] = answer
+        if self._server.poll:
+            self._server.poll.began()
         answer.add_done_callback(partial(self._ended, request_id))
 
     def _asked(self, frame: Frame) -> Coroutine[Any, Any, bytes] | asyncio.Future[bytes]:
@@ -277,6 +278,8 @@ class GatewayConnection(FrameProtocol):
     def _ended(self, request_id: int, answer: asyncio.Future[bytes]) -> None:
         """Sends what became of a request, unless it was cancelled."""
         del self.answers[request_id]
+        if self._server.poll:
+            self._server.poll.ended()
         if answer.cancelled():
             return
         if error := answer.exception():

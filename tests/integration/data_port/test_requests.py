@@ -14,6 +14,7 @@ from services.contracts.errors import (
     OverloadedError,
     SmeltError,
 )
+from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frames import InferFrame
 from services.gateway.upstream.connection import ReplicaConnection
 from services.replica.transport.data_server import GatewayConnection
@@ -234,6 +235,25 @@ async def test_requests_of_one_turn_leave_in_one_write_but_the_first(
     before = gateway.num_writes
     await asyncio.gather(*(connection.infer(b"x") for _ in range(num)))
     assert gateway.num_writes - before == num_writes
+
+
+async def test_both_ends_poll_between_the_requests_of_a_lone_caller(port) -> None:
+    gateway = BusyPoll(10.0, is_asking=True)
+    replica = BusyPoll(10.0, is_asking=False)
+    found: list[tuple[int, bool, int, bool]] = []
+
+    async def look(frame: InferFrame) -> bytes:
+        await asyncio.sleep(0)
+        own = (gateway.num_in_flight, gateway.is_polling)
+        found.append((*own, replica.num_in_flight, replica.is_polling))
+        return bytes(frame.request)
+
+    connection = await port.connect(await port.serve(look, poll=replica), poll=gateway)
+    for _ in range(3):
+        await connection.infer(b"x")
+    assert found[-1] == (1, True, 1, False), "the engine runs: the gateway alone waits"
+    assert (gateway.num_in_flight, gateway.is_polling) == (0, True)
+    assert (replica.num_in_flight, replica.is_polling) == (0, True)
 
 
 async def test_a_unix_socket_takes_a_large_request_at_once(port, transports) -> None:
