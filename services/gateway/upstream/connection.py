@@ -156,15 +156,14 @@ class ReplicaConnection(FrameProtocol):
         self, kind: Kind, meta: bytes = b"", payload: Payload = b"", timeout_s: float | None = None
     ) -> Payload:
         self._check_size(payload)
-        loop = asyncio.get_running_loop()
-        expires_s = None if timeout_s is None else loop.time() + timeout_s
+        expires_s = None if timeout_s is None else self._loop.time() + timeout_s
         if self._is_paused and kind is not Kind.PING:
             async with asyncio.timeout_at(expires_s):
                 await self.writable()
         if not self.is_open:
             raise self._lost_error(may_have_run=False)
         request_id = next(self._ids)
-        future: asyncio.Future[Payload] = loop.create_future()
+        future: asyncio.Future[Payload] = self._loop.create_future()
         self._waiting[request_id] = future
         if self._link is not None and kind is Kind.INFER:
             kind, payload = self._lent(self._link, payload)
@@ -172,7 +171,7 @@ class ReplicaConnection(FrameProtocol):
         if self._poll:
             self._poll.began()
         # A bare timer, as asyncio.timeout costs as much as all else here.
-        timer = expires_s and loop.call_at(expires_s, self._expire, request_id)
+        timer = expires_s and self._loop.call_at(expires_s, self._expire, request_id)
         try:
             return await future
         except asyncio.CancelledError:
