@@ -13,8 +13,8 @@ from typing import Final, Self
 
 from services.contracts.process.processors import usable_processors
 
-# By default: an engine of 0.2 ms answers within it, and so does a client on the same host.
-BUSY_POLL_S: Final = 0.0005
+# By default: an engine of half a millisecond answers within it, through gateway and replica.
+BUSY_POLL_S: Final = 0.001
 # With fewer, what polls takes them from what works.
 _MIN_PROCESSORS: Final = 8
 
