@@ -8,11 +8,13 @@ longer requests with fewer rows: so it takes no longer than what is minimised he
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from math import log2
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from services.cli.sizes.cuts import best_cuts, cheapest
 from services.cli.sizes.measured_cost import MeasuredCost
@@ -31,10 +33,14 @@ class Shape(NamedTuple):
 
 
 class _Ladder(NamedTuple):
-    """Rows of the shapes of one stretch, rising, and seconds of a row in it."""
+    """Rows of the shapes of one stretch, rising, and seconds of all requests up to each length."""
 
-    row_s: float
+    sums_s: NDArray[np.float64]
     rows: tuple[int, ...]
+
+    def cost_s(self, first: int, last: int) -> float:
+        """Seconds of the requests of a stretch of lengths."""
+        return float(self.sums_s[last + 1] - self.sums_s[first])
 
 
 class ShapeSearch:
@@ -48,6 +54,7 @@ class ShapeSearch:
         cost: MeasuredCost,
         *,
         may_grow: bool = True,
+        is_exact: bool = False,
     ) -> None:
         """Take the traffic.
 
@@ -58,10 +65,12 @@ class ShapeSearch:
             batches: runs by their rows; without any all are full.
             cost: of runs.
             may_grow: batches may have more rows than now.
+            is_exact: runs have the sizes of their requests, so that other lengths save nothing.
         """
         self._present = present
         self._cost = cost
         self._may_grow = may_grow
+        self._is_exact = is_exact
         self._full = max(shape.rows for shape in present)
         self._usual = max(present).rows
         self._most = max(shape.size * shape.rows for shape in present)
@@ -73,6 +82,7 @@ class ShapeSearch:
         self._runs = runs
         self._num_rows = sum(rows * count for rows, count in self._runs.items())
         self._sizes = _rounded(sizes, [shape.size for shape in present])
+        self._own_sizes_up_to = lru_cache(maxsize=None)(self._at_own_sizes)
 
     def best(self, num: int) -> list[Shape]:
         """At most so many shapes, by size and rows; the fewest of those that cost the same.
@@ -82,7 +92,6 @@ class ShapeSearch:
         """
         bounds = list(self._sizes)
         least = [max(s.rows for s in self._present if s.size > b) for b in (0, *bounds[:-1])]
-        weights = np.array([0.0, *self._sizes.values()]).cumsum()
         ladders = {
             (rows, size): self._ladders(size, rows, num)
             for rows, size in product(set(least), bounds)
@@ -91,20 +100,20 @@ class ShapeSearch:
         costs = np.full((most, len(bounds), len(bounds)), np.inf)
         for last, size in enumerate(bounds):
             for first in range(last + 1):
-                for own, ladder in enumerate(ladders[least[first], size]):
-                    part = weights[last + 1] - weights[first]
-                    costs[own, first, last] = part * ladder.row_s
+                for own, choices in enumerate(ladders[least[first], size]):
+                    ladder = _cheapest_ladder(choices, first, last)
+                    costs[own, first, last] = ladder.cost_s(first, last)
         cut = cheapest(best_cuts(costs, min(num, most * len(bounds))))
         if cut is None:
             raise InvalidRequestError(
                 f"{num} buckets are too few: present ones take more rows of short requests than of "
                 "long ones, and fewer buckets would not; propose more (--num)"
             )
-        return [
-            Shape(bounds[each.last], rows)
-            for each in cut.stretches
-            for rows in ladders[least[each.first], bounds[each.last]][each.num - 1].rows
-        ]
+        shapes: list[Shape] = []
+        for first, last, own in cut.stretches:
+            ladder = _cheapest_ladder(ladders[least[first], bounds[last]][own - 1], first, last)
+            shapes += [Shape(bounds[last], rows) for rows in ladder.rows]
+        return shapes
 
     def mean_s(self, shapes: Sequence[Shape]) -> float:
         """Mean seconds of a row; a batch runs at the cheapest shape that holds it."""
@@ -112,20 +121,22 @@ class ShapeSearch:
         for size, count in self._sizes.items():
             holding = [shape for shape in shapes if shape.size >= size]
             for rows, runs in self._runs.items():
-                total_s += count * runs * min(self._waiting_s(rows, shape) for shape in holding)
+                took_s = min(self._waiting_s(size, rows, shape) for shape in holding)
+                total_s += count * runs * took_s
         return total_s / self._num_rows / sum(self._sizes.values())
 
-    def _waiting_s(self, rows: int, shape: Shape) -> float:
-        """Seconds for rows that wait together."""
+    def _waiting_s(self, size: int, rows: int, shape: Shape) -> float:
+        """Seconds for rows of this size that wait together."""
+        ran = size if self._is_exact else shape.size
         if rows < self._full and rows <= shape.rows:
-            return self._run_s(shape.size, shape.rows if self._pads else rows)
-        return rows / shape.rows * self._run_s(*shape)
+            return self._run_s(ran, shape.rows if self._pads else rows)
+        return rows / shape.rows * self._run_s(ran, shape.rows)
 
-    def _ladders(self, size: int, least: int, num: int) -> list[_Ladder]:
-        """The best rows for a size by their number, from 1 on; none where they fit no memory."""
+    def _ladders(self, size: int, least: int, num: int) -> list[list[_Ladder]]:
+        """Rows for a size by their number, from 1 on, one choice for each limit of its memory."""
         found = [self._up_to(most, size, num) for most in self._limits(size, least)]
         longest = max(map(len, found), default=0)
-        return [min(each[min(n, len(each) - 1)] for each in found) for n in range(longest)]
+        return [[each[min(n, len(each) - 1)] for each in found] for n in range(longest)]
 
     def _limits(self, size: int, least: int) -> Iterator[int]:
         """Largest rows that a size could have, by runs that were timed."""
@@ -137,7 +148,20 @@ class ShapeSearch:
             rows *= 2
 
     def _up_to(self, most: int, size: int, num: int) -> list[_Ladder]:
-        """The best rows for a size that has this limit."""
+        """The best rows for a size that has this limit, by their number."""
+        if self._is_exact:
+            return [self._own_sizes_up_to(most)]
+        sums = np.array([0.0, *self._sizes.values()]).cumsum()
+        found = self._rows_up_to(most, size, num)
+        return [_Ladder(row_s * sums, rows) for row_s, rows in found]
+
+    def _at_own_sizes(self, most: int) -> _Ladder:
+        """Batches of up to so many rows, each at the length of its requests."""
+        costs = [n * self._rows_up_to(most, size, 1)[0][0] for size, n in self._sizes.items()]
+        return _Ladder(np.array([0.0, *costs]).cumsum(), (most,))
+
+    def _rows_up_to(self, most: int, size: int, num: int) -> list[tuple[float, tuple[int, ...]]]:
+        """Seconds of a row at this size and rows of the shapes, by their number."""
         smaller = {n: runs for n, runs in self._runs.items() if n < min(most, self._full)}
         others = sum(n * runs for n, runs in self._runs.items() if n not in smaller)
         edges = [*smaller, most]
@@ -150,7 +174,7 @@ class ShapeSearch:
         sums = np.array([0.0, *weights]).cumsum()
         costs = np.subtract.outer(sums[1:], sums[:-1]).T * seconds
         return [
-            _Ladder(cut.cost / self._num_rows, tuple(edges[each.last] for each in cut.stretches))
+            (cut.cost / self._num_rows, tuple(edges[each.last] for each in cut.stretches))
             for cut in best_cuts(costs[np.newaxis], min(num, len(edges)))
         ]
 
@@ -160,6 +184,10 @@ class ShapeSearch:
 
     def _run_s(self, size: int, rows: int) -> float:
         return self._cost.run_s(size, rows)
+
+
+def _cheapest_ladder(choices: Sequence[_Ladder], first: int, last: int) -> _Ladder:
+    return min(choices, key=lambda each: each.cost_s(first, last))
 
 
 def _rounded(sizes: Mapping[int, float], edges: Sequence[int]) -> dict[int, float]:

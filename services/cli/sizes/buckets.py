@@ -216,12 +216,16 @@ def _advice(
     largest = shapes[-1].size
     may_grow = all(batch_dim in bucket.dims for bucket in model.buckets)
     cost = measured or BY_ELEMENTS
-    search = ShapeSearch(shapes, seen.counts, observed.batches, cost, may_grow=may_grow)
+    is_saved = measured is not None and measured.curve.pads_to_largest
+    least = max((b.dims[dim].min for b in model.buckets if dim in b.dims), default=1)
+    # A bucket of one size alone pads whatever computes it.
+    is_exact = measured is not None and not is_saved and least <= 1
+    search = ShapeSearch(
+        shapes, seen.counts, observed.batches, cost, may_grow=may_grow, is_exact=is_exact
+    )
     proposed = search.best(num or max(len(shapes), _DEFAULT_NUM))
     edges = sorted({shape.size for shape in proposed})
     times = [search.mean_s(shapes), search.mean_s(proposed)]
-    is_saved = measured is not None and measured.curve.pads_to_largest
-    least = max((b.dims[dim].min for b in model.buckets if dim in b.dims), default=1)
     return {
         **_distribution(seen),
         "largest": min(seen.largest, largest),
@@ -232,11 +236,8 @@ def _advice(
         "shapes_now": shapes,
         "shapes_proposed": proposed,
         "moved": share_moved(seen, rows_by_size(shapes), rows_by_size(proposed)),
-        # A bucket of one size alone pads whatever computes it; more rows are faster anywhere.
-        "is_exact": measured is not None
-        and not is_saved
-        and least <= 1
-        and {shape.rows for shape in proposed} <= {shape.rows for shape in shapes},
+        # More rows are faster anywhere.
+        "is_exact": is_exact and {s.rows for s in proposed} <= {s.rows for s in shapes},
         "measured_on": measured.name if measured else "",
         "rows_per_s": [1 / each if is_saved else None for each in times],
         "speedup": times[0] / times[1],

@@ -78,3 +78,17 @@ def test_an_engine_that_runs_at_the_sizes_of_requests_has_nothing_to_gain_from_l
     assert kept(advised(counts, (1, 512), measured=faster)) == "", "by more rows"
     # A bucket of one length pads all requests to it, whatever computes them.
     assert kept(advised(counts, (512, 512), measured=measured)) == ""
+
+
+def test_what_more_rows_gain_counts_no_padding_that_an_engine_does_not_compute() -> None:
+    curve = Curve.through("openvino fp32", [(128, 0.001), (512, 0.0025), (4096, 0.02)])
+    assert curve is not None
+    measured = MeasuredCost(curve=curve, name="openvino fp32 on x", others=1)
+    counts = {16: 500, 32: 300, 64: 150, 512: 50}
+    document = advised(counts, (1, 512), measured=measured)
+    before = sum(count * curve.run_s(8 * size) / 8 for size, count in counts.items())
+    rows = {16: 16, 32: 8, 64: 8, 512: 8}
+    after = sum(n * curve.run_s(rows[size] * size) / rows[size] for size, n in counts.items())
+    advice = document["dimensions"]["length"]
+    assert advice["shapes_proposed"] == [(16, 16), (512, 8)]
+    assert advice["speedup"] == pytest.approx(before / after)
