@@ -149,7 +149,7 @@ def advice_document(
     padded = None if seen.is_sampled else seen.padded / ran if ran else 0.0
     for dim, each in advised.items():
         # Who asks for fewer buckets than there are has a reason.
-        is_fewer = 0 < num < len(each["now"])
+        is_fewer = 0 < num < len(each["shapes_now"])
         is_padded = _is_padded(model) or bool(padded)
         each["kept"] = "" if is_fewer else kept_words(dim, each, is_padded=is_padded)
     if worthwhile := [dim for dim, each in advised.items() if not each["kept"]]:

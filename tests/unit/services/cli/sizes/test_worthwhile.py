@@ -64,6 +64,17 @@ def test_fewer_buckets_than_there_are_are_proposed_to_who_asks_for_them() -> Non
     assert len(document["recipe"]["buckets"]) == 1
 
 
+def test_buckets_of_one_length_count_each_where_fewer_are_asked_for() -> None:
+    spans = [DimRange(min=1, opt=rows, max=rows) for rows in (2, 8)]
+    length = DimRange(min=1, opt=512, max=512)
+    model = planned_model(*(Bucket(dims={"batch": span, "length": length}) for span in spans))
+    seen = ObservedSizes(real=1.0, padded=1.0)
+    seen.dims["length"] = SizeCounts({512: 100}, 51200)
+    document = advice_document(model, seen, 1)
+    assert kept(document) == ""
+    assert document["dimensions"]["length"]["shapes_proposed"] == [(512, 8)]
+
+
 def test_an_engine_that_runs_at_the_sizes_of_requests_has_nothing_to_gain_from_lengths() -> None:
     curve = Curve.through("openvino fp32", [(8, 0.001), (4096, 0.5)])
     assert curve is not None
