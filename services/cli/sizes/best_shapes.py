@@ -4,7 +4,10 @@ Lengths are cut into stretches, each with the largest rows of a batch and perhap
 below it, so many shapes in all. Rows of a stretch and stretches of all lengths are the same
 problem, solved by the same dynamic programming: that of the rows says what a stretch costs by
 the number of its shapes. A replica takes the cheapest shape that holds a batch, also one of
-longer requests with fewer rows: so it takes no longer than what is minimised here.
+longer requests with fewer rows: so a batch takes no longer than what is minimised here.
+
+An idle engine that waits for companions (`max_delay_ms`) stops once a bucket is full: a shape of
+few rows would make batches smaller than those that were seen, so none is added there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +58,7 @@ class ShapeSearch:
         *,
         may_grow: bool = True,
         is_exact: bool = False,
+        is_delayed: bool = False,
     ) -> None:
         """Take the traffic.
 
@@ -66,11 +70,13 @@ class ShapeSearch:
             cost: of runs.
             may_grow: batches may have more rows than now.
             is_exact: runs have the sizes of their requests, so that other lengths save nothing.
+            is_delayed: an idle engine waits until what waits fills a bucket, of any rows.
         """
         self._present = present
         self._cost = cost
         self._may_grow = may_grow
         self._is_exact = is_exact
+        self._is_delayed = is_delayed
         self._full = max(shape.rows for shape in present)
         self._usual = max(present).rows
         self._most = max(shape.size * shape.rows for shape in present)
@@ -134,7 +140,8 @@ class ShapeSearch:
 
     def _ladders(self, size: int, least: int, num: int) -> list[list[_Ladder]]:
         """Rows for a size by their number, from 1 on, one choice for each limit of its memory."""
-        found = [self._up_to(most, size, num) for most in self._limits(size, least)]
+        own = 1 if self._is_delayed else num
+        found = [self._up_to(most, size, own) for most in self._limits(size, least)]
         longest = max(map(len, found), default=0)
         return [[each[min(n, len(each) - 1)] for each in found] for n in range(longest)]
 

@@ -221,7 +221,13 @@ def _advice(
     # A bucket of one size alone pads whatever computes it.
     is_exact = measured is not None and not is_saved and least <= 1
     search = ShapeSearch(
-        shapes, seen.counts, observed.batches, cost, may_grow=may_grow, is_exact=is_exact
+        shapes,
+        seen.counts,
+        observed.batches,
+        cost,
+        may_grow=may_grow,
+        is_exact=is_exact,
+        is_delayed=model.recipe.batching.max_delay_ms > 0,
     )
     proposed = search.best(num or max(len(shapes), _DEFAULT_NUM))
     edges = sorted({shape.size for shape in proposed})

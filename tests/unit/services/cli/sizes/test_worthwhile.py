@@ -10,6 +10,7 @@ from services.cli.sizes.bucket_advice import SizeCounts
 from services.cli.sizes.buckets import advice_document
 from services.cli.sizes.measured_cost import MeasuredCost
 from services.cli.sizes.observed_sizes import ObservedSizes
+from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import Bucket, DimRange
 from tests.unit.services.cli.planning.planned_model import planned_model
 
@@ -73,6 +74,23 @@ def test_buckets_of_one_length_count_each_where_fewer_are_asked_for() -> None:
     document = advice_document(model, seen, 1)
     assert kept(document) == ""
     assert document["dimensions"]["length"]["shapes_proposed"] == [(512, 8)]
+
+
+@pytest.mark.parametrize(("delay_ms", "rows"), [(0.0, [2, 8]), (2.0, [8])])
+def test_an_engine_that_waits_for_full_buckets_gets_none_of_few_rows(
+    delay_ms: float, rows: list[int]
+) -> None:
+    curve = Curve.through("xla fp32", [(512, 0.001), (4096, 0.008)], pads_to_largest=True)
+    assert curve is not None
+    model = planned_model(Bucket(dims={"batch": ROWS, "length": DimRange(min=1, opt=9, max=512)}))
+    recipe = model.recipe.model_copy(update={"batching": Batching(max_delay_ms=delay_ms)})
+    seen = ObservedSizes(real=1.0, padded=1.0, batches={2: 9.0, 8: 1.0})
+    seen.dims["length"] = SizeCounts({512: 100}, 51200)
+    document = advice_document(
+        model.model_copy(update={"recipe": recipe}), seen, 0, lambda _: MeasuredCost(curve=curve)
+    )
+    shapes = document["dimensions"]["length"]["shapes_proposed"]
+    assert [shape.rows for shape in shapes] == rows
 
 
 def test_an_engine_that_runs_at_the_sizes_of_requests_has_nothing_to_gain_from_lengths() -> None:
