@@ -53,7 +53,7 @@ def run_buckets(
         settings: of the command line.
         name: of the model.
         version: the newest by default.
-        num: buckets to propose; 0 for as many lengths as the recipe has, at least some.
+        num: shapes to propose at most; 0 for as many as the recipe has, at least 4.
         metrics: `host:port` of metrics endpoints; by default samples of requests, or where there
             are none the endpoints that the controller names.
         is_applied: publish the next version of the model, with the buckets proposed.
