@@ -167,21 +167,43 @@ async def test_what_a_deployment_waits_for_is_named(
         await find(servers, model)
 
 
-async def test_the_granted_verbs_are_those_that_are_asked_for(
-    cluster: EmulatedCluster, servers: KubernetesServers, pytestconfig: pytest.Config
-) -> None:
+@pytest.fixture
+def granted(pytestconfig: pytest.Config) -> frozenset[Asked]:
+    """What the component's role allows, and listing pods, which the controller's own does."""
     role, _ = yaml.safe_load_all(
         (pytestconfig.rootpath / "k8s/components/model-servers/access.yaml").read_text()
     )
-    granted = {
+    return frozenset(
         Asked(verb, rule["apiGroups"][0], resource)
         for rule in role["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
-    }
-    # Of the controller's own role.
-    granted.add(Asked("list", "", "pods"))
-    cluster.emulator.granted = frozenset(granted)
+    ) | {Asked("list", "", "pods")}
+
+
+async def test_what_cannot_be_deleted_stops_no_other(
+    cluster: EmulatedCluster, servers: KubernetesServers, granted: frozenset[Asked]
+) -> None:
+    await apply(servers, external_server())
+    # Services come first: a refused one must not spare the Deployment.
+    cluster.emulator.granted = granted - {Asked("delete", "", "services")}
+    second = external_server(version=2)
+    with pytest.raises(NotReadyError, match="^Service chat-1 is not deleted: .*'delete'"):
+        await apply(servers, second)
+    assert names(cluster) == {"chat-1", "vllm-2", "chat-2"}
+    with pytest.raises(NotReadyError, match="vllm-2: no Pod yet; Service chat-1 is not deleted"):
+        await find(servers, second)
+    cluster.emulator.granted = granted
+    await apply(servers, second)
+    assert names(cluster) == {"vllm-2", "chat-2"}
+    with pytest.raises(NotReadyError, match="vllm-2: no Pod yet$"):
+        await find(servers, second)
+
+
+async def test_the_granted_verbs_are_those_that_are_asked_for(
+    cluster: EmulatedCluster, servers: KubernetesServers, granted: frozenset[Asked]
+) -> None:
+    cluster.emulator.granted = granted
     await apply(servers, external_server())
     with pytest.raises(NotReadyError, match="no Pod yet"):
         await find(servers, external_server())

@@ -55,30 +55,27 @@ class KubernetesServers:
         self._client = blocking_client(cluster, namespace)
         self._ours = LabelledObjects(self._client, namespace, SERVER_LABEL)
         self._faults: dict[_Owner, SmeltError] = {}
+        self._not_deleted: SmeltError | None = None
 
     def apply(self, models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
         """Have these run, and no other but those of kept names; whether one runs, or still ends.
 
         Raises:
-            NotReadyError: the cluster is out of reach, or forbids it.
+            NotReadyError: the cluster is out of reach, or forbids it; an object that cannot be
+                deleted keeps no other from being deleted or created.
         """
         found = {kind: self._ours.list(*asked) for kind, asked in _kinds().items()}
         wanted = {(model.name, str(model.version)) for model in models}
-        is_any = bool(models)
-        for kind, objects in found.items():
-            for one in objects:
-                owner = _owner(one)
-                is_any |= bool(owner)
-                if owner and owner not in wanted and owner[0] not in kept:
-                    self._ours.delete(*_kinds()[kind], one["metadata"]["name"])
-                    logger.info("deleted %s %s", kind, one["metadata"]["name"])
+        self._not_deleted = self._delete_others(found, wanted, kept)
         # After those of others are deleted: one of these may have the same names.
         self._faults = {
             (model.name, str(model.version)): fault
             for model in models
             if (fault := self._create_missing(model, found))
         }
-        return is_any
+        if self._not_deleted:
+            raise self._not_deleted
+        return bool(models) or any(_owner(one) for objects in found.values() for one in objects)
 
     def find(self, model: ExternalModel) -> ExternalModel:
         """A model as its available pods are asked, by the name of the Service.
@@ -87,24 +84,51 @@ class KubernetesServers:
             NotReadyError: no pod is available yet, or the cluster is out of reach.
             ExternalServerError: its objects could not be created, or made no progress.
         """
-        from lightkube.resources.apps_v1 import Deployment
-        from lightkube.resources.core_v1 import Pod
-
         owner = (model.name, str(model.version))
-        if fault := self._faults.get(owner):
-            raise type(fault)(str(fault))
-        found = [one for one in self._ours.list(Deployment, _DEPLOYMENTS) if _owner(one) == owner]
-        if not found:
-            raise NotReadyError("it has no Deployment yet")
-        if not (found[0].get("status") or {}).get("availableReplicas"):
-            name = found[0]["metadata"]["name"]
-            raise _wait(found[0], self._ours.newest(Pod, "pods").get(name))
+        if fault := self._faults.get(owner) or self._why_unavailable(owner):
+            # What is not deleted may hold the GPU or the name that this one waits for.
+            also = f"; {not_deleted}" if (not_deleted := self._not_deleted) else ""
+            raise type(fault)(f"{fault}{also}")
         service = model.objects()["Service"]["metadata"]["name"]
         return model.behind(f"{service}.{self._namespace}.svc:{model.place[1]}")
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _why_unavailable(self, owner: _Owner) -> SmeltError | None:
+        from lightkube.resources.apps_v1 import Deployment
+        from lightkube.resources.core_v1 import Pod
+
+        found = [one for one in self._ours.list(Deployment, _DEPLOYMENTS) if _owner(one) == owner]
+        if not found:
+            return NotReadyError("it has no Deployment yet")
+        if (found[0].get("status") or {}).get("availableReplicas"):
+            return None
+        name = found[0]["metadata"]["name"]
+        return _wait(found[0], self._ours.newest(Pod, "pods").get(name))
+
+    def _delete_others(
+        self,
+        found: Mapping[str, Sequence[Object]],
+        wanted: Collection[_Owner],
+        kept: Collection[str],
+    ) -> SmeltError | None:
+        """Delete what is of other versions; why the first that is not deleted was not."""
+        first = None
+        for kind, objects in found.items():
+            for one in objects:
+                owner = _owner(one)
+                if not owner or owner in wanted or owner[0] in kept:
+                    continue
+                name = one["metadata"]["name"]
+                try:
+                    self._ours.delete(*_kinds()[kind], name)
+                    logger.info("deleted %s %s", kind, name)
+                except SmeltError as error:
+                    logger.warning("%s %s is not deleted: %s", kind, name, error)
+                    first = first or NotReadyError(f"{kind} {name} is not deleted: {error}")
+        return first
 
     def _create_missing(
         self, model: ExternalModel, found: Mapping[str, Sequence[Object]]
