@@ -1,11 +1,12 @@
 """The sub-commands of `smelt models` and their options."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.contracts.errors import InvalidRequestError
 from services.contracts.model.pooling_choice import Pooling
 
 models_app = typer.Typer(
@@ -13,6 +14,14 @@ models_app = typer.Typer(
     help="Models and their versions.",
     epilog="Example: smelt models add ranker ranker.onnx",
 )
+# Options of servers alone, with the source that each is for.
+_REMOTE_ONLY: Final = {
+    "--remote-name": "the URL of a server",
+    "--remote-version": "the URL of a KServe server",
+    "--token": "the URL of a server",
+    "--args": "ray+openai://PACKAGE.MODULE:NAME",
+    "--manifest": "k8s+ and the URL of a server",
+}
 
 
 @models_app.command(
@@ -73,11 +82,22 @@ def models_add(
         has_options = {recipe, samples, tokenizer, pooling, normalize} != {None}
         run_add_external(settings, name, remote, has_options=has_options, as_json=as_json)
         return
+    _refuse_remote(source, remote_name, remote_version, token, args, manifest)
     from services.cli.models.add_command import run_models_add
     from services.cli.models.asked_text import AskedText
 
     text = AskedText(tokenizer=tokenizer, pooling=pooling, normalize=normalize)
     run_models_add(settings, name, source, recipe, samples, text, as_json=as_json)
+
+
+def _refuse_remote(source: str, *values: str | Path | None) -> None:
+    """Raise InvalidRequestError for an option that only servers have, in the order of these."""
+    for (option, wanted), value in zip(_REMOTE_ONLY.items(), values, strict=True):
+        if value:
+            raise InvalidRequestError(
+                f"{source}: a model with a master takes no {option}: leave it out, or give "
+                f"{wanted} as source"
+            )
 
 
 @models_app.command("list", epilog="Example: smelt models list --all-versions")

@@ -57,6 +57,22 @@ def test_options_of_masters_are_refused(registry: Registry, tmp_path: Path) -> N
         run("models", "add", "chat", URL, "--token", "../x")
 
 
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("--remote-name", "the URL of a server as source"),
+        ("--remote-version", "the URL of a KServe server as source"),
+        ("--token", "the URL of a server as source"),
+        ("--args", "ray.openai://PACKAGE.MODULE:NAME as source"),
+        ("--manifest", "k8s. and the URL of a server as source"),
+    ],
+)
+def test_options_of_servers_are_refused_beside_a_master(option: str, fix: str) -> None:
+    why = f"m.onnx: a model with a master takes no {option}: leave it out, or give {fix}"
+    with pytest.raises(InvalidRequestError, match=why):
+        run("models", "add", "chat", "m.onnx", option, "x")
+
+
 def test_what_the_fleet_found_is_shown(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
