@@ -5,7 +5,7 @@ in its number, and its pods have a label that the Service selects.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from services.contracts.hardware.labels import PREFIX
@@ -15,8 +15,12 @@ Object = dict[str, Any]
 SERVER_LABEL: Final = f"{PREFIX}model-server"
 MODEL: Final = f"{PREFIX}model"
 VERSION: Final = f"{PREFIX}version"
-# What network policies know its pods by; also what keeps them from passing for another part.
+# What network policies know its pods by. Other labels of Smelt's and Ray's are refused: with them a
+# pod could pass for a build, for a replica or for a node of the fleet's Ray.
 _PART: Final = {f"{PREFIX}part": "model-server"}
+_RESERVED_LABELS: Final = (PREFIX, "ray.io/")
+# An object with these is deleted too early or never.
+_RESERVED_FIELDS: Final = ("finalizers", "ownerReferences")
 _DEPLOYMENT: Final = "Deployment"
 _SERVICE: Final = "Service"
 _EXPECTED: Final = ["apps/v1 Deployment", "v1 Service"]
@@ -35,7 +39,7 @@ def server_objects(
 
     Raises:
         ValueError: the manifest has other objects, or its Service is another, or is reached from
-            outside of the cluster.
+            outside of the cluster, or it has labels or metadata that are not its to set.
     """
     kinds = sorted(f"{each.get('apiVersion')} {each.get('kind')}" for each in manifest)
     if kinds != _EXPECTED:
@@ -49,6 +53,7 @@ def server_objects(
         metadata = _mapping(each, "metadata")
         if not isinstance(metadata.get("name"), str):
             raise ValueError(f"manifest: {kind} without metadata.name: give it one")
+        _check_metadata(kind, metadata)
         metadata["name"] += f"-{version}"
         _mapping(each, "metadata", "annotations").update({MODEL: name, VERSION: str(version)})
     own = {SERVER_LABEL: objects[_DEPLOYMENT]["metadata"]["name"]}
@@ -56,9 +61,28 @@ def server_objects(
     _mapping(objects[_SERVICE], "spec", "selector").update(own)
     _mapping(objects[_DEPLOYMENT], "metadata", "labels").update(own)
     _mapping(objects[_DEPLOYMENT], "spec", "selector", "matchLabels").update(own)
+    _check_metadata("pod template", _mapping(objects[_DEPLOYMENT], "spec", "template", "metadata"))
     pod_labels = _mapping(objects[_DEPLOYMENT], "spec", "template", "metadata", "labels")
+    _check_labels(pod_labels.keys() - {*own, *_PART})
     pod_labels.update(own | _PART)
     return objects
+
+
+def _check_metadata(what: str, metadata: Object) -> None:
+    if found := [field for field in _RESERVED_FIELDS if metadata.get(field)]:
+        raise ValueError(
+            f"manifest: {what} with metadata.{' and metadata.'.join(found)}; expected none, so "
+            "that it is there as long as its version is: leave it out"
+        )
+
+
+def _check_labels(keys: Collection[str]) -> None:
+    if found := sorted(key for key in keys if str(key).startswith(_RESERVED_LABELS)):
+        raise ValueError(
+            f"manifest: pod template with labels {', '.join(found)}; expected none of "
+            f"{' and '.join(_RESERVED_LABELS)}, which the fleet knows its own pods by: "
+            "leave them out"
+        )
 
 
 def _check_service(service: Object, host: str, port: int) -> None:
@@ -81,10 +105,12 @@ def _check_service(service: Object, host: str, port: int) -> None:
 
 
 def _mapping(document: Object, *path: str) -> Object:
-    """What lies at a path, made where it is absent; raises ValueError for what is no mapping."""
+    """What lies at a path, made where it is absent or null; raises ValueError for no mapping."""
     found: Any = document
     for key in path:
-        found = found.setdefault(key, {})
+        if found.get(key) is None:
+            found[key] = {}
+        found = found[key]
         if not isinstance(found, dict):
             where = ".".join(path)
             raise ValueError(f"manifest: {document['kind']}: {where}: expected a mapping at {key}")

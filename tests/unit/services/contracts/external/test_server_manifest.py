@@ -34,12 +34,25 @@ def test_a_version_has_valid_objects_of_its_own() -> None:
     assert model.manifest == documents()
 
 
+def pod_labels(deployment: dict[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = deployment["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
 def test_pods_do_not_pass_for_another_part() -> None:
     manifest = documents()
-    manifest[0]["spec"]["template"]["metadata"]["labels"]["smelt.dev/part"] = "gateway"
+    pod_labels(manifest[0])["smelt.dev/part"] = "gateway"
     objects = external_server(manifest=manifest).objects()
-    labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert labels["smelt.dev/part"] == "model-server"
+    assert pod_labels(objects["Deployment"])["smelt.dev/part"] == "model-server"
+
+
+def test_what_is_null_is_absent() -> None:
+    manifest = documents()
+    manifest[0]["metadata"] |= {"labels": None, "annotations": None, "finalizers": None}
+    manifest[1]["spec"]["selector"] = None
+    objects = external_server(manifest=manifest).objects()
+    assert objects["Deployment"]["metadata"]["labels"] == {SERVER_LABEL: "vllm-1"}
+    assert objects["Service"]["spec"]["selector"] == {SERVER_LABEL: "vllm-1"}
 
 
 def test_a_model_is_asked_behind_the_service() -> None:
@@ -68,6 +81,22 @@ def test_a_model_is_asked_behind_the_service() -> None:
         (lambda d, s: s["spec"].update(type="NodePort"), "Service chat is reached from outside"),
         (lambda d, s: s["spec"].update(externalIPs=["10.0.0.1"]), "expected type ClusterIP and no"),
         (lambda d, s: d["metadata"].clear(), "Deployment without metadata.name: give it one"),
+        (
+            lambda d, s: s["metadata"].update(finalizers=["x/y"]),
+            "Service with metadata.finali",
+        ),
+        (
+            lambda d, s: d["metadata"].update(ownerReferences=[{"name": "x"}], finalizers=["x/y"]),
+            "Deployment with metadata.finalizers and metadata.ownerReferences; expected none",
+        ),
+        (
+            lambda d, s: d["spec"]["template"]["metadata"].update(finalizers=["x/y"]),
+            "pod template with metadata.finalizers; expected none",
+        ),
+        (
+            lambda d, s: pod_labels(d).update({"smelt.dev/generation": "a", "ray.io/cluster": "b"}),
+            "labels ray.io/cluster, smelt.dev/generation; expected none of smelt.dev/ and ray.io/",
+        ),
         (lambda d, s: d.update(spec=[]), "Deployment: spec.selector.matchLabels: expected a map"),
     ],
 )
