@@ -61,9 +61,7 @@ def models_add(
     token: Annotated[
         str, typer.Option(help="Name of its token's file in the gateway's folder of them.")
     ] = "",
-    args: Annotated[
-        Path | None, typer.Option(help="Arguments of a Ray Serve application, a YAML file.")
-    ] = None,
+    args: Annotated[Path | None, typer.Option(help="Arguments of ray+..., a YAML file.")] = None,
     manifest: Annotated[Path | None, typer.Option(help="Manifest of k8s+..., a YAML file.")] = None,
     store: Store = "",
     as_json: AsJson = False,
