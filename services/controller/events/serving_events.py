@@ -2,8 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from services.contracts.events import Event, EventKind
 from services.contracts.external.external_model import ExternalModel
@@ -16,6 +17,22 @@ _SHORT = 12
 _REFUTED = "refuted"
 # Whether it is an engine; mark, digest and words of the event.
 _Vote = tuple[bool, str, str, str]
+
+
+class WantedReplicas(NamedTuple):
+    """How many replicas of a version are wanted, and from which revision on not fewer than before.
+
+    Attributes:
+        num: above 0.
+        since: the snapshot's revision; losses before it have ended.
+    """
+
+    num: int
+    since: int
+
+
+# By model and version.
+Wanted = Mapping[tuple[str, int], WantedReplicas]
 
 
 def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event]:
@@ -84,11 +101,12 @@ def _num_missing(snapshot: fleet.FleetSnapshot) -> dict[tuple[str, int], int]:
         for report in snapshot.replicas
         if report.state == fleet.REPLICA_STATE_READY
     )
-    return {
-        (model.name, model.version): model.num_replicas_wanted - ready[model.name, model.version]
-        for model in snapshot.models
-        if model.num_replicas_wanted
-    }
+    return {version: num - ready[version] for version, num in _num_wanted(snapshot).items()}
+
+
+def _num_wanted(snapshot: fleet.FleetSnapshot) -> dict[tuple[str, int], int]:
+    wanted = ((model.name, model.version, model.num_replicas_wanted) for model in snapshot.models)
+    return {(name, version): num for name, version, num in wanted if num}
 
 
 def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
@@ -108,19 +126,49 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
     ]
 
 
-def restored_replicas(state: EventState, snapshot: fleet.FleetSnapshot) -> Iterator[Event]:
+def wanted_replicas(snapshot: fleet.FleetSnapshot, before: Wanted) -> Wanted:
+    """What is wanted now of versions that any replicas are wanted of.
+
+    Args:
+        snapshot: of the fleet.
+        before: the result for the snapshot before, of the same process.
+    """
+    return {
+        version: WantedReplicas(
+            num, known.since if known and known.num <= num else snapshot.revision
+        )
+        for version, num in _num_wanted(snapshot).items()
+        for known in [before.get(version)]
+    }
+
+
+def restored_replicas(
+    state: EventState, snapshot: fleet.FleetSnapshot, wanted: Wanted
+) -> Iterator[Event]:
     """Losses that ended: the replica is ready again, or as many of its version are as are wanted.
 
-    An event has the mark of the loss, and takes its place: neither is recorded twice.
+    An event has the mark of the loss, and takes its place: neither is recorded twice. A loss ends
+    without an event once fewer replicas are wanted, or none, and with the controller process that
+    recorded it: the next one does not know what was wanted meanwhile.
+
+    Args:
+        state: what is recorded.
+        snapshot: of the fleet.
+        wanted: what `wanted_replicas` has of this snapshot.
     """
     ready = {r.replica_id for r in snapshot.replicas if r.state == fleet.REPLICA_STATE_READY}
     num_missing = _num_missing(snapshot)
     for lost in state.lost_replicas():
-        replica = lost.mark.rpartition(" lost ")[0]
+        replica, _, moment = lost.mark.rpartition(" lost ")
+        epoch, _, revision = moment.partition(".")
+        version = lost.model, lost.version
+        is_open = epoch == f"{snapshot.epoch:x}" and version in wanted
+        if not is_open or int(revision) < wanted[version].since:
+            continue
         why = f"replica {replica}, which was lost, "
         if replica in ready:
             why += "is ready again"
-        elif num_missing.get((lost.model, lost.version), 1) <= 0:
+        elif num_missing[version] <= 0:
             why += "is replaced: as many replicas are ready as are wanted"
         else:
             continue

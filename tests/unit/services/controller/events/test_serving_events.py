@@ -172,6 +172,7 @@ class TestServing:
         state = FleetState("store", epoch=1)
         state.set_model(fleet.ServedModel(name="m", version=1, num_replicas_wanted=2))
         state.attach(replica("b", "e1"))
+        recorder.observe_replicas(state.snapshot())
         state.detach(state.attach(replica("a", "e1")))
         loading = replica(back.replica_id, "", fleet.REPLICA_STATE_LOADING)
         for shown in (None, loading, back):
@@ -192,16 +193,43 @@ class TestServing:
         recorder.observe_replicas(state.snapshot())
         assert recorded(registry)[-1].kind is EventKind.REPLICA_LOST
 
-    def test_a_version_of_which_no_replica_is_wanted_any_more_restores_none(
-        self, registry: EventRegistry, recorder: EventRecorder
+    @pytest.mark.parametrize("wanted", [[0, 2], [None, 2], [1]], ids=["none", "no model", "fewer"])
+    def test_a_loss_ends_without_an_event_once_fewer_replicas_are_wanted(
+        self, registry: EventRegistry, recorder: EventRecorder, wanted: list[int | None]
     ) -> None:
         state = FleetState("store", epoch=1)
+        state.attach(replica("b", "e1"))
+        state.set_model(fleet.ServedModel(name="m", version=1, num_replicas_wanted=2))
+        recorder.observe_replicas(state.snapshot())
         state.detach(state.attach(replica("a", "e1")))
-        for models in ([], [fleet.ServedModel(name="m", version=1, is_unloaded=True)]):
-            for model in models:
-                state.set_model(model)
+        recorder.observe_replicas(state.snapshot())
+        for num in wanted:
+            state.remove_model("m", 1)
+            if num is not None:
+                state.set_model(fleet.ServedModel(name="m", version=1, num_replicas_wanted=num))
             recorder.observe_replicas(state.snapshot())
+        state.attach(replica("c", "e1"))
+        recorder.observe_replicas(state.snapshot())
         assert kinds(registry) == ["replica_lost"]
+        # One after that is waited for.
+        state.detach(state.attach(replica("a", "e1")))
+        recorder.observe_replicas(state.snapshot())
+        state.attach(replica("a", "e1"))
+        recorder.observe_replicas(state.snapshot())
+        assert kinds(registry)[1:] == ["replica_lost", "replica_restored"]
+
+    def test_losses_of_an_earlier_controller_are_not_restored(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        for epoch, each in ((1, recorder), (2, EventRecorder(registry))):
+            state = FleetState("store", epoch)
+            state.set_model(fleet.ServedModel(name="m", version=1, num_replicas_wanted=1))
+            each.observe_replicas(state.snapshot())
+            before = state.attach(replica("a", "e1"))
+            each.observe_replicas(state.snapshot())
+            state.detach(before)
+            each.observe_replicas(state.snapshot())
+        assert kinds(registry) == ["replica_lost"] * 2
 
     def test_each_loss_of_a_replica_is_an_event_of_its_own(
         self, registry: EventRegistry, recorder: EventRecorder
