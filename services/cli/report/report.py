@@ -9,7 +9,7 @@ from pathlib import Path
 
 from services.cli.advise.advice_text import advice_text, generation_text
 from services.cli.advise.advise import Advised, devices_of, model_advice
-from services.cli.fleet.control_client import fleet_on_store
+from services.cli.models.version_states import fleet_or_why_not
 from services.cli.output.html_page import Element, Part, html_page
 from services.cli.output.show import show
 from services.cli.planning.measured_version import measured_version
@@ -75,7 +75,8 @@ def _parts(
     others = [Advised(registry, registry.model_version(e), is_sampled=False) for e in names]
     proven = [speed for each in (own, *others) for speed in each.proofs.speeds(each.graph)]
     where = settings.store_url, settings.trust_root
-    found = explained_cases(registry, version, "", fleet_on_store(settings), *where)
+    snapshot, why_not = fleet_or_why_not(settings)
+    found = explained_cases(registry, version, "", snapshot, *where)
     cases = {case["generation"]: with_precisions(case, version) for case in found}
     engines = own_engines(registry, version)
     used = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
@@ -85,6 +86,7 @@ def _parts(
     at = readable_time(version.created_at)
     yield f"Master {version.master.digest[:12]} of {version.source}, published {at}."
     yield from advice_text(advice | {"generations": []})
+    yield Element("p", why_not, "note")
     yield Element("code", shlex.join(["smelt", *sys.argv[1:]]))
     yield Element("p", f"Written {readable_time(datetime.now(UTC).isoformat())}.", "note")
     runs = registry.joint_runs(version.master.digest)

@@ -47,6 +47,14 @@ def reported(*options: str) -> tuple[Any, Loads]:
     return document, read
 
 
+def test_a_controller_that_does_not_answer_is_a_note(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_CONTROLLER", "127.0.0.1:1")
+    _, read = reported()
+    assert "what is served now is not known: controller at 127.0.0.1:1" in "\n".join(read.words)
+
+
 def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_path: Path) -> None:
     add_generation(registry, "cpu-x86_64-v3")
     (tmp_path / "profile.yaml").write_text(PROFILE)
