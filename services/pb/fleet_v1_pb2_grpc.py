@@ -85,7 +85,8 @@ class FleetControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetFleet(self, request, context):
-        """The same set, once; UNAVAILABLE until a look at the store succeeded.
+        """The same set, once; FAILED_PRECONDITION until a look at the store succeeded. After one that
+        failed it has the replicas that are attached and the fault, and no models.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

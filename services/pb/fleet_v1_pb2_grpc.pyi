@@ -42,7 +42,9 @@ class FleetControlStub:
     WatchEndpoints: _grpc.UnaryStreamMultiCallable[_fleet_v1_pb2.WatchEndpointsRequest, _fleet_v1_pb2.FleetSnapshot]
     """The whole set of endpoints and models, sent at once and after each change."""
     GetFleet: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.GetFleetRequest, _fleet_v1_pb2.FleetSnapshot]
-    """The same set, once; UNAVAILABLE until a look at the store succeeded."""
+    """The same set, once; FAILED_PRECONDITION until a look at the store succeeded. After one that
+    failed it has the replicas that are attached and the fault, and no models.
+    """
     Reconcile: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.ReconcileRequest, _fleet_v1_pb2.ReconcileReply]
     """Look at the store now: a model or an engine was published."""
     SetServed: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]
@@ -60,7 +62,9 @@ class FleetControlAsyncStub(FleetControlStub):
     WatchEndpoints: _aio.UnaryStreamMultiCallable[_fleet_v1_pb2.WatchEndpointsRequest, _fleet_v1_pb2.FleetSnapshot]  # type: ignore[assignment]
     """The whole set of endpoints and models, sent at once and after each change."""
     GetFleet: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.GetFleetRequest, _fleet_v1_pb2.FleetSnapshot]  # type: ignore[assignment]
-    """The same set, once; UNAVAILABLE until a look at the store succeeded."""
+    """The same set, once; FAILED_PRECONDITION until a look at the store succeeded. After one that
+    failed it has the replicas that are attached and the fault, and no models.
+    """
     Reconcile: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.ReconcileRequest, _fleet_v1_pb2.ReconcileReply]  # type: ignore[assignment]
     """Look at the store now: a model or an engine was published."""
     SetServed: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]  # type: ignore[assignment]
@@ -93,7 +97,9 @@ class FleetControlServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_v1_pb2.GetFleetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_v1_pb2.FleetSnapshot, _abc.Awaitable[_fleet_v1_pb2.FleetSnapshot]]:
-        """The same set, once; UNAVAILABLE until a look at the store succeeded."""
+        """The same set, once; FAILED_PRECONDITION until a look at the store succeeded. After one that
+        failed it has the replicas that are attached and the fault, and no models.
+        """
 
     @_abc_1.abstractmethod
     def Reconcile(

@@ -10,7 +10,6 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.contracts.security.fleet_security import FleetSecuritySettings
-from services.contracts.text.words import UNREAD
 from services.pb import fleet_v1_pb2 as fleet
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ def _control(
         except grpc.RpcError as error:
             # In the clear, a port with TLS looks like one that nothing listens on.
             is_away = error.code() is grpc.StatusCode.UNAVAILABLE
-            is_away &= not str(error.details()).startswith(UNREAD)
             hint = _TLS_HINT if is_away and dialer.tls is None else ""
             raise NotReadyError(f"controller at {address}: {error.details()}{hint}") from error
 
@@ -51,6 +49,11 @@ def get_fleet(address: str, settings: FleetSecuritySettings | None = None) -> fl
     """
     with _control(address, settings) as (stub, metadata):
         return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S, metadata=metadata)
+
+
+def lacks_models(snapshot: fleet.FleetSnapshot) -> bool:
+    """Whether it may list no model only because the controller cannot read the store."""
+    return bool(snapshot.fault) and not snapshot.models
 
 
 def find_controller(settings: CliSettings) -> str | None:
@@ -67,7 +70,7 @@ def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
     """The fleet that serves from this store, as its controller sees it; None without one.
 
     Raises:
-        NotReadyError: the controller does not answer.
+        NotReadyError: the controller does not answer, or cannot read which models there are.
         InvalidRequestError: the one that was named works on another store.
     """
     address = find_controller(settings)
@@ -79,6 +82,8 @@ def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
             f"controller {address} works on store {snapshot.store_url}, this command on "
             f"{settings.store_url}: set SMELT_STORE_URL to the former"
         )
+    if lacks_models(snapshot):
+        raise NotReadyError(f"controller at {address} lists no models: {snapshot.fault}")
     return snapshot
 
 

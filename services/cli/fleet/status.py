@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from services.cli.fleet.control_client import get_fleet
+from services.cli.fleet.control_client import get_fleet, lacks_models
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
 from services.cli.models.version_states import ready_replicas
@@ -116,7 +116,7 @@ def _of_model(snapshot: fleet.FleetSnapshot, model: str) -> fleet.FleetSnapshot:
     known = {served.name for served in snapshot.models}
     if not model:
         return snapshot
-    if model not in known:
+    if model not in known and not lacks_models(snapshot):
         raise NotFoundError(
             f"model '{model}' is not in this fleet{nearest(model, known)}; it has "
             f"{', '.join(sorted(known)) or 'none'}; what the store has: smelt models list"

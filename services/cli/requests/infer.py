@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
-from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet
+from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet, lacks_models
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show, text_width
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
@@ -234,8 +234,9 @@ def known_models(settings: CliSettings, running: RunningFleet | None, name: str)
         return ""
     # The answer to the request is the news; without a controller it comes without the list.
     with suppress(NotReadyError):
-        known = sorted({model.name for model in get_fleet(running.controller, settings).models})
-        if name not in known:
+        snapshot = get_fleet(running.controller, settings)
+        known = sorted({model.name for model in snapshot.models})
+        if name not in known and not lacks_models(snapshot):
             return f"; there are: {', '.join(known) or 'none'}"
     return ""
 

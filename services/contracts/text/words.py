@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 NO_FLEET: Final = "no fleet runs here"
-# Of a controller before its first look at both.
-UNREAD: Final = "store and fleet were not read yet"
 # Below it, two decimals would leave one digit or none.
 _LEAST_TWO_DECIMALS = 0.1
 

@@ -13,7 +13,6 @@ from services.contracts.errors import (
     SmeltError,
     UnsupportedFeatureError,
 )
-from services.contracts.text.words import UNREAD
 from services.controller.api.fleet_state import AttachedReplica, FleetState
 from services.controller.api.model_loading import Serving
 from services.controller.interfaces import Reconciler
@@ -113,22 +112,28 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     ) -> fleet.FleetSnapshot:
         """The whole fleet, once it is known: to a command an empty one looks as one without models.
 
-        Where no look succeeded within a time that callers wait for, the answer is UNAVAILABLE.
+        Where no look succeeded within a time that callers wait for, the answer is
+        FAILED_PRECONDITION; once a look failed and replicas have attached, it is those, no model,
+        and the fault.
         """
-        await self._wait_until_read(context, self._look_timeout_s)
+        snapshot = self._state.snapshot()
+        if not (snapshot.fault and snapshot.replicas):
+            await self._wait_until_read(context, self._look_timeout_s)
         return self._state.snapshot()
 
     async def _wait_until_read(
         self, context: grpc.aio.ServicerContext[Any, Any], timeout_s: float | None
     ) -> None:
-        """Wait for the end of a look; UNAVAILABLE where none has succeeded yet."""
+        """Wait for the end of a look; FAILED_PRECONDITION where none has succeeded yet."""
         try:
             async with asyncio.timeout(timeout_s):
                 fault = await self._state.looked()
         except TimeoutError:
             fault = "the controller started a moment ago and still reads them; ask again"
         if fault:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{UNREAD}: {fault}")
+            why = f"store and fleet were not read yet: {fault}"
+            # UNAVAILABLE is the code of a controller that cannot be reached.
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
     async def Reconcile(  # noqa: N802
         self,

@@ -6,11 +6,14 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 from typer.testing import CliRunner
 
+from services.cli.fleet.control_client import fleet_on_store
 from services.cli.fleet.fleet_file import RunningFleet
 from services.cli.fleet.gateway_workers import gateway_workers
 from services.cli.fleet.status import fallback_lines, status_document, where_lines
 from services.cli.main import app
-from services.contracts.errors import NotFoundError
+from services.cli.requests.infer import known_models
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotFoundError, NotReadyError
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
@@ -105,6 +108,25 @@ def test_of_one_model_only_that_and_the_command_that_explains_it(
     ends = ("smelt why MODEL", "smelt why m", "smelt why second")
     for text, end in zip(told, ends, strict=True):
         assert text.rstrip().endswith(f"and why nothing better does: {end}")
+
+
+def test_of_a_controller_that_cannot_read_its_store_the_replicas_and_the_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    snapshot = fleet.FleetSnapshot(
+        replicas=[replica(1)], store_url=str(tmp_path / "store"), fault="bucket is away"
+    )
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    with fleet_saying(snapshot) as address:
+        monkeypatch.setenv("SMELT_CONTROLLER", address)
+        for name, is_shown in (((), True), (("m",), True), (("second",), False)):
+            done = CliRunner().invoke(app, ["status", *name], catch_exceptions=False)
+            assert ("bucket is away" in done.output, "m v1" in done.output) == (True, is_shown)
+        # What they would say of a fleet without models is not known.
+        with pytest.raises(NotReadyError, match="lists no models: bucket is away"):
+            fleet_on_store(CliSettings())
+        running = BARE.model_copy(update={"controller": address})
+        assert known_models(CliSettings(), running, "second") == ""
 
 
 def test_what_serves_while_the_fallback_is_compiled() -> None:

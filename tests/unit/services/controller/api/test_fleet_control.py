@@ -121,13 +121,26 @@ async def test_a_command_waits_for_the_first_look(control: _Control) -> None:
 async def test_a_command_learns_that_the_controller_still_reads(control: _Control) -> None:
     with pytest.raises(NotReadyError, match="not read yet: .* still reads them; ask again$"):
         await asyncio.to_thread(get_fleet, control.address)
+    # Not yet known to be unreadable.
+    control.state.attach(fleet.ReplicaReport(replica_id="r"))
+    with pytest.raises(NotReadyError, match="ask again$"):
+        await asyncio.to_thread(get_fleet, control.address)
+
+
+async def test_a_command_sees_the_replicas_that_attached_after_a_look_failed(
+    control: _Control,
+) -> None:
+    control.state.note_look("store is away")
+    control.state.attach(fleet.ReplicaReport(replica_id="r"))
+    snapshot = await control.stub.GetFleet(fleet.GetFleetRequest())
+    assert ([r.replica_id for r in snapshot.replicas], snapshot.fault) == (["r"], "store is away")
 
 
 async def test_a_gateway_is_told_why_there_is_nothing_to_hear(control: _Control) -> None:
     control.state.note_look("store is away")
     with pytest.raises(grpc.aio.AioRpcError, match="store is away") as caught:
         await control.stub.WatchEndpoints(fleet.WatchEndpointsRequest()).read()
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     with pytest.raises(grpc.aio.AioRpcError, match="store is away"):
         await control.stub.GetFleet(fleet.GetFleetRequest())
 
