@@ -25,25 +25,33 @@ def float_ranges(recipe: InputRecipe, known: InputValues) -> Ranges:
 
 
 def draw_floats(
-    shape: tuple[int, ...], ranges: Ranges, generator: np.random.Generator, scale: float
+    shape: tuple[int, ...],
+    recipe: InputRecipe,
+    known: InputValues,
+    generator: np.random.Generator,
+    scale: float,
 ) -> Array:
     """Of both signs and mostly near zero; where there is a range evenly spread over its parts.
 
     Args:
         shape: of the input.
-        ranges: as `float_ranges` has them.
+        recipe: of the input; nothing is drawn beyond its range.
+        known: what the graph shows of it, where the recipe has no range.
         generator: that of this input.
-        scale: by how many times larger than usual what has no range is; 0 gives zeros, also where
-            a range holds them.
+        scale: by how many times larger than usual; 0 gives zeros, where the recipe's range, if
+            there is one, holds them.
     """
     normal = _uneven_normal(shape, generator)
+    ranges = float_ranges(recipe, known)
+    if scale == 0 and takes_zero(recipe):
+        return np.zeros(shape)
     # Of no dimensions the product is a number of numpy's, which no library takes.
-    drawn = np.asarray(normal * scale if scale else np.zeros(shape))
-    put_ranges(drawn, [each if scale or not _has_zero(each) else () for each in ranges], normal)
+    drawn = np.asarray(normal * scale)
+    put_ranges(drawn, ranges, normal, 1.0 if recipe.has_range else scale)
     return drawn
 
 
-def put_ranges(drawn: Array, ranges: Ranges | list[tuple[float, ...]], normal: Array) -> None:
+def put_ranges(drawn: Array, ranges: Ranges, normal: Array, scale: float = 1.0) -> None:
     """Replace what was drawn by values of ranges, in each of whose parts as many lie.
 
     So each threshold of a tree is crossed, also the least of many that lie far apart.
@@ -53,26 +61,22 @@ def put_ranges(drawn: Array, ranges: Ranges | list[tuple[float, ...]], normal: A
         ranges: one for all places, or one for each place of the last axis; where one is empty,
             what was drawn stays.
         normal: normally distributed values of the same shape.
+        scale: by how many times farther than usual from the middle of a range.
     """
     for place, ends in by_place(ranges):
         # Within 0.01 of the normal distribution's own function.
         even = 1 / (1 + np.exp(-1.702 * normal[..., place]))
-        values = np.interp(even, np.linspace(0, 1, len(ends)), ends)
+        middle = (ends[0] + ends[-1]) / 2
+        usual = np.interp(even, np.linspace(0, 1, len(ends)), ends)
+        values = middle + (usual - middle) * scale
         drawn[..., place] = np.rint(values) if drawn.dtype.kind in "iu" else values
 
 
-def is_around_zero(ranges: Ranges) -> bool:
-    """Whether something is drawn around zero, as it has no range."""
-    return not ranges or not all(ranges)
-
-
-def takes_zero(ranges: Ranges) -> bool:
-    """Whether 0 is a value like others somewhere: silence, a black image."""
-    return is_around_zero(ranges) or any(map(_has_zero, ranges))
-
-
-def _has_zero(ends: tuple[float, ...]) -> bool:
-    return bool(ends) and ends[0] <= 0 <= ends[-1]
+def takes_zero(recipe: InputRecipe) -> bool:
+    """Whether 0 is a value like others: silence, a black image."""
+    if not recipe.has_range:
+        return True
+    return recipe.low <= 0 and (recipe.high is None or recipe.high >= 0)
 
 
 def _uneven_normal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:

@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from compiler_worker.inputs.float_draws import draw_floats, float_ranges, is_around_zero, takes_zero
+from compiler_worker.inputs.float_draws import draw_floats, takes_zero
 from compiler_worker.inputs.integer_draws import draw_integers, drawn_role
 from compiler_worker.inputs.mask_draws import (
     MANY_ROWS,
@@ -274,12 +274,11 @@ def _variants(
 
 
 def _extremes(master: MasterRecord, recipe: Recipe) -> list[SampleVariant]:
-    """Those that some input of floats takes: of a range nothing is drawn beyond it."""
-    floats = filter(is_floating, master.inputs)
-    drawn = [float_ranges(*_described(spec, master, recipe)) for spec in floats]
-    has_open = any(map(is_around_zero, drawn))
+    """Those that some input of floats takes: of a recipe's range nothing is drawn beyond it."""
+    floats = [recipe.inputs.get(s.name, InputRecipe()) for s in master.inputs if is_floating(s)]
+    has_open = any(not own.has_range for own in floats)
     scaled = [SampleVariant.LARGE, SampleVariant.SMALL] if has_open else []
-    return scaled + ([SampleVariant.ZERO] if any(map(takes_zero, drawn)) else [])
+    return scaled + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
 
 
 def _described(
@@ -345,5 +344,4 @@ def _draw(
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":
         return draw_integers(shape, own, known, generator).astype(dtype)
-    ranges = float_ranges(own, known)
-    return draw_floats(shape, ranges, generator, _SCALES.get(variant, 1.0)).astype(dtype)
+    return draw_floats(shape, own, known, generator, _SCALES.get(variant, 1.0)).astype(dtype)

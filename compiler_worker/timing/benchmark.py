@@ -113,12 +113,17 @@ class _Side:
         is_warmed = bool(self.calls) and self.calls[-1].seconds < limits.warm_below_s
         # Looked at before the call that warms, as looking takes the caches.
         before = cpu_times()
+        # Read beside the calls: with hundreds of threads, looking at all of them takes longer.
+        process_s = time.process_time()
+        own_s = time.thread_time()
         began = time.perf_counter()
         if is_warmed:
             model.run(sample.inputs)
         started = time.perf_counter()
         model.run(sample.inputs)
         ended = time.perf_counter()
+        own_s = time.thread_time() - own_s
+        process_s = time.process_time() - process_s
         after = cpu_times()
         waited_s = after.waited_since(before)
         num_calls = 1 + is_warmed
@@ -128,8 +133,11 @@ class _Side:
             TimedCall(
                 seconds=ended - started,
                 waited_share=waited_s / (ended - began),
-                least_s=max(after.busiest_since(before) / num_calls, ended - started - waited_s),
-                most_s=(after.process - before.process) / num_calls if is_computing else inf,
+                least_s=max(
+                    max(own_s, after.busiest_other_since(before)) / num_calls,
+                    ended - started - waited_s,
+                ),
+                most_s=process_s / num_calls if is_computing else inf,
             )
         )
 

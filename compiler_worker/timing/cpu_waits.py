@@ -1,7 +1,7 @@
 """How long this process's threads computed, and waited for a CPU that others used."""
 
 import os
-import time
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ class CpuTimes:
 
     Attributes:
         computed, waited: by thread: it ran, and it was ready to run and did not.
-        process: all threads ran, those too that have ended.
     """
 
     computed: Mapping[str, float]
     waited: Mapping[str, float]
-    process: float
 
-    def busiest_since(self, before: "CpuTimes") -> float:
-        """For how long the thread ran that did so longest."""
-        return max(_since(before.computed, self.computed), default=0.0)
+    def busiest_other_since(self, before: "CpuTimes") -> float:
+        """For how long the thread ran that did so longest, of all but the calling one."""
+        own = str(threading.get_native_id())
+        others = {thread: each for thread, each in self.computed.items() if thread != own}
+        return max(_since(before.computed, others), default=0.0)
 
     def waited_since(self, before: "CpuTimes") -> float:
         """For how long threads waited, all together; those that have ended are left out."""
@@ -46,7 +46,6 @@ def cpu_times() -> CpuTimes:
     return CpuTimes(
         computed={thread: times[0] for thread, times in found.items()},
         waited={thread: times[1] for thread, times in found.items()},
-        process=time.process_time(),
     )
 
 

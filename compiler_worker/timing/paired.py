@@ -77,7 +77,10 @@ class TimedCall:
         """Seconds on a machine of its own, by how long its threads computed."""
         if self.is_undisturbed:
             return self.seconds, self.seconds
-        least_s = max(self.least_s / _COLD, self.seconds * _LEAST_SHARE)
+        least_s = self.seconds * _LEAST_SHARE
+        # More than the whole call is what something else computed: of this call nothing is known.
+        if self.least_s / _COLD <= self.seconds:
+            least_s = max(least_s, self.least_s / _COLD)
         return least_s, max(least_s, min(self.most_s, self.seconds))
 
 

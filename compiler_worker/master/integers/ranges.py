@@ -23,10 +23,12 @@ from services.contracts.model.input_values import Ranges
 
 # Of more thresholds, as many of each part.
 _MOST = 64
+_MOST_FEATURES = 512
 # In what a scaler gives: spreads, or widths of the whole range.
 _REACH = 2.0
 # How far beyond the outermost thresholds is drawn, in parts of them.
 _BEYOND = 1 / 8
+_LEAST_BEYOND = 1e-30
 
 
 def ranges(model: ir.Model, value: ir.Value) -> Ranges:
@@ -42,7 +44,13 @@ def ranges(model: ir.Model, value: ir.Value) -> Ranges:
     dtype = value.dtype
     if dtype is None or not (dtype.is_integer() or dtype.is_floating_point()):
         return ()
+    # All of a type of eight bits is drawn, as pictures have it.
+    if dtype in (ir.DataType.INT8, ir.DataType.UINT8):
+        return ()
     lists = [_held(each, dtype) for each in _Numbers(model, _RULES).by_place(value)]
+    # Of so many features a few numbers each would leave out most thresholds.
+    if len(lists) > _MOST_FEATURES and len(set(lists)) > 1:
+        return ()
     return few_of(lists, _MOST, _some)
 
 
@@ -91,7 +99,8 @@ class _Numbers(ListUses):
 
 def _held(known: Known, dtype: ir.DataType) -> Known:
     """Within what the input's own type holds."""
-    if not known:
+    # Not of a scaler that divides by the spread of a constant column, for one.
+    if not known or not np.isfinite(known).all():
         return ()
     ends = (known[0], known[-1])
     if dtype.is_integer():
@@ -118,7 +127,10 @@ def _with_ends(known: tuple[float, ...]) -> Known:
     """As far beyond the outermost thresholds as between two of them, and far enough for a type."""
     low = known[0]
     high = known[-1]
-    beyond = max((high - low) / len(known), abs(low) * _BEYOND, abs(high) * _BEYOND) or 1.0
+    beyond = max((high - low) / len(known), abs(low) * _BEYOND, abs(high) * _BEYOND)
+    # LightGBM tells 0 from all above it by a threshold of 1e-35.
+    if beyond < _LEAST_BEYOND:
+        beyond = 1.0
     return (low - beyond, *known, high + beyond)
 
 

@@ -36,6 +36,9 @@ def scaler_of(node: ir.Node) -> ScaledFeatures | None:
     # Of one that has other numbers than features nothing is known; it fails where it is run.
     if not shape or not {scales.size, before.size} <= {1, shape[-1]}:
         return None
+    # The scale of a column that is constant may be 1 / 0.
+    if not np.isfinite(scales).all() or not np.isfinite(before).all():
+        return None
     factor = _placed(scales, len(shape))
     before = _placed(before, len(shape))
     return ScaledFeatures(factor, -before * factor, node.outputs[0], is_scaler=True)
@@ -96,7 +99,8 @@ def _step(node: ir.Node, index: int) -> tuple[_Numbers, _Numbers] | None:
             return np.array(1.0), by
         case "Sub", 0:
             return np.array(1.0), -by
-        case "Sub", _:
+        # 1 - x is a mask turned round, and no feature.
+        case "Sub", 1 if (by != 1).any():
             return np.array(-1.0), by
         case "Mul", _:
             return by, np.array(0.0)

@@ -1,5 +1,6 @@
 """What trees of ai.onnx.ml compare their features with."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ class Splits(NamedTuple):
     equals: dict[int, tuple[float, ...]]
 
 
+# Asked for again for each input of a model that has one for each feature.
+@lru_cache(maxsize=1)
 def tree_splits(node: ir.Node) -> Splits:
     """The splits of all trees of a node; sets of members are none."""
     modes = _modes(node)

@@ -1,6 +1,7 @@
 """The numbers and categories that a model's inputs may hold, as its graph shows."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import TypeVar
 
 from pydantic import Field
@@ -44,6 +45,12 @@ class IntegerSpan(Document):
         return IntegerSpan(min=max(lows, default=None), max=min(highs, default=None))
 
 
+def _within(numbers: tuple[float, ...], least: float, most: float) -> tuple[float, ...]:
+    """What is left of a range; empty where that is one number or none."""
+    kept = tuple(dict.fromkeys(min(max(number, least), most) for number in numbers))
+    return kept if len(kept) > 1 else ()
+
+
 class InputValues(Document):
     """What a master's graph does with the numbers or categories of one input.
 
@@ -74,9 +81,12 @@ class InputValues(Document):
         return () if is_given else self.choices
 
     def ranges_beside(self, own: InputRecipe) -> Ranges:
-        """Those that are drawn: none where a recipe says what else is."""
-        is_given = own.has_range or own.min is not None or own.max is not None
-        return () if is_given else self.ranges
+        """Those that are drawn: between the recipe's least and most, none where it has a range."""
+        if own.has_range:
+            return ()
+        least = -inf if own.min is None else own.min
+        most = inf if own.max is None else own.max
+        return tuple(_within(each, least, most) for each in self.ranges)
 
     @property
     def is_described(self) -> bool:

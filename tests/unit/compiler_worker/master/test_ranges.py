@@ -87,11 +87,31 @@ def test_every_threshold_is_crossed_and_other_columns_are_drawn_as_before(tmp_pa
     plain = draw_sample(bare, Recipe(), BUCKET, {"batch": 8}).inputs["x"]
     drawn = draw_sample(found, Recipe(), BUCKET, {"batch": 8}).inputs["x"]
     assert (drawn[:, 1] == plain[:, 1]).all()
-    # The column without a range is still drawn large and small, and zero is drawn where it lies.
-    assert {SampleVariant.LARGE, SampleVariant.ZERO} <= {each.variant for each in samples}
-    zero = next(each.inputs["x"] for each in samples if each.variant is SampleVariant.ZERO)
-    assert (zero[:, 1:] == 0).all()
-    assert (zero[:, 0] > AGE[0]).all()
+
+
+def test_features_are_drawn_far_from_their_middle_near_it_and_zero_too(tmp_path: Path) -> None:
+    """An engine may be wrong there alone: a half overflows, and an epsilon counts."""
+    found = record(f"{{ y = {SPLITS} (x) }}", tmp_path)
+    samples = proof_samples(found, Recipe(), [BUCKET])
+    drawn = {each.variant: each.inputs["x"] for each in samples if each.variant.is_extreme}
+    assert (drawn[SampleVariant.ZERO] == 0).all()
+    middle = (AGE[0] + AGE[-1]) / 2
+    half = (AGE[-1] - AGE[0]) / 2
+    away = {variant: np.abs(each[:, 0] - middle) / half for variant, each in drawn.items()}
+    assert away[SampleVariant.LARGE].max() > 3
+    assert away[SampleVariant.SMALL].max() < 1 / 32
+
+
+def test_no_range_is_drawn_of_numbers_that_are_none(tmp_path: Path) -> None:
+    endless = "ai.onnx.ml.Scaler <offset = [0.0, 0.0, 0.0], scale = [inf, inf, inf]>"
+    assert ranges(record(f"{{ y = {endless} (x) }}", tmp_path)) == ()
+
+
+def test_a_recipes_least_number_cuts_the_range_and_keeps_the_rest() -> None:
+    known = InputValues(ranges=((-10.0, 30.0, 80.0),))
+    assert known.ranges_beside(InputRecipe(min=0)) == ((0, 30.0, 80.0),)
+    below = InputValues(ranges=((-10.0, -5.0),))
+    assert below.ranges_beside(InputRecipe(min=0)) == ((),)
 
 
 def test_a_recipe_says_otherwise(tmp_path: Path) -> None:
