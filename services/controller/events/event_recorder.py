@@ -24,7 +24,7 @@ from services.controller.events.serving_events import (
     serving_events,
     serving_of,
     unplaced_replicas,
-    wanted_replicas,
+    wanted_by_version,
     without_missing,
 )
 from services.pb import fleet_v1_pb2 as fleet
@@ -84,7 +84,7 @@ class EventRecorder:
 
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
         """Record what serves, and which replicas are lost, back or unplaced; raises StoreError."""
-        self._wanted = wanted_replicas(snapshot, self._wanted)
+        self._wanted = wanted_by_version(snapshot, self._wanted)
         happened = (unplaced_replicas, lost_replicas, external_models)
         self.observe_once(event for each in happened for event in each(snapshot))
         self._record(partial(restored_replicas, snapshot=snapshot, wanted=self._wanted))

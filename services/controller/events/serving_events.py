@@ -126,7 +126,7 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
     ]
 
 
-def wanted_replicas(snapshot: fleet.FleetSnapshot, before: Wanted) -> Wanted:
+def wanted_by_version(snapshot: fleet.FleetSnapshot, before: Wanted) -> Wanted:
     """What is wanted now of versions that any replicas are wanted of.
 
     Args:
@@ -154,7 +154,7 @@ def restored_replicas(
     Args:
         state: what is recorded.
         snapshot: of the fleet.
-        wanted: what `wanted_replicas` has of this snapshot.
+        wanted: what `wanted_by_version` has of this snapshot.
     """
     ready = {r.replica_id for r in snapshot.replicas if r.state == fleet.REPLICA_STATE_READY}
     num_missing = _num_missing(snapshot)
