@@ -39,7 +39,7 @@ from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSp
 from services.engines.loader import engine_class
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import RunningEngine
-from tests.benchmarks.padding.serving import Side, serve, side_of
+from tests.benchmarks.padding.serving import Side, end_round, serve, side_of
 from tests.benchmarks.padding.subject import MAX_TOKENS, call_of, calls, recipe
 
 NUM_OUTSTANDING = 64
@@ -153,12 +153,7 @@ async def _compare(
             await serve(side, level if side.name == "ceiling" else mixed, NUM_OUTSTANDING)
             for side in sides
         ]
-        print(f"round {number}:", *(f"{side.name} {side.rates[-1]:.1f}/s" for side in sides))
-        for one, other in zip(answers[0], answers[1], strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-2)
-        if number < 0:
-            for side in sides:
-                side.forget()
+        end_round(sides, answers, number)
     for side in sides:
         await side.batcher.close()
     await _print_shapes(executor)

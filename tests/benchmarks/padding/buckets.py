@@ -40,7 +40,7 @@ from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import RunningEngine
 from services.telemetry.buckets import BATCH_BUCKETS
 from tests.benchmarks.cpu.unproven import built
-from tests.benchmarks.padding.serving import Side, serve, side_of
+from tests.benchmarks.padding.serving import Side, end_round, serve, side_of
 from tests.benchmarks.padding.subject import call_of, calls, recipe
 from tests.quick_worker import quick_worker, wanted_keys
 
@@ -93,12 +93,7 @@ async def _compare(worker: WorkerContext, version: ModelVersion, given: argparse
         mixed = calls(given.calls, seed=number + 10)
         turns = sides if number % 2 else sides[::-1]
         answers = [await serve(side, mixed, given.outstanding) for side in turns]
-        print(f"round {number}:", *(f"{s.name} {s.rates[-1]:.1f}/s" for s in sides), flush=True)
-        for one, other in zip(*answers, strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-2)
-        if number < 0:
-            for side in sides:
-                side.forget()
+        end_round(sides, answers, number)
     for side in sides:
         await side.batcher.close()
     return _print(sides)

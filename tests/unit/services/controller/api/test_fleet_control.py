@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,28 +93,25 @@ async def test_a_replica_is_listed_while_its_stream_is_open(known: _Control) -> 
     await _next_where(watch, 0)
 
 
-async def test_a_gateway_hears_nothing_before_the_first_look(control: _Control) -> None:
+async def _waits_for_the_look(control: _Control, asked: Awaitable[fleet.FleetSnapshot]) -> None:
     """It would take an empty fleet for one without models."""
-    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
-    first = asyncio.ensure_future(watch.read())
+    first = asyncio.ensure_future(asked)
     await asyncio.wait((first,), timeout=0.2)
     assert not first.done()
     control.state.set_model(fleet.ServedModel(name="m", version=1))
     control.state.note_look()
     async with asyncio.timeout(LIMIT_S):
         assert [model.name for model in (await first).models] == ["m"]
+
+
+async def test_a_gateway_gets_nothing_before_the_first_look(control: _Control) -> None:
+    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    await _waits_for_the_look(control, watch.read())
 
 
 @pytest.mark.parametrize("control", [{"look_timeout_s": LIMIT_S}], indirect=True)
 async def test_a_command_waits_for_the_first_look(control: _Control) -> None:
-    """It would show an empty fleet as one without models."""
-    first = asyncio.ensure_future(control.stub.GetFleet(fleet.GetFleetRequest()))
-    await asyncio.wait((first,), timeout=0.2)
-    assert not first.done()
-    control.state.set_model(fleet.ServedModel(name="m", version=1))
-    control.state.note_look()
-    async with asyncio.timeout(LIMIT_S):
-        assert [model.name for model in (await first).models] == ["m"]
+    await _waits_for_the_look(control, control.stub.GetFleet(fleet.GetFleetRequest()))
 
 
 @pytest.mark.parametrize("control", [{"look_timeout_s": 0.0}], indirect=True)
