@@ -1,11 +1,12 @@
 """Exports a PyTorch source to ONNX, then builds, proves and publishes its engine on this GPU.
 
-    python -m tests.benchmarks.gpu.engine_build STORE CACHE NAME [PRECISION...] [--loose]
+    python -m tests.benchmarks.gpu.engine_build STORE CACHE NAME [PRECISION...] [--loose|--autotune]
 
 The compiler's own pipeline does it, for engines of kind inductor, in fp16 by default; fp8 is
-calibrated with 64 rows of the source's inputs. `--loose` proves fp8 at distances that a default
-recipe refuses, to time it all the same. Beside the store it writes what the source answers in
-float32, for `first_answer`.
+calibrated with 64 rows of the source's inputs. `--loose` proves fp8, and columns of fp16, at
+distances that a default recipe refuses, to time it all the same; `--autotune` has Inductor time
+several ways of each product. Beside the store it writes what the source answers in float32, for
+`first_answer`.
 """
 
 import sys
@@ -25,13 +26,18 @@ from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.calibration_recipe import Calibration
+from services.contracts.model.kind_options import InductorOptions
 from services.contracts.model.recipe import Tolerance
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from tests.benchmarks.gpu.sources import SOURCES, Source
 
 NUM_CALIBRATING = 64
-LOOSE = {Precision.FP8: Tolerance(rel_l2=0.6, max_abs=0.9, cosine_distance=0.2, column=2, gain=0.3)}
+LOOSE = {
+    Precision.FP8: Tolerance(rel_l2=0.6, max_abs=0.9, cosine_distance=0.2, column=2, gain=0.3),
+    # Of images with seeded weights the logits hardly differ.
+    Precision.FP16: Tolerance(rel_l2=5e-3, max_abs=1e-2, cosine_distance=1e-5, column=2, gain=0.3),
+}
 _NUM_TRACED = 3
 
 
@@ -50,6 +56,8 @@ def main(store: str, cache: str, name: str, *words: str) -> int:
     if precisions := tuple(Precision(each) for each in words if not each.startswith("-")):
         tolerances = LOOSE if "--loose" in words else {}
         recipe = recipe.model_copy(update={"precisions": precisions, "tolerances": tolerances})
+    if "--autotune" in words:
+        recipe = recipe.model_copy(update={"inductor": InductorOptions(max_autotune=True)})
     if Precision.FP8 in precisions:
         calibration = folder / "rows.npz"
         np.savez(calibration, allow_pickle=False, **source.inputs(NUM_CALIBRATING))
@@ -86,7 +94,7 @@ def main(store: str, cache: str, name: str, *words: str) -> int:
 def export(source: Source, path: Path) -> None:
     """Write the source as ONNX of opset 23 with a dynamic batch."""
     arrays = source.inputs(_NUM_TRACED)
-    batch = Dim("batch", min=1, max=64)
+    batch = Dim("batch", min=1, max=256)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(

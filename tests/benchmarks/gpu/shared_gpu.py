@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.gpu.shared_gpu [--callers 8]
 
-Two models are added, which the GPU has room for; then, each under load with deadlines of 60 s, the
+Two models are added, which the GPU has room for; then, each under load with deadlines of 20 s, the
 only replica of the first is killed with SIGKILL, and a third model, whose `gpu_share` leaves no
-room for two of its replicas, gets a second version.
+room for two of its replicas, gets a second version, which is taken back once it serves.
 """
 
 import argparse
@@ -27,9 +27,11 @@ from tests.benchmarks.newcomers import PORT, answer, export, exported, smelt
 from tests.integration.newcomers.exports import Inputs
 
 _MODEL = "distilbert"
-_DEADLINE_S = 60.0
+_DEADLINE_S = 20.0
 _SERVED_WITHIN_S = 300.0
-_LOOK_S = 0.2
+_LOOK_S = 0.1
+# Under each load at least.
+NUM_REQUESTS = 20_000
 
 
 class Load:
@@ -63,6 +65,11 @@ class Load:
             except InferenceServerException as error:
                 self.failed[str(error)[:100]] += 1
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+
+    def until(self, num_answered: int) -> None:
+        """Wait until so many requests were answered."""
+        while self.answered < num_answered:
+            time.sleep(_LOOK_S)
 
     def end(self) -> str:
         """Stop; what became of the requests."""
@@ -140,30 +147,35 @@ def main() -> None:
                 kill_replica("a")
                 num_answered = asking.answered + num_callers
                 began_s = time.monotonic()
-                while asking.answered < num_answered + num_callers:
-                    time.sleep(_LOOK_S)
+                asking.until(num_answered + num_callers)
                 print(f"a serves again after {time.monotonic() - began_s:.1f} s", flush=True)
+                asking.until(NUM_REQUESTS)
             recipe.write_text("num_replicas: 1\ngpu_share: 0.6\n")
             add("c", path, inputs, "--recipe", str(recipe))
             recipe.write_text("num_replicas: 1\ngpu_share: 0.61\n")
-            with load("c", inputs, num_callers):
-                began_s = time.monotonic()
-                smelt("models", "add", "c", str(path), "--recipe", str(recipe))
-                while not _serves("c", 2):
-                    time.sleep(_LOOK_S)
-                print(f"c version 2 serves after {time.monotonic() - began_s:.1f} s", flush=True)
+            with load("c", inputs, num_callers) as asking:
+                change_to(2, "models", "add", "c", str(path), "--recipe", str(recipe))
+                change_to(1, "models", "remove", "c", "--version", "2")
+                asking.until(NUM_REQUESTS)
             show_status()
             print(smelt("events"), flush=True)
         finally:
             smelt("down")
 
 
+def change_to(version: int, *command: str) -> None:
+    """Run a command, and print after how long a version of c alone serves."""
+    began_s = time.monotonic()
+    smelt(*command)
+    while not _serves("c", version):
+        time.sleep(_LOOK_S)
+    print(f"c version {version} serves after {time.monotonic() - began_s:.1f} s", flush=True)
+
+
 def _serves(name: str, version: int) -> bool:
     models = json.loads(smelt("status", "--json"))["models"]
-    return any(
-        (each["name"], each["version"], each["state"]) == (name, version, "READY")
-        for each in models
-    )
+    ready = [each["version"] for each in models if (each["name"], each["state"]) == (name, "READY")]
+    return ready == [version]
 
 
 if __name__ == "__main__":

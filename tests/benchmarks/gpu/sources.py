@@ -97,6 +97,7 @@ SOURCES = {
     "reranker": _text(make=modules.reranker),
     "qwen3": Source(make=modules.qwen3_embedder, inputs=_full_rows, recipe_inputs=_IDS),
     "resnet50": _image(make=modules.resnet50),
+    "resnet50-large": _image(make=modules.resnet50, batches=(128, 256)),
     "vit-b16": _image(make=modules.vit_b16),
     "convnext-t": _image(make=modules.convnext_t),
     "efficientnet-b0": _image(make=modules.efficientnet_b0),
