@@ -51,7 +51,7 @@ _TOLERANCE = 0.02
 _GENERATION = "cuda-sm90"
 _MEANWHILE = "while others come and go"
 _INPUTS = ("input_ids", "attention_mask")
-_RECIPE = """\
+RECIPE = """\
 kinds: [inductor]
 precisions: [fp16]
 num_replicas: 1
@@ -218,7 +218,7 @@ def ask_by_zipf(options: argparse.Namespace, names: list[str]) -> Asked:
 def prepare(options: argparse.Namespace, folder: Path, share: float | None) -> None:
     """A store with one engine, which all the names share."""
     export(SOURCES["minilm"], folder / "minilm.onnx")
-    recipe = _RECIPE + (f"gpu_share: {share}\n" if share else "")
+    recipe = RECIPE + (f"gpu_share: {share}\n" if share else "")
     if options.simulate:
         (folder / "recipe.yaml").write_text(recipe)
         source = str(folder / "minilm.onnx")
