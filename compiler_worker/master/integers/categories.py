@@ -37,11 +37,11 @@ def categories(model: ir.Model, value: ir.Value) -> Choices:
         Nothing where no place leads to an encoder; a list is empty where its place leads to none,
         or to several that know other categories.
     """
-    lists = [_held(each, value) for each in _Categories(model, _RULES).by_place(value)]
-    return few_of(lists, _MOST, _some)
+    lists = [_held(each, value) for each in _CategoryLists(model, _RULES).by_place(value)]
+    return few_of(lists, _MOST, _evenly_kept)
 
 
-class _Categories(ListUses):
+class _CategoryLists(ListUses):
     """The lists of encoders; of two that know other ones there is none."""
 
     def encoded(self, node: ir.Node) -> Spans:
@@ -91,20 +91,20 @@ def _is_held(number: int, dtype: np.dtype[np.generic]) -> bool:
         return False
 
 
-def _some(known: tuple[Category, ...], most: int) -> tuple[Category, ...]:
+def _evenly_kept(known: tuple[Category, ...], most: int) -> tuple[Category, ...]:
     step = -(-len(known) // most) or 1
     # The last may be the one that is not known.
     return known if step == 1 else (*known[:-1:step], known[-1])
 
 
 def _encoder(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    assert isinstance(walk, _Categories)
+    assert isinstance(walk, _CategoryLists)
     return walk.encoded(node)
 
 
 def _trees(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
     """Features that are equal to whole numbers, and never compared otherwise, are categories."""
-    assert isinstance(walk, _Categories)
+    assert isinstance(walk, _CategoryLists)
     splits = tree_splits(node)
     lists = {
         feature: (*map(int, known), int(known[-1]) + 1)

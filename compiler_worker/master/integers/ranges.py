@@ -47,35 +47,24 @@ def ranges(model: ir.Model, value: ir.Value) -> Ranges:
     # All of a type of eight bits is drawn, as pictures have it.
     if dtype in (ir.DataType.INT8, ir.DataType.UINT8):
         return ()
-    lists = [_held(each, dtype) for each in _Numbers(model, _RULES).by_place(value)]
+    lists = [_held(each, dtype) for each in _NumberLists(model, _RULES).by_place(value)]
     # Of so many features a few numbers each would leave out most thresholds.
     if len(lists) > _MOST_FEATURES and len(set(lists)) > 1:
         return ()
-    return few_of(lists, _MOST, _some)
+    return few_of(lists, _MOST, _evenly_kept)
 
 
-class _Numbers(ListUses):
+class _NumberLists(ListUses):
     """Lists of ascending numbers; of two uses all count."""
-
-    def __init__(self, model: ir.Model, rules: dict[str, Rule]) -> None:
-        super().__init__(model, rules)
-        # Lists that give way to those of trees and scalers.
-        self.guesses: set[Known] = set()
 
     def both(self, found: Spans, other: Spans) -> Spans:
         """What is known of either use."""
         sides = np.broadcast_arrays(self.lists_at(found), self.lists_at(other))
-        merged = [
-            self._merged({*lists} - {()}) for lists in zip(*(s.flat for s in sides), strict=True)
-        ]
+        merged = [_merged({*lists}) for lists in zip(*(s.flat for s in sides), strict=True)]
         return self.spans_of(merged, sides[0].shape)
 
     def joined(self, lists: set[Known]) -> Known:
-        return () if () in lists else self._merged(lists)
-
-    def _merged(self, lists: set[Known]) -> Known:
-        sure = lists - self.guesses or lists
-        return tuple(sorted({number for known in sure for number in known}))
+        return () if () in lists else _merged(lists)
 
     def scaled(self, operand: ir.Value, scaling: ScaledFeatures) -> Spans:
         """Those of what a scaler gives, or else of its usual sizes, as they are before it."""
@@ -84,17 +73,23 @@ class _Numbers(ListUses):
         shape = known_shape(operand)
         if shape is None or places.size > MOST_PLACES:
             return Spans.of()
-        lists = [self._before(*each, is_scaler=scaling.is_scaler) for each in places]
+        lists = [_unscaled(*each, is_scaler=scaling.is_scaler) for each in places]
         return self.spans_of(lists, places.shape).fitted(shape, is_strict=True)
 
-    def _before(self, known: Known, factor: float, offset: float, *, is_scaler: bool) -> Known:
-        if is_scaler and (not known or known in self.guesses):
-            # What is of spread 1 around zero as it is, is drawn so.
-            is_usual = 0.5 <= abs(factor) <= 2 and abs(offset) <= 1
-            known = () if is_usual else (-_REACH, _REACH)
-        if not np.isfinite(1 / factor if factor else np.inf):
-            return ()
-        return tuple(sorted((number - offset) / factor for number in known))
+
+def _merged(lists: set[Known]) -> Known:
+    return tuple(sorted({number for known in lists for number in known}))
+
+
+def _unscaled(known: Known, factor: float, offset: float, *, is_scaler: bool) -> Known:
+    """Numbers before they are scaled; of a scaler with none behind it, its usual sizes."""
+    if is_scaler and not known:
+        # What is of spread 1 around zero as it is, is drawn so.
+        is_usual = 0.5 <= abs(factor) <= 2 and abs(offset) <= 1
+        known = () if is_usual else (-_REACH, _REACH)
+    if not np.isfinite(1 / factor if factor else np.inf):
+        return ()
+    return tuple(sorted((number - offset) / factor for number in known))
 
 
 def _held(known: Known, dtype: ir.DataType) -> Known:
@@ -111,14 +106,14 @@ def _held(known: Known, dtype: ir.DataType) -> Known:
     return tuple(numbers) if len(numbers) > 1 else ()
 
 
-def _some(known: Known, most: int) -> Known:
+def _evenly_kept(known: Known, most: int) -> Known:
     if len(known) <= most:
         return known
     return tuple(known[place] for place in np.linspace(0, len(known) - 1, most).astype(int))
 
 
 def _trees(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    assert isinstance(walk, _Numbers)
+    assert isinstance(walk, _NumberLists)
     thresholds = tree_splits(node).thresholds
     return walk.columns(node, {f: _with_ends(known) for f, known in thresholds.items()})
 
@@ -134,51 +129,24 @@ def _with_ends(known: tuple[float, ...]) -> Known:
     return (low - beyond, *known, high + beyond)
 
 
-def _binarizer(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    assert isinstance(walk, _Numbers)
-    threshold = node.attributes.get("threshold")
-    return walk.spans_of([_with_ends((threshold.as_float() if threshold else 0.0,))])
-
-
 def _support_vectors(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    assert isinstance(walk, _Numbers)
+    assert isinstance(walk, _NumberLists)
     vectors = table(node, "support_vectors")
     ends = zip(vectors.min(axis=0), vectors.max(axis=0), strict=True) if len(vectors) else ()
     return walk.columns(node, {f: (low, high) for f, (low, high) in enumerate(ends) if low < high})
 
 
-def _linear(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
-    """As far as each feature alone moves the scores over their bounds."""
-    assert isinstance(walk, _Numbers)
-    weights = np.abs(table(node, "coefficients")).max(axis=0, initial=0.0)
-    intercepts = node.attributes.get("intercepts")
-    most = max(map(abs, intercepts.as_floats()), default=0.0) if intercepts else 0.0
-    guesses = {
-        feature: (-reach, reach)
-        for feature, weight in enumerate(weights.tolist())
-        if weight and not _REACH / 2 <= (reach := (most + _REACH) / weight) <= 2 * _REACH
-    }
-    walk.guesses.update(guesses.values())
-    return walk.columns(node, guesses)
-
-
 def _scaled(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    assert isinstance(walk, _Numbers)
+    assert isinstance(walk, _NumberLists)
     operand = node.inputs[index]
     scaling = scaler_of(node) if node.domain else scaled_by(node, index)
     return walk.scaled(operand, scaling) if operand is not None and scaling else Spans.of()
-
-
-def _first(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
-    return RULES["Identity"](walk, node, index)
 
 
 _RULES: dict[str, Rule] = {
     **MOVES,
     **dict.fromkeys(TREES, _trees),
     **dict.fromkeys(("Add", "Div", "Mul", "Scaler", "Sub"), _scaled),
-    **dict.fromkeys(("Clip", "Imputer"), _first),
+    **dict.fromkeys(("Clip", "Imputer"), RULES["Identity"]),
     **dict.fromkeys(("SVMClassifier", "SVMRegressor"), _support_vectors),
-    "Binarizer": _binarizer,
-    "LinearClassifier": _linear,
 }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from compiler_worker.master.integers.graph_constants import constant
 from compiler_worker.master.integers.value_shapes import known_shape
 
-_Numbers = NDArray[np.float64]
+_Floats = NDArray[np.float64]
 
 
 class ScaledFeatures(NamedTuple):
@@ -20,8 +20,8 @@ class ScaledFeatures(NamedTuple):
         is_scaler: whether it both scales and shifts, as what brings features to a usual size does.
     """
 
-    factor: _Numbers
-    offset: _Numbers
+    factor: _Floats
+    offset: _Floats
     output: ir.Value
     is_scaler: bool
 
@@ -72,7 +72,7 @@ def scaled_by(node: ir.Node, index: int) -> ScaledFeatures | None:
     return found
 
 
-def table(node: ir.Node, name: str) -> _Numbers:
+def table(node: ir.Node, name: str) -> _Floats:
     """An attribute of floats as rows with a column for each feature; no rows where it is none."""
     attribute = node.attributes.get(name)
     shape = known_shape(node.inputs[0])
@@ -83,7 +83,7 @@ def table(node: ir.Node, name: str) -> _Numbers:
     return numbers.reshape(-1, size)
 
 
-def _step(node: ir.Node, index: int) -> tuple[_Numbers, _Numbers] | None:
+def _step(node: ir.Node, index: int) -> tuple[_Floats, _Floats] | None:
     """Factor and offset of one node."""
     if node.domain or len(node.inputs) != 2:
         return None
@@ -110,7 +110,7 @@ def _step(node: ir.Node, index: int) -> tuple[_Numbers, _Numbers] | None:
             return None
 
 
-def _placed(numbers: _Numbers, rank: int) -> _Numbers:
+def _placed(numbers: _Floats, rank: int) -> _Floats:
     """With as many axes as an operand, or none."""
     if numbers.size == 1:
         return numbers.reshape(())
