@@ -17,7 +17,7 @@ from compiler_worker.master import walk
 from compiler_worker.master.admission import DOMAINS, NEWEST_RUN_OPSET, admit, check_rules
 from compiler_worker.master.digest import canonical_digest
 from compiler_worker.master.dimensions.dim_names import name_dims
-from compiler_worker.master.integers.integer_inputs import input_values
+from compiler_worker.master.input_values.known_values import input_values
 from compiler_worker.master.interface import tensor_specs
 from compiler_worker.master.normalise import normalise
 from compiler_worker.master.opened import MODEL_FILE, StoredMaster

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper, parser
 
-from compiler_worker.master.integers.integer_inputs import input_values
+from compiler_worker.master.input_values.known_values import input_values
 from compiler_worker.proof.claim import Claim, ProofVerdict
 from compiler_worker.proof.judge import judge
 from compiler_worker.references.models import Model, OrtModel

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from compiler_worker.master.dimensions.named_dim import NamedDim
 from compiler_worker.master.dimensions.ties import found_ties, names_of, renamed
 from compiler_worker.master.dimensions.trial_run import TrialRun
-from compiler_worker.master.integers.categories import categories
+from compiler_worker.master.input_values.categories import categories
 from compiler_worker.master.interface import label_dynamic_dims, label_of, tensor_specs
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import dynamic_dims, image_sides

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from compiler_worker.master.integers.integer_inputs import input_values
+from compiler_worker.master.input_values.known_values import input_values
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import Claim
 from compiler_worker.proof.judge import judge

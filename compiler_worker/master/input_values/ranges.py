@@ -7,18 +7,24 @@ what the model was fitted to: all answers would be alike.
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.integers.integer_rules import RULES
-from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
-from compiler_worker.master.integers.list_uses import MOST_PLACES, MOVES, Known, ListUses, few_of
-from compiler_worker.master.integers.scaled_features import (
+from compiler_worker.master.input_values.input_uses import InputUses, Rule
+from compiler_worker.master.input_values.integer_rules import RULES
+from compiler_worker.master.input_values.list_uses import (
+    MOST_PLACES,
+    MOVES,
+    Known,
+    ListUses,
+    few_of,
+)
+from compiler_worker.master.input_values.scaled_features import (
     ScaledFeatures,
     scaled_by,
     scaler_of,
     table,
 )
-from compiler_worker.master.integers.spans import Spans
-from compiler_worker.master.integers.tree_splits import TREES, tree_splits
-from compiler_worker.master.integers.value_shapes import known_shape
+from compiler_worker.master.input_values.spans import Spans
+from compiler_worker.master.input_values.tree_splits import TREES, tree_splits
+from compiler_worker.master.input_values.value_shapes import known_shape
 from services.contracts.model.input_values import Ranges
 
 # Of more thresholds, as many of each part.
@@ -112,7 +118,7 @@ def _evenly_kept(known: Known, most: int) -> Known:
     return tuple(known[place] for place in np.linspace(0, len(known) - 1, most).astype(int))
 
 
-def _trees(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _trees(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     assert isinstance(walk, _NumberLists)
     thresholds = tree_splits(node).thresholds
     return walk.columns(node, {f: _with_ends(known) for f, known in thresholds.items()})
@@ -129,14 +135,14 @@ def _with_ends(known: tuple[float, ...]) -> Known:
     return (low - beyond, *known, high + beyond)
 
 
-def _support_vectors(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _support_vectors(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     assert isinstance(walk, _NumberLists)
     vectors = table(node, "support_vectors")
     ends = zip(vectors.min(axis=0), vectors.max(axis=0), strict=True) if len(vectors) else ()
     return walk.columns(node, {f: (low, high) for f, (low, high) in enumerate(ends) if low < high})
 
 
-def _scaled(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _scaled(walk: InputUses, node: ir.Node, index: int) -> Spans:
     assert isinstance(walk, _NumberLists)
     operand = node.inputs[index]
     scaling = scaler_of(node) if node.domain else scaled_by(node, index)

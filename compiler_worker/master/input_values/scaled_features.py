@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from compiler_worker.master.integers.graph_constants import constant
-from compiler_worker.master.integers.value_shapes import known_shape
+from compiler_worker.master.input_values.graph_constants import constant
+from compiler_worker.master.input_values.value_shapes import known_shape
 
 _Floats = NDArray[np.float64]
 

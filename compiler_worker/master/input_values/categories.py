@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
-from compiler_worker.master.integers.list_uses import MOVES, ListUses, few_of
-from compiler_worker.master.integers.spans import Spans
-from compiler_worker.master.integers.tree_splits import TREES, tree_splits
+from compiler_worker.master.input_values.input_uses import InputUses, Rule
+from compiler_worker.master.input_values.list_uses import MOVES, ListUses, few_of
+from compiler_worker.master.input_values.spans import Spans
+from compiler_worker.master.input_values.tree_splits import TREES, tree_splits
 from compiler_worker.master.samples import MAX_WORD_CHARACTERS
 from services.contracts.model.input_values import Category, Choices
 
@@ -97,12 +97,12 @@ def _evenly_kept(known: tuple[Category, ...], most: int) -> tuple[Category, ...]
     return known if step == 1 else (*known[:-1:step], known[-1])
 
 
-def _encoder(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _encoder(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     assert isinstance(walk, _CategoryLists)
     return walk.encoded(node)
 
 
-def _trees(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _trees(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     """Features that are equal to whole numbers, and never compared otherwise, are categories."""
     assert isinstance(walk, _CategoryLists)
     splits = tree_splits(node)

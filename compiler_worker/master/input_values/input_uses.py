@@ -1,4 +1,4 @@
-"""Which integers a value may hold, from what the graph does with it further on.
+"""What an input may hold, from what the graph does with it further on.
 
 From an input the walk follows ops that keep integers and their places, or move both in a known
 way, up to lookups in tables of weights. Each op returns what its operand may be; of several
@@ -18,17 +18,17 @@ from typing import Any
 
 import onnx_ir as ir
 
-from compiler_worker.master.integers.graph_constants import table_of
-from compiler_worker.master.integers.spans import Spans
+from compiler_worker.master.input_values.graph_constants import table_of
+from compiler_worker.master.input_values.spans import Spans
 
 # Of an op, the place of an operand among a node's inputs: what that operand may hold.
-Rule = Callable[["IntegerUses", ir.Node, int], Spans]
+Rule = Callable[["InputUses", ir.Node, int], Spans]
 _Uses = Iterable[tuple[ir.Node, int]]
 # Names of ONNX-ML's ops are none of ONNX's.
 _DOMAINS = frozenset(("", "ai.onnx.ml"))
 
 
-class IntegerUses:
+class InputUses:
     """The walk from one input; see the module for its two questions.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from compiler_worker.master.integers.graph_constants import constant
+from compiler_worker.master.input_values.graph_constants import constant
 
 # What keeps 0 and 1, in whatever type and wherever they are moved.
 _KEEPS = frozenset(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.integers.graph_constants import constant
-from compiler_worker.master.integers.spans import Spans
+from compiler_worker.master.input_values.graph_constants import constant
+from compiler_worker.master.input_values.spans import Spans
 
 _SWAPPED = {
     "Less": "Greater",

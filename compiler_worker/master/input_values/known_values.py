@@ -2,12 +2,12 @@
 
 import onnx_ir as ir
 
-from compiler_worker.master.integers.categories import categories
-from compiler_worker.master.integers.integer_rules import RULES
-from compiler_worker.master.integers.integer_uses import IntegerUses
-from compiler_worker.master.integers.mask_uses import is_mask
-from compiler_worker.master.integers.ranges import ranges
-from compiler_worker.master.integers.spans import Spans
+from compiler_worker.master.input_values.categories import categories
+from compiler_worker.master.input_values.input_uses import InputUses
+from compiler_worker.master.input_values.integer_rules import RULES
+from compiler_worker.master.input_values.mask_uses import is_mask
+from compiler_worker.master.input_values.ranges import ranges
+from compiler_worker.master.input_values.spans import Spans
 from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import InputRole
 
@@ -39,10 +39,10 @@ def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
 def _integers_of(model: ir.Model, value: ir.Value) -> InputValues:
     if value.dtype is None or not (value.dtype.is_integer() or value.dtype is ir.DataType.BOOL):
         return InputValues()
-    strict = IntegerUses(model, RULES, is_strict=True)
+    strict = InputUses(model, RULES, is_strict=True)
     # Walked twice, as an op may itself handle values that mean nothing.
     drawn = _spans(value, strict.spans(value), is_strict=True)
-    allowed = _spans(value, IntegerUses(model, RULES, is_strict=False).spans(value))
+    allowed = _spans(value, InputUses(model, RULES, is_strict=False).spans(value))
     if not drawn and not allowed and is_mask(value):
         return InputValues(role=InputRole.MASK)
     if value.dtype is ir.DataType.BOOL:

@@ -9,34 +9,34 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.integers.graph_constants import constant
-from compiler_worker.master.integers.guards import guard_of
-from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
-from compiler_worker.master.integers.spans import Bounds, Spans
-from compiler_worker.master.integers.value_shapes import known_shape
+from compiler_worker.master.input_values.graph_constants import constant
+from compiler_worker.master.input_values.guards import guard_of
+from compiler_worker.master.input_values.input_uses import InputUses, Rule
+from compiler_worker.master.input_values.spans import Bounds, Spans
+from compiler_worker.master.input_values.value_shapes import known_shape
 
 _END = 2**31 - 1  # what exporters write for "to the end", or more
 
 
-def _same(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _same(walk: InputUses, node: ir.Node, index: int) -> Spans:
     return walk.spans(node.outputs[0]) if index == 0 else Spans.of()
 
 
-def _moved(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _moved(walk: InputUses, node: ir.Node, index: int) -> Spans:
     return walk.moved(_same(walk, node, index))
 
 
-def _partly(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _partly(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     return walk.partly(walk.spans(node.outputs[0]))
 
 
-def _cast(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _cast(walk: InputUses, node: ir.Node, index: int) -> Spans:
     to = node.outputs[0].dtype
     keeps = to is not None and (to.is_integer() or to.is_floating_point())
     return _same(walk, node, index) if keeps else Spans.of()
 
 
-def _transpose(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _transpose(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     found = walk.spans(node.outputs[0])
     if found.is_uniform:
         return found
@@ -44,7 +44,7 @@ def _transpose(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
     return found.ends(lambda bounds: bounds.transpose(np.argsort(perm)))
 
 
-def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _concat(walk: InputUses, node: ir.Node, index: int) -> Spans:
     found = walk.spans(node.outputs[0])
     axis = _int(node, "axis", 0)
     if found.is_uniform:
@@ -56,7 +56,7 @@ def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     return found.part(axis % found.low.ndim, sum(known[:-1]), known[-1])
 
 
-def _slice(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _slice(walk: InputUses, node: ir.Node, index: int) -> Spans:
     shape = known_shape(node.inputs[0])
     found = walk.spans(node.outputs[0])
     cuts = _cuts(node, len(shape)) if index == 0 and shape else None
@@ -90,7 +90,7 @@ def _cuts(node: ir.Node, rank: int) -> dict[int, slice] | None:
     return cuts
 
 
-def _split(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _split(walk: InputUses, node: ir.Node, index: int) -> Spans:
     shape = known_shape(node.inputs[0])
     axis = _int(node, "axis", 0)
     if index or not shape:
@@ -112,12 +112,12 @@ def _split(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     return found
 
 
-def _gather(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _gather(walk: InputUses, node: ir.Node, index: int) -> Spans:
     axis = _int(node, "axis", 0)
     return walk.looked_up(node, axis) if index == 1 else selected(walk, node, axis)
 
 
-def selected(walk: IntegerUses, node: ir.Node, axis: int) -> Spans:
+def selected(walk: InputUses, node: ir.Node, axis: int) -> Spans:
     """Of what is itself gathered from: columns that a model takes apart.
 
     Args:
@@ -137,13 +137,13 @@ def selected(walk: IntegerUses, node: ir.Node, axis: int) -> Spans:
     return found.placed(len(shape), axis, size, np.atleast_1d(places) % size)
 
 
-def _gather_elements(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _gather_elements(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Also ScatterElements: what is looked up in, or written into, is only partly used."""
     is_index = index == 1
     return walk.looked_up(node, _int(node, "axis", 0)) if is_index else _partly(walk, node, index)
 
 
-def _gather_nd(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _gather_nd(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Also ScatterND: the last axis of indices has a column for each axis of the table."""
     if index != 1:
         return _partly(walk, node, index)
@@ -162,7 +162,7 @@ def _gather_nd(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     )
 
 
-def _one_hot(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _one_hot(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """ONNX has a meaning for classes that there are not: no position is hot."""
     depth = constant(node.inputs[1])
     is_known = index == 0 and depth is not None and depth.size == 1
@@ -171,7 +171,7 @@ def _one_hot(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     return Spans.of(0, float(depth.reshape(-1)[0]) - 1)
 
 
-def _where(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _where(walk: InputUses, node: ir.Node, index: int) -> Spans:
     operand = node.inputs[index]
     if index == 0 or operand is None:
         return Spans.of()
@@ -183,7 +183,7 @@ def _where(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     return chosen.loosened(walk.moved(found), is_strict=walk.is_strict)
 
 
-def _arithmetic(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _arithmetic(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Add, Sub and Mul of a constant, which may differ from column to column."""
     operand = node.inputs[index]
     shape = known_shape(node.inputs[index])
@@ -211,7 +211,7 @@ def _undone(op_type: str, index: int, found: Spans, by: Bounds) -> Spans | None:
     return None
 
 
-def _clip(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _clip(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Clip, Max and Min: what lies beyond a bound counts as the bound."""
     others = [constant(each) for i, each in enumerate(node.inputs) if i != index and each]
     bounds = [other for other in others if other is not None and other.size == 1]
@@ -241,7 +241,7 @@ def _clip_ends(node: ir.Node, bounds: list[float]) -> tuple[float, float]:
     )
 
 
-def _mod(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _mod(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Any integer has a remainder; with `fmod` it has the sign of what was divided."""
     found = walk.moved(walk.spans(node.outputs[0]))
     by = constant(node.inputs[1])
@@ -255,17 +255,17 @@ def _mod(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     return Spans.of(low, 2 * size - 1 if walk.is_strict else np.inf)
 
 
-def _negative(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _negative(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     found = walk.spans(node.outputs[0])
     return Spans(low=-found.high, high=-found.low)
 
 
-def _absolute(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _absolute(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     found = walk.spans(node.outputs[0])
     return Spans(low=-found.high, high=found.high)
 
 
-def _into_body(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _into_body(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """What a Loop or Scan is given is an input of its body, there maybe without an axis."""
     inner = node.attributes["body"].as_graph().inputs
     has_place = index < len(inner) and not (node.op_type == "Loop" and index < 2)

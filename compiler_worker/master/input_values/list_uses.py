@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.integers.integer_rules import RULES, selected
-from compiler_worker.master.integers.integer_uses import IntegerUses, Rule
-from compiler_worker.master.integers.spans import Bounds, Spans
-from compiler_worker.master.integers.value_shapes import known_shape
+from compiler_worker.master.input_values.input_uses import InputUses, Rule
+from compiler_worker.master.input_values.integer_rules import RULES, selected
+from compiler_worker.master.input_values.spans import Bounds, Spans
+from compiler_worker.master.input_values.value_shapes import known_shape
 
 Known = tuple[Any, ...]
 MOST_PLACES = 4096
 
 
-class ListUses(IntegerUses):
+class ListUses(InputUses):
     """The same walk, whose spans are numbers of lists instead of integers that the input holds.
 
     A list is of the places that surely lead to where it comes from, and of no others.
@@ -91,11 +91,11 @@ def few_of(
     return tuple(some(each, most) for each in alike) if any(alike) else ()
 
 
-def _cast(walk: IntegerUses, node: ir.Node, _index: int) -> Spans:
+def _cast(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     return walk.spans(node.outputs[0])
 
 
-def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _concat(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Places behind one of unknown size are not known."""
     sizes = [dim for each in node.inputs for dim in (known_shape(each) or [None, None])[1:]]
     is_fixed = None not in sizes and node.attributes["axis"].as_int()
@@ -103,7 +103,7 @@ def _concat(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
     return found if is_fixed or found.is_uniform else Spans.of()
 
 
-def _gather(walk: IntegerUses, node: ir.Node, index: int) -> Spans:
+def _gather(walk: InputUses, node: ir.Node, index: int) -> Spans:
     """Of columns that are taken apart; ArrayFeatureExtractor takes them of the last axis."""
     axis = node.attributes.get("axis")
     default = -1 if node.domain else 0
