@@ -19,13 +19,13 @@ def failed_builds(
     Args:
         registry: on the store.
         name: of the model.
-        snapshot: of the fleet; only where its replicas serve on the fallback is looked.
+        snapshot: of the fleet; the store is read only where its replicas serve on the fallback.
 
     Raises:
         NotFoundError: the store has no such version.
     """
-    versions = {r.model_version for r in snapshot.replicas if r.model_name == name}
-    for number in sorted(versions):
+    reports = (each for each in snapshot.replicas if each.model_name == name)
+    for number in sorted({each.model_version for each in reports if each.fallback_reason}):
         version = registry.model_version(name, number)
         plans = registry.build_plans(name, number)
         for generation, replicas in (replicas_of(snapshot, version) or {}).items():

@@ -13,11 +13,13 @@ from services.cli.fleet.status import builds_document, fallback_lines, status_do
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease, pid_space
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey
+from services.contracts.errors import NotFoundError
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.text.moments import timestamp, utc_now
+from services.controller.explain.failed_builds import failed_builds
 from services.controller.explain.running_builds import (
     running_builds,
     running_builds_text,
@@ -158,6 +160,16 @@ class TestStatus:
         (line,) = fallback_lines(replicas, failed)
         words = "onnxruntime fp32 (and 1 more): proof failed: all alike"
         assert line == f"m version 1 on {world.GENERATION}: {words}"
+
+    def test_of_a_model_that_serves_an_engine_nothing_is_read(self, registry: Registry) -> None:
+        """As of this one, which the store does not have: a look at it would raise."""
+        unread = replica(1, model_name="unread", fallback_reason="", engine_digest=DIGEST)
+        snapshot = fleet.FleetSnapshot(replicas=[unread])
+        assert not list(failed_builds(registry, "unread", snapshot))
+        unread.fallback_reason = "no_engine"
+        snapshot = fleet.FleetSnapshot(replicas=[unread])
+        with pytest.raises(NotFoundError):
+            list(failed_builds(registry, "unread", snapshot))
 
     def test_a_store_that_cannot_be_read_from_here_is_no_failure(self, tmp_path: Path) -> None:
         document = builds_document(CliSettings(home=tmp_path), self.snapshot(tmp_path, "m"))
