@@ -18,7 +18,7 @@ from compiler_worker.measures.tolerances import tolerance_for
 from compiler_worker.progress import Progress, no_progress
 from compiler_worker.proof.claim import Claim, ProofVerdict, sizes_text
 from compiler_worker.proof.comparing import Comparing, announced
-from compiler_worker.proof.nan_check import check_nan
+from compiler_worker.proof.nonfinite_check import check_nonfinite
 from compiler_worker.proof.power import power_check
 from compiler_worker.proof.sabotages import Sabotage
 from compiler_worker.proof.same_answers import same_answers
@@ -99,9 +99,9 @@ def _compared(
     reason = blindness or same_answers(claim, comparing.answered.kept)
     if reason:
         return replace(verdict, power=power, reason=reason)
-    report("running it with NaN in its inputs")
-    nan = check_nan(engine, reference, claim, samples)
-    return replace(verdict, power=power, reason=nan.fault, notes=nan.notes)
+    report("running it with NaN and Inf in its inputs")
+    found = check_nonfinite(engine, reference, claim, samples)
+    return replace(verdict, power=power, reason=found.fault, notes=found.notes)
 
 
 def _counted(samples: Sequence[Sample]) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""NaN of one caller reaches no other row and no later run; how its own is answered is noted."""
+"""NaN and Inf of one caller reach no other row and no later run; its own answer is noted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,8 @@ from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import Recipe
 from tests.faults.judged import Altered, Answer, Subject, normal
 
+# What the engines here make of infinite inputs is no number.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 LINEAR = "g (float[batch, 8] x) => (float[batch, 4] y) { y = MatMul (x, w) }"
 
 
@@ -48,6 +50,18 @@ class KeepsPads:
         return self._engine.run({"x": x + nothing})
 
 
+class ClearsNan:
+    """Another engine, which numbers reach in place of NaN."""
+
+    def __init__(self, engine: Model) -> None:
+        self._engine = engine
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """What it answers then."""
+        x = inputs["x"]
+        return self._engine.run({"x": np.where(np.isnan(x), np.float32(0), x)})
+
+
 class Breaks:
     """An engine that fails for good once it is given NaN."""
 
@@ -80,6 +94,19 @@ def test_rows_that_are_never_joined_may_share_a_scale(linear: Subject) -> None:
 def test_nan_that_stays_in_a_buffer_is_refused(linear: Subject) -> None:
     reason = linear.judged(KeepsPads(linear.engine)).reason
     assert reason.startswith("after a run with NaN, output 'y', bucket batch8 at batch=1:")
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (OneScale, "Inf in one row changes others: bucket batch8 at batch=2: output 'y'"),
+        (KeepsPads, "after a run with Inf, output 'y', bucket batch8 at batch=1:"),
+    ],
+)
+def test_where_nan_is_cleared_inf_is_refused(
+    linear: Subject, engine: Callable[[Model], Model], words: str
+) -> None:
+    assert linear.judged(ClearsNan(engine(linear.engine))).reason.startswith(words)
 
 
 def test_an_engine_that_nan_breaks_is_refused(linear: Subject) -> None:

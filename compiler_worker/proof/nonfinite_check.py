@@ -1,8 +1,8 @@
-"""What NaN does to an engine: in the row that has it, in rows beside it, and in later runs.
+"""What NaN and Inf do to an engine: in the row that has them, in rows beside it, in later runs.
 
 Replicas join rows of many callers, and the next batch runs in the same buffers. NaN of one caller
 reaches another's row through a scale that is taken from a whole batch, and a later run through a
-buffer that keeps it where pads are, as 0 x NaN is NaN.
+buffer that keeps it where pads are, as 0 x NaN is NaN. So does Inf, also where NaN is cleared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,16 @@ _USUAL = (SampleVariant.FULL, SampleVariant.RAGGED)
 _ALL = slice(None)
 _LAST = slice(-1, None)
 _BUT_LAST = slice(None, -1)
+# By name, what inputs are filled with in turns.
+_VALUES = {"NaN": (np.nan,), "Inf": (np.inf, -np.inf)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class NanCheck:
+class NonFiniteCheck:
     """What was found.
 
     Attributes:
-        fault: what NaN does to other rows or to later runs, in words; "" when nothing.
+        fault: what NaN or Inf does to other rows or to later runs, in words; "" when nothing.
         notes: how the row that has it is answered, where the model answers it otherwise.
     """
 
@@ -43,68 +45,81 @@ class NanCheck:
     notes: tuple[str, ...] = ()
 
 
-def check_nan(
+def check_nonfinite(
     engine: Model, reference: Reference, claim: Claim, samples: Sequence[Sample]
-) -> NanCheck:
-    """Run samples with NaN in their inputs of floats.
+) -> NonFiniteCheck:
+    """Run samples with NaN in their inputs of floats, and then with infinite values.
 
     How their own row is answered is noted, and no fault: whether NaN means anything, the model's
     own samples say, and where some have NaN it is compared.
 
     Args:
-        engine: whose answers to the same samples without NaN are right.
+        engine: whose answers to the same samples as they are are right.
         reference: of the same master; its witness must agree where NaN belongs.
         claim: names the inputs, and the dimension of rows.
         samples: that were compared.
     """
-    names = _spoilt_names(claim)
     usual = [s for s in samples if s.variant in _USUAL and all(s.sizes.values())]
-    if not names or not usual:
-        return NanCheck()
+    notes: tuple[str, ...] = ()
+    for value in _VALUES if usual and _spoilt_inputs(claim) else ():
+        check = _check_value(engine, reference, claim, usual, value)
+        if check.fault:
+            return check
+        # An engine that hides one does so with the other.
+        notes = notes or check.notes
+    return NonFiniteCheck(notes=notes)
+
+
+def _check_value(
+    engine: Model, reference: Reference, claim: Claim, usual: Sequence[Sample], value: str
+) -> NonFiniteCheck:
     rows = claim.recipe.batching.batch_dim or ""
     several = [s for s in usual if s.sizes.get(rows, 1) > 1]
     sample = min(several or usual, key=_num_elements)
     try:
-        check = _check_row(engine, reference, claim, sample, _spoilt(claim, names, sample, _LAST))
+        check = _check_row(engine, reference, claim, sample, value)
     except ProofError as error:
-        return NanCheck(notes=(f"NaN was not tried, as the model itself fails at it: {error}",))
+        words = f"{value} was not tried, as the model itself fails at it: {error}"
+        return NonFiniteCheck(notes=(words,))
     except (EngineError, InvalidRequestError) as error:
-        check = NanCheck(notes=(f"NaN in an input fails the whole run: {error}",))
+        check = NonFiniteCheck(notes=(f"{value} in an input fails the whole run: {error}",))
     if check.fault:
         return check
     try:
-        return replace(check, fault=_later(engine, claim, names, usual))
+        return replace(check, fault=_later(engine, claim, usual, value))
     except (EngineError, InvalidRequestError) as error:
-        return NanCheck(fault=f"after a run with NaN the engine fails: {error}")
+        return NonFiniteCheck(fault=f"after a run with {value} the engine fails: {error}")
 
 
 def _check_row(
-    engine: Model, reference: Reference, claim: Claim, sample: Sample, spoilt: Sample
-) -> NanCheck:
+    engine: Model, reference: Reference, claim: Claim, sample: Sample, value: str
+) -> NonFiniteCheck:
     """The last row's own answer, and those of all others.
 
     Raises:
-        ProofError: the model does not compute NaN.
+        ProofError: the model does not compute the value.
     """
+    spoilt = _spoilt(claim, sample, value, _LAST)
     # The witness first: an index that is made of NaN raises there, and elsewhere may do worse.
     models = [model for model in (reference.witness, reference.model) if model is not None]
     wanted = [model.run(spoilt.inputs) for model in models]
     clean = reference.model.run(sample.inputs)
     if words := _others_differ(claim, spoilt, _declared(claim, wanted[-1]), clean):
         # Masters that take scales from a whole batch, for one.
-        return NanCheck(notes=(f"NaN in one row changes others in the model itself: {words}",))
+        words = f"{value} in one row changes others in the model itself: {words}"
+        return NonFiniteCheck(notes=(words,))
     clean = _run(engine, sample)
     found = _run(engine, spoilt)
     if words := _others_differ(claim, spoilt, found, clean):
         where = f"bucket {sample.bucket} at {sizes_text(sample.sizes)}"
-        return NanCheck(fault=f"NaN in one row changes others: {where}: {words}")
+        return NonFiniteCheck(fault=f"{value} in one row changes others: {where}: {words}")
     floats = filter(is_floating, claim.master.outputs)
     notes = (_row_note(claim, spec, found, wanted) for spec in floats)
-    return NanCheck(notes=tuple(filter(None, notes)))
+    return NonFiniteCheck(notes=tuple(f"{value} in an input {note}" for note in notes if note))
 
 
 def _others_differ(claim: Claim, spoilt: Sample, found: _Arrays, clean: _Arrays) -> str:
-    """The first output that differs in a row without NaN, in words."""
+    """The first output that differs in a row that is not spoilt, in words."""
     inputs = _rows_of(claim, claim.master.inputs, spoilt.inputs, _BUT_LAST)
     specs = [s for s in claim.master.outputs if claim.recipe.batching.batch_dim in s.shape]
     here, there = (_rows_of(claim, specs, arrays, _BUT_LAST) for arrays in (found, clean))
@@ -121,23 +136,23 @@ def _declared(claim: Claim, outputs: _Arrays) -> dict[str, Array]:
 
 
 def _row_note(claim: Claim, spec: TensorSpec, found: _Arrays, wanted: Sequence[_Arrays]) -> str:
-    """How the row that has NaN is answered, where reference and witness agree on another answer."""
+    """How the spoilt row is answered, where reference and witness agree on another answer."""
     arrays = [_rows_of(claim, [spec], each, _LAST)[spec.name] for each in (found, *wanted)]
     if len({array.shape for array in arrays}) > 1:
         # What a model selects, by NaN too, decides how many there are.
-        return f"NaN in an input changes the shape of output '{spec.name}'"
+        return f"changes the shape of output '{spec.name}'"
     own, *models = (np.isnan(array.astype(np.float64)) for array in arrays)
     is_nan = np.logical_and.reduce(models)
     is_number = ~np.logical_or.reduce(models)
     if (is_nan & ~own).any():
-        return f"NaN in an input gives numbers in output '{spec.name}', and NaN in the model"
+        return f"gives numbers in output '{spec.name}', and NaN in the model"
     if (is_number & own).any():
-        return f"NaN in an input gives NaN in output '{spec.name}', and numbers in the model"
+        return f"gives NaN in output '{spec.name}', and numbers in the model"
     return ""
 
 
-def _later(engine: Model, claim: Claim, names: Sequence[str], usual: Sequence[Sample]) -> str:
-    """Whether the smallest sample of a bucket is answered otherwise after NaN in the largest."""
+def _later(engine: Model, claim: Claim, usual: Sequence[Sample], value: str) -> str:
+    """Whether the smallest sample of a bucket is answered otherwise after the largest is spoilt."""
     for bucket in claim.buckets:
         own = sorted((s for s in usual if s.bucket == bucket.label), key=_num_elements)
         if not own:
@@ -145,18 +160,18 @@ def _later(engine: Model, claim: Claim, names: Sequence[str], usual: Sequence[Sa
         before = _run(engine, own[0])
         # That run may fail, as its caller's inputs are what is wrong; the next one may not.
         with suppress(EngineError, InvalidRequestError):
-            _run(engine, _spoilt(claim, names, own[-1], _ALL))
+            _run(engine, _spoilt(claim, own[-1], value, _ALL))
         after = _run(engine, own[0])
         if words := change(claim.master, claim.recipe, own[0], after, before):
-            return f"after a run with NaN, {words}"
+            return f"after a run with {value}, {words}"
     return ""
 
 
-def _spoilt_names(claim: Claim) -> list[str]:
+def _spoilt_inputs(claim: Claim) -> list[TensorSpec]:
     """Inputs of floats that have rows, or all of them where requests are not joined."""
     rows = claim.recipe.batching.batch_dim
     return [
-        spec.name
+        spec
         for spec in claim.master.inputs
         if is_floating(spec)
         and (rows is None or rows in spec.shape)
@@ -164,12 +179,11 @@ def _spoilt_names(claim: Claim) -> list[str]:
     ]
 
 
-def _spoilt(claim: Claim, names: Sequence[str], sample: Sample, place: slice) -> Sample:
-    """A copy with NaN in some rows; everywhere in inputs without rows."""
+def _spoilt(claim: Claim, sample: Sample, value: str, place: slice) -> Sample:
+    """A copy with a value in some rows; everywhere in inputs without rows."""
     inputs = {name: array.copy() for name, array in sample.inputs.items()}
-    specs = [spec for spec in claim.master.inputs if spec.name in names]
-    for spoilt in _rows_of(claim, specs, inputs, place).values():
-        spoilt[...] = np.nan
+    for spoilt in _rows_of(claim, _spoilt_inputs(claim), inputs, place).values():
+        spoilt[...] = np.resize(_VALUES[value], spoilt.shape)
     return replace(sample, inputs=inputs)
 
 
