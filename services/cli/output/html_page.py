@@ -1,12 +1,12 @@
 """One HTML file of text, tables and plots. All is escaped; it loads nothing and runs no script."""
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from math import floor, log10
 from typing import Any, NamedTuple
 
+from services.contracts.text.svg_chart import svg_chart, svg_text
 from services.contracts.text.text_table import Table
 
 _STYLE = """
@@ -23,12 +23,6 @@ td.long{white-space:pre-line;min-width:20rem}td.number{text-align:right}thead{fo
 code{display:block;overflow-wrap:anywhere}
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_CHART_STYLE = {
-    "font_family": "system-ui, sans-serif",
-    "label_font_size": 13,
-    "major_label_font_size": 13,
-    "legend_font_size": 15,
-}
 # Of a cell: what is longer is a sentence.
 _LONG = 40
 _NUMBER = re.compile(r"[-?]|-?\d[\d.,]*(e[-+]\d+|[x%]| [kMG]?B)?")
@@ -61,32 +55,20 @@ class Chart(NamedTuple):
 
     def svg(self) -> str:
         """As a figure."""
-        import pygal
-        from pygal.style import CleanStyle
-
-        # Its import hook, for maps, has no find_spec, which Python 3.12 and pytest ask for.
-        hooks = [each for each in sys.meta_path if not isinstance(each, pygal.PluginImportFixer)]
-        sys.meta_path[:] = hooks
-
         has_labels = bool(self.x_labels)
         is_log = self.is_log or not has_labels
-        chart = (pygal.Line if has_labels else pygal.XY)(
-            # By default it loads a script for tooltips.
-            js=(),
+        chart = svg_chart(
+            "Line" if has_labels else "XY",
             width=480,
             height=300 + 20 * len(self.lines),
             x_title=self.x_title,
             include_x_axis=not is_log,
             logarithmic=is_log,
-            legend_at_bottom=True,
-            legend_at_bottom_columns=1,
-            truncate_legend=-1,
             # A longer one leaves the axis no width for its title, which is then split forever.
             truncate_label=30,
             x_label_rotation=30 if sum(map(len, self.x_labels)) > 45 else 0,
             value_formatter=lambda number: f"{number:g}",
             x_value_formatter=lambda number: f"{number:g}",
-            style=CleanStyle(**_CHART_STYLE),
         )
         values = [value for line in self.lines.values() for value in line if value is not None]
         if has_labels:
@@ -99,10 +81,7 @@ class Chart(NamedTuple):
         for name, line in self.lines.items():
             is_line = name not in self.dots
             chart.add(name, line, stroke=is_line, show_dots=has_labels or not is_line)
-        svg = chart.render(is_unicode=True, disable_xml_declaration=True)
-        # Its settings, of which names are a part; they have no `<` of their own.
-        svg = re.sub("<script.*?</script>", "", svg, flags=re.DOTALL)
-        return f"<figure><figcaption>{escape(self.title)}</figcaption>{svg}</figure>\n"
+        return f"<figure><figcaption>{escape(self.title)}</figcaption>{svg_text(chart)}</figure>\n"
 
 
 Part = str | Element | Table | Chart
