@@ -26,6 +26,7 @@ from services.cli.main_options import (
     CommandGroup,
     GatewayWorkers,
     HttpPort,
+    MeasuredVersion,
     Store,
     Wide,
     model_argument,
@@ -188,7 +189,7 @@ def events(
 def why(
     name: Annotated[str, model_argument("Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
-    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    version: MeasuredVersion = 0,
     keys: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="Compare these two keys, fact by fact, instead."),
@@ -212,7 +213,7 @@ def why(
 @app.command(epilog="Example: smelt buckets ranker --num 4")
 def buckets(
     name: Annotated[str, model_argument("Model whose requests are looked at.")],
-    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    version: MeasuredVersion = 0,
     num: Annotated[int, typer.Option(min=0, help="How many to propose; 0: as now, or 4.")] = 0,
     metrics: Annotated[
         list[str] | None,

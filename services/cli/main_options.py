@@ -70,6 +70,9 @@ GatewayWorkers = Annotated[
         help="Gateway processes that share the port; each has bounds and a cache of its own.",
     ),
 ]
+MeasuredVersion = Annotated[
+    int, typer.Option(min=0, help="Which one; 0 is the newest with timed engines.")
+]
 Wide = Annotated[
     bool, typer.Option("--wide", help="Show every column, however wide the lines become.")
 ]

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.cli.main_options import (
+    AsJson,
+    MeasuredVersion,
+    Store,
+    Wide,
+    model_argument,
+    settings_for,
+)
 
 plan_app = typer.Typer()
 
@@ -67,9 +74,7 @@ def report(
     prices: Annotated[
         Path | None, typer.Option(help="Profile of smelt plan, for what a million rows cost.")
     ] = None,
-    version: Annotated[
-        int, typer.Option(min=0, help="Which one; 0 is the newest with timed engines.")
-    ] = 0,
+    version: MeasuredVersion = 0,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import yaml
 
 from services.cli.fleet.control_client import fleet_on_store, notify_fleet
 from services.cli.output.show import show
+from services.cli.planning.measured_version import measured_version
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.cli.sizes.best_shapes import Shape, ShapeSearch
@@ -52,7 +54,7 @@ def run_buckets(
     Args:
         settings: of the command line.
         name: of the model.
-        version: the newest by default.
+        version: by default the newest with timed engines; with `is_applied`, the newest.
         num: shapes to propose at most; 0 for as many as the recipe has, at least 4.
         metrics: `host:port` of metrics endpoints; by default samples of requests, or where there
             are none the endpoints that the controller names.
@@ -65,7 +67,9 @@ def run_buckets(
         NotReadyError: the controller or no endpoint answers.
     """
     registry = open_registry(settings)
-    model = registry.model_version(name, version)
+    # Changes are made to the newest: of an older one they would take back those between.
+    number = registry.model_version(name, version).version if is_applied else version
+    model, note = measured_version(registry, name, number)
     seen = None if metrics else sampled_sizes(registry, model)
     if seen:
         # Samples do not say what rows shared a batch; the replicas that are here do.
@@ -74,8 +78,9 @@ def run_buckets(
     else:
         seen = observed_sizes(metrics or _endpoints(settings), name, model.version)
     document = advice_document(model, seen, num, partial(measured_cost, registry, model))
-    document["published"] = _published(settings, model, document) if is_applied else None
-    show(document, _text(document), as_json=as_json, is_wide=is_wide)
+    published = _published(settings, model, document) if is_applied else None
+    document |= {"published": published, "note": note}
+    show(document, chain([note], _text(document)), as_json=as_json, is_wide=is_wide)
 
 
 def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
@@ -303,7 +308,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if number == before:
         yield f"Nothing was published: version {before} keeps its buckets"
     elif number:
-        yield f"Published as version {number}, with the buckets proposed; see: smelt why {model}"
+        yield f"Published as version {number}, see: smelt why {model} --version {number}"
         yield f"Back to version {before}: smelt models remove {model} --version {number}"
     if number or not document["recipe"]:
         return
@@ -327,7 +332,6 @@ def _size_tables(document: dict[str, Any]) -> Iterator[Table]:
 
 
 def _waste_table(advised: dict[str, Any]) -> Table:
-    title = "Waste, each request at the largest size of its bucket"
     columns = ("dimension", "buckets now", "waste", "proposed", "waste")
     rows = [
         (
@@ -339,7 +343,7 @@ def _waste_table(advised: dict[str, Any]) -> Table:
         )
         for dim, a in advised.items()
     ]
-    return Table(title, columns, rows)
+    return Table("Waste, each request at the largest size of its bucket", columns, rows)
 
 
 def _list(edges: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ from services.cli.fleet.control_client import fleet_on_store
 from services.cli.fleet.fleet_file import START_ONE
 from services.cli.models.external import explain_external
 from services.cli.output.show import show, times
+from services.cli.planning.measured_version import measured_version
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.precision_words import precision_document, precision_lines
@@ -46,7 +47,7 @@ def run_why(
         settings: of the command line.
         name: of the model.
         generation: "" for all.
-        version: the newest by default.
+        version: by default the newest with timed engines.
         as_json: print one document in place of tables.
         is_wide: print all columns of the tables.
 
@@ -61,7 +62,7 @@ def run_why(
     if registry.external_numbers(name):
         explain_external(settings, registry, name, version, as_json=as_json)
         return
-    explained = registry.model_version(name, version)
+    explained, note = measured_version(registry, name, version)
     snapshot = fleet_on_store(settings)
     found = explained_cases(
         registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
@@ -71,6 +72,7 @@ def run_why(
     standby = standby_document(snapshot)
     # Before what would serve if a replica could.
     text: list[str | Table] = [f"{name}: {words}" for words in (unplaced, not_loaded) if words]
+    text.insert(0, note)
     text += [part for case in cases for part in case_text(case, explained)]
     if not cases:
         text += [f"{name} version {explained.version}: nothing is planned for any generation"]
@@ -81,7 +83,7 @@ def run_why(
     text.append(drift_words(registry, explained))
     text.append(standby["reason"] if standby else "")
     text.append("" if snapshot else f"{NO_FLEET}; {START_ONE}")
-    where = {"model": name, "version": explained.version}
+    where = {"model": name, "version": explained.version, "note": note}
     where |= {"unplaced": unplaced, "not_loaded": not_loaded}
     document = where | {"standby": standby, "generations": cases}
     show(document, text, as_json=as_json, is_wide=is_wide)

@@ -1,9 +1,11 @@
-"""`smelt plan` and `smelt report` while a newer version is being built."""
+"""`smelt plan`, `report`, `why` and `buckets` while a newer version is being built."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -12,6 +14,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.recipe import Recipe, Tolerance
 from services.contracts.registry.registry import Registry
+from services.contracts.traffic.sampled_rows import SampledRow
 from tests.unit.services.cli.report.report_world import add_generation, store_with_model
 
 HERE = "cpu-x86_64-v3"
@@ -65,6 +68,27 @@ def test_a_report_takes_the_newest_version_that_was_measured() -> None:
     assert (document["version"], document["file"], document["note"]) == (1, "m-v1.html", WORDS)
     assert WORDS in Path("m-v1.html").read_text()
     asked = smelt_json("report", "m", "--version", "2")
+    assert (asked["version"], asked["note"]) == (2, "")
+
+
+@pytest.mark.usefixtures("registry")
+def test_what_is_explained_is_the_newest_version_that_was_measured() -> None:
+    document = smelt_json("why", "m")
+    assert (document["version"], document["note"]) == (1, WORDS)
+    assert WORDS in smelt("why", "m")
+    asked = smelt_json("why", "m", "--version", "2")
+    assert (asked["version"], asked["note"]) == (2, "")
+
+
+def test_buckets_are_those_of_the_newest_version_that_was_measured(registry: Registry) -> None:
+    for version, length in ((1, 16), (2, 64)):
+        row = SampledRow("b", {"ids": np.ones(length, np.int64)})
+        span = (datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC))
+        registry.add_sample_window("m", version, span, [row], {"b": 1})
+    document = smelt_json("buckets", "m")
+    assert (document["version"], document["note"]) == (1, WORDS)
+    assert WORDS in smelt("buckets", "m")
+    asked = smelt_json("buckets", "m", "--version", "2")
     assert (asked["version"], asked["note"]) == (2, "")
 
 
