@@ -63,7 +63,7 @@ def run_status(
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["fault"]:
-        yield f"the controller cannot read the store or the cluster: {document['fault']}"
+        yield f"the controller cannot read or change store and cluster: {document['fault']}"
     if document["standby"]:
         yield document["standby"]["reason"]
     models = [

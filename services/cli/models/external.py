@@ -146,7 +146,7 @@ def explain_external(
     lines = [
         what + words + (f", {reason}" if reason else ""),
         "it has no master: no engine is built for it, and nothing is planned",
-        "" if snapshot else f"{NO_FLEET}; {START_ONE}",
+        snapshot.fault if snapshot else f"{NO_FLEET}; {START_ONE}",
     ]
     where = {"model": name, "version": explained.version, "generations": []}
     external = external_document(explained) | {"state": state, "reason": reason}

@@ -93,11 +93,16 @@ class FleetState:
             yield self.snapshot()
             await changed.wait()
 
-    def note_look(self, fault: str = "") -> None:
-        """Take that a look at store and fleet ended; with a fault, that it failed."""
+    def note_look(self, fault: str = "", *, is_read: bool = False) -> None:
+        """Take that a look at store and fleet ended; with a fault, that it failed.
+
+        Args:
+            fault: for people.
+            is_read: the models are known all the same.
+        """
         if not self._is_read:
-            self._is_read = not fault
-            self._fault = fault
+            self._is_read = is_read or not fault
+            self._fault = "" if is_read else fault
         self._looked.set()
         if fault != self._last_fault:
             self._last_fault = fault

@@ -184,7 +184,7 @@ class ReconcileLoop:
         async with self._sync_lock:
             try:
                 await self._sync()
-                self._state.note_look()
+                self._state.note_look(self.externals.fault, is_read=True)
             except Exception as error:
                 self._state.note_look(str(error) or repr(error))
                 raise

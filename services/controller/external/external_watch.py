@@ -57,7 +57,11 @@ class WantedExternal(NamedTuple):
 
 
 class ExternalWatch:
-    """Keeps a check running for each external version that is wanted; use it in the event loop."""
+    """Keeps a check running for each external version that is wanted; use it in the event loop.
+
+    Attributes:
+        fault: why servers that are to run do not, or others still do; "" without.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class ExternalWatch:
         self._token_dir = token_dir
         self._check_every_s = check_every_s
         self._apps = apps
+        self.fault = ""
         # An earlier controller may have left some.
         self._has_apps = apps is not None
         self._starter = apps.starter if apps and runs_apps else None
@@ -115,11 +120,13 @@ class ExternalWatch:
         models = [self._wanted[key].model for key in sorted(loaded)]
         apps = [model for model in models if model.starter and model.starter is self._starter]
         given = (apps, unread) if self._starter else ([], ())
+        self.fault = ""
         if self._apps and (given[0] or self._has_apps):
             try:
                 self._has_apps = await self._applying.ask(self._apps.apply, *given)
-            except Exception:
+            except Exception as error:
                 # Replicas are deployed all the same, and the next sync tries again.
+                self.fault = f"servers of external models: {error}"
                 logger.exception("the servers of external models are not deployed")
 
     async def close(self) -> None:
@@ -195,7 +202,7 @@ class ExternalWatch:
         shown = fleet.ServedModel(
             name=model.name,
             version=model.version,
-            external_json=model.canonical_json(),
+            external_json=model.without_secrets.canonical_json(),
             state=state,
             reason=reason,
             weight=weight,

@@ -142,6 +142,19 @@ async def test_what_cannot_be_created_is_explained(
     assert "vllm-1" in names(cluster)
 
 
+async def test_what_an_earlier_smelt_published_and_this_one_refuses_is_said(
+    cluster: EmulatedCluster, servers: KubernetesServers
+) -> None:
+    manifest = documents()
+    manifest[0]["spec"]["template"]["metadata"]["labels"]["ray.io/cluster"] = "x"
+    stored = external_server(name="wrong").model_copy(update={"manifest": manifest})
+    wrong = ExternalModel.from_json(stored.canonical_json())
+    await apply(servers, wrong, external_server())
+    with pytest.raises(ExternalServerError, match="pod template with labels ray.io/cluster"):
+        await find(servers, wrong)
+    assert names(cluster) == {"vllm-1", "chat-1"}
+
+
 async def test_what_a_deployment_waits_for_is_named(
     cluster: EmulatedCluster, servers: KubernetesServers
 ) -> None:
@@ -239,12 +252,15 @@ async def test_a_model_is_ready_once_its_server_answers(
     monkeypatch.setattr(external_watch, "LOADING_EVERY_S", 0.01)
     manifest = documents()
     manifest[1]["spec"]["ports"][0]["port"] = server.port
+    (container,) = manifest[0]["spec"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": "KEY", "value": "s3cret"}]
     model = external_server(f"k8s+openai+http://chat:{server.port}/v1", manifest=manifest)
     state = FleetState("u", 1)
     watch = ExternalWatch(state, tmp_path, 0.01, servers, runs_apps=True)
     try:
         await watch.follow([WantedExternal(model, 0.0, False)])
         await until_model(state, lambda m: m.reason == "Deployment vllm-1: no Pod yet")
+        assert b"s3cret" not in state.snapshot().SerializeToString()
         await set_status(cluster, availableReplicas=1)
         await until_model(state, lambda m: m.state == "READY")
         (shown,) = state.models()
@@ -252,5 +268,6 @@ async def test_a_model_is_ready_once_its_server_answers(
         assert ExternalModel.from_json(shown.external_json).url == asked
         await watch.follow([WantedExternal(model, 0.0, True)])
         assert names(cluster) == set()
+        assert b"s3cret" not in state.snapshot().SerializeToString()
     finally:
         await watch.close()

@@ -68,7 +68,7 @@ def test_what_failed_comes_first_and_says_why(browser: Browser, host: PageHost) 
     names = browser.run("[...document.querySelectorAll('.name')].map(each => each.textContent)")
     assert names == ["large", "m", "fine"]
     assert "no GPU has 80 GiB" in text
-    assert "cannot read the store or the cluster: the bucket is away" in text
+    assert "cannot read or change store and cluster: the bucket is away" in text
     assert "300 s ago: what is below is old" in text
     assert "down 2" in text
     assert browser.run("document.title") == "(2) Smelt"

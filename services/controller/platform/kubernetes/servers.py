@@ -134,8 +134,8 @@ class KubernetesServers:
         self, model: ExternalModel, found: Mapping[str, Sequence[Object]]
     ) -> SmeltError | None:
         """Create what is not found; why that could not be done."""
-        objects = model.objects()
         try:
+            objects = model.objects()
             # In this order: a Service whose name is taken must not leave pods that hold GPUs.
             for kind in _kinds():
                 known = [one for one in found[kind] if _owner(one) == _owner(objects[kind])]
@@ -143,7 +143,7 @@ class KubernetesServers:
                     raise NotReadyError(f"its last {kind} is not gone yet")
                 if not known:
                     self._create(objects[kind])
-        except InvalidRequestError as error:
+        except (InvalidRequestError, ValueError) as error:
             return ExternalServerError(str(error))
         except SmeltError as error:
             return error

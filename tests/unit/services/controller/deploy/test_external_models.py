@@ -175,3 +175,26 @@ async def test_one_that_cannot_be_read_is_left_as_it_is(
     weights.with_name("000002.json").write_text("{")
     await loop.reconcile_now()
     assert [model.name for model in state.models()] == ["app"]
+
+
+async def test_what_cannot_be_ended_is_shown_until_it_is(
+    registry: Registry, state: FleetState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps = FakeApps()
+
+    def refuse(models: Sequence[ExternalModel], kept: Collection[str] = ()) -> bool:
+        raise NotReadyError("Service chat-1 is not deleted: forbidden")
+
+    loop = loop_over(registry, state, FakeFleet())
+    loop.externals = ExternalWatch(state, apps=apps, runs_apps=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(apps, "apply", refuse)
+        await loop.reconcile_now()
+    # The models are known all the same.
+    assert await state.looked() == ""
+    assert state.snapshot().fault == (
+        "servers of external models: Service chat-1 is not deleted: forbidden"
+    )
+    await loop.reconcile_now()
+    assert state.snapshot().fault == ""
+    await loop.externals.close()
