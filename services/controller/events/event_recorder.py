@@ -17,14 +17,12 @@ from services.controller.events.event_state import EventState
 from services.controller.events.joint_events import joint_events
 from services.controller.events.request_events import model_events
 from services.controller.events.serving_events import (
-    Wanted,
     external_models,
     lost_replicas,
     restored_replicas,
     serving_events,
     serving_of,
     unplaced_replicas,
-    wanted_by_version,
     without_missing,
 )
 from services.pb import fleet_v1_pb2 as fleet
@@ -66,7 +64,6 @@ class EventRecorder:
         self._state = EventState()
         self._is_loaded = False
         self._num_unkept = 0
-        self._wanted: Wanted = {}
 
     def observe(self, view: FleetView) -> None:
         """Record what hardware, models and builds have become; raises StoreError."""
@@ -84,10 +81,9 @@ class EventRecorder:
 
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
         """Record what serves, and which replicas are lost, back or unplaced; raises StoreError."""
-        self._wanted = wanted_by_version(snapshot, self._wanted)
         happened = (unplaced_replicas, lost_replicas, external_models)
         self.observe_once(event for each in happened for event in each(snapshot))
-        self._record(partial(restored_replicas, snapshot=snapshot, wanted=self._wanted))
+        self._record(partial(restored_replicas, snapshot=snapshot))
         served = serving_of(snapshot)
         if self._clock() < self._attached_s:
             # Of two replicas, the one that attached first may be the one that swaps last.

@@ -2,9 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from services.contracts.events import Event, EventKind
 from services.contracts.external.external_model import ExternalModel
@@ -17,22 +16,6 @@ _SHORT = 12
 _REFUTED = "refuted"
 # Whether it is an engine; mark, digest and words of the event.
 _Vote = tuple[bool, str, str, str]
-
-
-class WantedReplicas(NamedTuple):
-    """How many replicas of a version are wanted, and from which revision on not fewer than before.
-
-    Attributes:
-        num: above 0.
-        since: the snapshot's revision; losses before it have ended.
-    """
-
-    num: int
-    since: int
-
-
-# By model and version.
-Wanted = Mapping[tuple[str, int], WantedReplicas]
 
 
 def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event]:
@@ -95,18 +78,14 @@ def without_missing(served: Iterable[Event], snapshot: fleet.FleetSnapshot) -> l
 
 
 def _num_missing(snapshot: fleet.FleetSnapshot) -> dict[tuple[str, int], int]:
-    """How many more replicas are wanted than are ready, of versions that any are wanted of."""
+    """How many more replicas of each version are wanted than are ready."""
     ready = Counter(
         (report.model_name, report.model_version)
         for report in snapshot.replicas
         if report.state == fleet.REPLICA_STATE_READY
     )
-    return {version: num - ready[version] for version, num in _num_wanted(snapshot).items()}
-
-
-def _num_wanted(snapshot: fleet.FleetSnapshot) -> dict[tuple[str, int], int]:
-    wanted = ((model.name, model.version, model.num_replicas_wanted) for model in snapshot.models)
-    return {(name, version): num for name, version, num in wanted if num}
+    wanted = {(each.name, each.version): each.num_replicas_wanted for each in snapshot.models}
+    return {version: num - ready[version] for version, num in wanted.items()}
 
 
 def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
@@ -126,53 +105,27 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
     ]
 
 
-def wanted_by_version(snapshot: fleet.FleetSnapshot, before: Wanted) -> Wanted:
-    """What is wanted now of versions that any replicas are wanted of.
+def restored_replicas(state: EventState, snapshot: fleet.FleetSnapshot) -> Iterator[Event]:
+    """Losses that ended: the replica is ready again, or fewer of its version are missing.
 
-    Args:
-        snapshot: of the fleet.
-        before: the result for the snapshot before, of the same process.
-    """
-    return {
-        version: WantedReplicas(
-            num, known.since if known and known.num <= num else snapshot.revision
-        )
-        for version, num in _num_wanted(snapshot).items()
-        for known in [before.get(version)]
-    }
-
-
-def restored_replicas(
-    state: EventState, snapshot: fleet.FleetSnapshot, wanted: Wanted
-) -> Iterator[Event]:
-    """Losses that ended: the replica is ready again, or as many of its version are as are wanted.
-
-    An event has the mark of the loss, and takes its place: neither is recorded twice. A loss ends
-    without an event once fewer replicas are wanted, or none, and with the controller process that
-    recorded it: the next one does not know what was wanted meanwhile.
-
-    Args:
-        state: what is recorded.
-        snapshot: of the fleet.
-        wanted: what `wanted_by_version` has of this snapshot.
+    An event has the mark of the loss, and takes its place: neither is recorded twice. Of the other
+    losses of a version as many stay open, the last ones, as replicas are missing: that one that
+    ended was replaced, or fewer are wanted, is as true for the controller that starts again.
     """
     ready = {r.replica_id for r in snapshot.replicas if r.state == fleet.REPLICA_STATE_READY}
     num_missing = _num_missing(snapshot)
-    for lost in state.lost_replicas():
-        replica, _, moment = lost.mark.rpartition(" lost ")
-        epoch, _, revision = moment.partition(".")
+    num_open = Counter[tuple[str, int]]()
+    for lost in reversed(state.lost_replicas()):
+        replica = lost.mark.rpartition(" lost ")[0]
         version = lost.model, lost.version
-        is_open = epoch == f"{snapshot.epoch:x}" and version in wanted
-        if not is_open or int(revision) < wanted[version].since:
-            continue
-        why = f"replica {replica}, which was lost, "
-        if replica in ready:
-            why += "is ready again"
-        elif num_missing[version] <= 0:
-            why += "is replaced: as many replicas are ready as are wanted"
-        else:
-            continue
-        yield lost.model_copy(update={"kind": EventKind.REPLICA_RESTORED, "why": why})
+        why = "is ready again"
+        if replica not in ready:
+            num_open[version] += 1
+            why = "is replaced, or fewer replicas are wanted"
+        # Of a version that is not known yet, or no more, nothing is known.
+        if replica in ready or num_open[version] > num_missing.get(version, num_open[version]):
+            why = f"replica {replica}, which was lost, {why}"
+            yield lost.model_copy(update={"kind": EventKind.REPLICA_RESTORED, "why": why})
 
 
 def unplaced_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
