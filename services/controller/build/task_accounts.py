@@ -7,6 +7,7 @@ and the key it was at gets a record of that, before the task is forgotten.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import TaskEnd, TaskStart
@@ -44,7 +45,8 @@ class TaskAccounts:
         self._launcher = launcher
         self._nodes_gone_after_s = nodes_gone_after_s
         self._clock = clock
-        self._without_nodes_since_s: dict[str, float] = {}
+        # When tasks were first seen to have no nodes, or to have ended without a start.
+        self._since_s: dict[str, float] = {}
 
     def settle(
         self,
@@ -62,8 +64,14 @@ class TaskAccounts:
         Returns:
             Whether there were any.
         """
-        known = self._without_nodes_since_s
-        self._without_nodes_since_s = {n: at for n, at in known.items() if n in starts}
+        ended = {name for name, each in statuses.items() if each.state is TaskState.ENDED}
+        strays = ended - starts.keys()
+        self._since_s = {n: at for n, at in self._since_s.items() if n in starts or n in strays}
+        for name in filter(self._is_late, strays):
+            # Nothing in the store accounts for it; one that cannot be read may do so later.
+            with suppress(SmeltError):
+                if self._registry.task_start(name) is None:
+                    self._launcher.forget(name)
         over = [self._try_settle(start, statuses[name], view) for name, start in starts.items()]
         return any(over)
 
@@ -86,13 +94,17 @@ class TaskAccounts:
             logger.warning("task %s is given up: model %s was removed", start.name, start.model)
             return True
         if start.is_anywhere or _has_nodes(start, view):
-            self._without_nodes_since_s.pop(start.name, None)
+            self._since_s.pop(start.name, None)
             return False
-        since_s = self._without_nodes_since_s.setdefault(start.name, self._clock())
-        if self._clock() - since_s < self._nodes_gone_after_s:
+        if not self._is_late(start.name):
             return False
         logger.warning("task %s is given up: its nodes are gone", start.name)
         return True
+
+    def _is_late(self, name: str) -> bool:
+        """Whether what was missing of a task has been so for as long as nodes may be gone."""
+        since_s = self._since_s.setdefault(name, self._clock())
+        return self._clock() - since_s >= self._nodes_gone_after_s
 
     def _account(self, start: TaskStart, status: TaskStatus, view: FleetView) -> None:
         """See to it that an ended task has left something in the store."""

@@ -50,7 +50,7 @@ def loop_on(
 ) -> BuildLoop:
     """A loop over one node, unless others are given; it retries at once."""
     source = CombinedNodes([nodes or Nodes(world.pool())])
-    return BuildLoop(registry, source, worker, FleetState("", 0), pace=AT_ONCE, **given)
+    return BuildLoop(registry, source, worker, FleetState("", 0), **{"pace": AT_ONCE, **given})
 
 
 async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:

@@ -142,6 +142,7 @@ async def test_a_task_whose_start_cannot_be_read_is_not_ours(
 ) -> None:
     here.put("tasks/build-of-a-newer/started.json")
     here.worker.tasks["build-of-a-newer"] = None  # type: ignore[assignment]
+    here.worker.ended["build-of-a-newer"] = TaskStatus(state=TaskState.ENDED)
     loop = here.loop()
     for _ in range(2):
         await loop.sync()

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,15 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
-from services.controller.interfaces import TaskState
+from services.controller.interfaces import TaskState, TaskStatus
 from tests.unit.services.controller import build_world as world
-from tests.unit.services.controller.build.build_loops import Nodes, loop_on, recorded, settled
+from tests.unit.services.controller.build.build_loops import (
+    AT_ONCE,
+    Nodes,
+    loop_on,
+    recorded,
+    settled,
+)
 
 
 async def test_a_task_that_dies_is_counted_to_the_key_it_was_at(
@@ -183,3 +190,19 @@ async def test_a_task_known_to_nobody_else_is_left_alone(
     await loop_on(registry, foreign).sync()
     assert "build-of-another-fleet" in foreign.tasks
     assert foreign.statuses()["build-of-another-fleet"].state is TaskState.RUNNING
+
+
+async def test_an_ended_task_that_the_store_has_no_start_of_is_forgotten_after_a_while(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    now_s = 0.0
+    pace = replace(AT_ONCE, nodes_gone_after_s=30.0)
+    worker.tasks["build-stray"] = None  # type: ignore[assignment]
+    worker.ended["build-stray"] = TaskStatus(state=TaskState.ENDED)
+    loop = loop_on(registry, worker, pace=pace, clock=lambda: now_s)
+    await loop.sync()
+    # Whose it is may account for it.
+    assert "build-stray" in worker.statuses()
+    now_s = 30.0
+    await loop.sync()
+    assert "build-stray" not in worker.statuses()
