@@ -17,7 +17,7 @@ from services.contracts.model.manifest import EngineManifest, MasterRecord, Proo
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import Signer
 from services.contracts.selection.joint_run import JointRun
-from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.moments import timestamp
 from services.engines.caches.compile_cache import tidy_compile_cache
 from services.telemetry.recorder import NullRecorder, Recorder
 
@@ -94,7 +94,7 @@ class WorkerContext:
             shapes=result.shapes,
             left_out=result.failed,
             fallback=result.fallback,
-            created_at=timestamp(utc_now()),
+            created_at=timestamp(),
         )
         if self.signer is None:
             return run

@@ -5,10 +5,13 @@ configurations. Weights are arguments of it, so that a sibling with other weight
 """
 
 import logging
-import uuid
+import shutil
+from functools import partial
 from pathlib import Path
 
 import torch
+
+from services.contracts.store.kept_files import keep
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +33,7 @@ def keep_artifact(folder: Path | None, saved: Path) -> None:
         key, _ = _parts(saved.read_bytes())
         target = folder / f"{key}{_SUFFIX}"
         if not target.exists():
-            # Hidden while it is half: `shared_cache` publishes every file of the folder that is
-            # not.
-            part = folder / f".{uuid.uuid4().hex}"
-            part.write_bytes(saved.read_bytes())
-            part.replace(target)
+            keep(target, partial(shutil.copyfile, saved))
     except Exception as error:  # the engine is made; the next build compiles again
         logger.warning("%s is not kept: %s: %s", saved.name, type(error).__name__, error)
 

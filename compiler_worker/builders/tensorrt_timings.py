@@ -6,9 +6,10 @@ given too, and what it refuses is ignored.
 """
 
 import logging
-import uuid
 from pathlib import Path
 from typing import Any
+
+from services.contracts.store.kept_files import keep
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +30,5 @@ def use_timing_cache(config: Any, folder: Path | None) -> None:
 def keep_timing_cache(config: Any, folder: Path | None) -> None:
     """Write the timings for the builds to come, whole or not at all."""
     cache = config.get_timing_cache() if folder else None
-    if folder is None or cache is None:
-        return
-    part = folder / f".{uuid.uuid4().hex}"
-    try:
-        part.write_bytes(bytes(cache.serialize()))
-        part.replace(folder / TIMINGS)
-    except OSError as error:  # the engine is made; the next build measures again
-        logger.warning("timings are not kept: %s", error)
+    if folder and cache is not None:
+        keep(folder / TIMINGS, lambda part: part.write_bytes(bytes(cache.serialize())))

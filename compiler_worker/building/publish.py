@@ -1,6 +1,5 @@
 """From what a child built to what the store holds: files in place, manifest, proof, record."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -53,7 +52,7 @@ def engine_manifest(
     """
     return EngineManifest(
         key=key,
-        files={name: _blob_ref(path) for name, path in built.files.items()},
+        files={name: BlobRef.of(path) for name, path in built.files.items()},
         inputs=master.inputs,
         outputs=master.outputs,
         needs_master=built.needs_master,
@@ -80,9 +79,3 @@ def _link_or_copy(source: Path, place: Path) -> None:
         os.link(source, place)
     except OSError:  # another file system
         shutil.copyfile(source, place)
-
-
-def _blob_ref(path: Path) -> BlobRef:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return BlobRef(sha256=digest, num_bytes=file.tell())

@@ -5,7 +5,6 @@ nothing here is used that this worker would not sign: with a key, only caches th
 signed with that key are used, as objects and pickles of compilers are code.
 """
 
-import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from services.contracts.builds.compile_caches import (
     bounded,
 )
 from services.contracts.errors import SmeltError
-from services.contracts.model.manifest import BlobRef
 from services.contracts.store.artifact_store import check_file_names
 from services.engines.caches.compile_cache import compile_cache
 from services.engines.caches.unfinished import remove_unfinished
@@ -113,7 +111,8 @@ class _SharedCache:
     def _revision(self, known: CacheRevision | None) -> tuple[CacheRevision, list[str]]:
         """What is to be kept, and the names of what was left out for it."""
         files = dict(known.files) if known else {}
-        changed = {p.name: p for p in self._found() if not _is_same(p, files.get(p.name))}
+        found = {path.name: path for path in self._found()}
+        changed = {n: p for n, p in found.items() if n not in files or not files[n].is_of(p)}
         older = known.order if known else ()
         order = [*reversed(changed), *(name for name in older if name not in changed)]
         sizes = {name: ref.num_bytes for name, ref in files.items()}
@@ -151,13 +150,6 @@ class _SharedCache:
                 self._max_bytes / 2**20,
                 ", ".join(dropped),
             )
-
-
-def _is_same(path: Path, known: BlobRef | None) -> bool:
-    if known is None or not _has_size(path, known.num_bytes):
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == known.sha256
 
 
 def _has_size(path: Path, num_bytes: int) -> bool:

@@ -17,9 +17,8 @@ from compiler_worker.master.source import (
 )
 from compiler_worker.progress import Progress
 from services.contracts.errors import InvalidModelError
-from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
-from services.contracts.model.input_values import InputValues
+from services.contracts.model.local_master import LocalMaster
 from services.contracts.model.recipe import Recipe
 
 # What is wrong with a recipe for a model of these dynamic dimensions is raised.
@@ -28,26 +27,14 @@ MODEL_FILE = "model.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredMaster:
-    """A master on disk: as `MasterRecord`, with paths where that has blobs.
+class StoredMaster(LocalMaster):
+    """A master that was made of a source; `MODEL_FILE` is the entry of its files.
 
     Attributes:
-        digest: canonical digest over normalised graph and weights.
-        files: path by file name; `MODEL_FILE` is the entry, others are external data.
-        opset: version of the default domain.
-        num_parameters: elements over all initialisers.
-        input_values: by input, the integers that its graph takes.
         named_dims: dimensions that its source left unnamed.
         classes: by output that its source gives as maps, those of its columns.
     """
 
-    digest: str
-    files: dict[str, Path]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    opset: int
-    num_parameters: int
-    input_values: Mapping[str, InputValues] = field(default_factory=dict)
     named_dims: tuple[NamedDim, ...] = ()
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.text_input import TEXT
 from services.contracts.selection.selection import FallbackReason
-from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.moments import timestamp
 from services.contracts.transport.frames import Payload
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batching.batch_report import BatcherTimes, BatchReport
@@ -93,7 +93,7 @@ class Replica:
         self.signature = Signature.from_model(model)
         self.statistics = Statistics(self.signature.name, self.signature.version)
         self.state = fleet.REPLICA_STATE_LOADING
-        self.state_since = timestamp(utc_now())
+        self.state_since = timestamp()
         self.loaded: LoadedEngine | None = None
         self._model = model
         self._device = device
@@ -206,7 +206,7 @@ class Replica:
     def set_state(self, state: fleet.ReplicaState) -> None:
         """Change the state that reports show."""
         self.state = state
-        self.state_since = timestamp(utc_now())
+        self.state_since = timestamp()
         self._on_change()
 
     async def drain(self) -> None:

@@ -10,16 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from obstore.store import LocalStore
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
-from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.model.input_values import InputValues
+from services.contracts.model.local_master import LocalMaster
 from services.contracts.model.manifest import (
     BlobRef,
     ProofOutcome,
@@ -35,19 +33,6 @@ WEIGHTS = b"weights " * (9 * 2**17)  # 9 MiB: a multipart blob
 PLAN = b"plan"
 KILLED = -signal.SIGKILL
 WITHIN_A_BLOB = "within a blob"
-
-
-@dataclass(frozen=True)
-class OpenedFiles:
-    """A master made of any two files."""
-
-    files: dict[str, Path]
-    digest: str = "d" * 64
-    inputs: tuple[TensorSpec, ...] = ()
-    outputs: tuple[TensorSpec, ...] = ()
-    opset: int = 23
-    num_parameters: int = 1
-    input_values: Mapping[str, InputValues] = field(default_factory=dict)
 
 
 class DyingStore(ObstoreArtifactStore):
@@ -124,7 +109,10 @@ def write_sources(folder: Path, weights: bytes = WEIGHTS) -> dict[str, Path]:
 def publish_all(registry: Registry, sources: dict[str, Path]) -> None:
     """What a compiler does, in its order; a repeat completes what an earlier run began."""
     files = {name: sources[name] for name in ("model.onnx", "weights.data")}
-    master = registry.publish_master(OpenedFiles(files))
+    opened = LocalMaster(
+        digest="d" * 64, files=files, inputs=(), outputs=(), opset=23, num_parameters=1
+    )
+    master = registry.publish_master(opened)
     version = registry.add_model_version(
         name="mini",
         master=master,

@@ -9,7 +9,7 @@ from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
-from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.moments import timestamp
 from services.contracts.text.words import counted
 
 
@@ -89,7 +89,7 @@ def rebuild_request(
         },
         who=who_asks(),
         why=why,
-        created_at=timestamp(utc_now()),
+        created_at=timestamp(),
     )
 
 

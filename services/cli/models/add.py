@@ -35,11 +35,11 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.label_scores import LabelScores
+from services.contracts.model.local_master import master_record
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precision_choice import AUTO, Accuracy
 from services.contracts.model.recipe import Recipe
 from services.contracts.model.value_limits import limits_of
-from services.contracts.registry.model_versions import master_record
 from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.registry import Registry
 

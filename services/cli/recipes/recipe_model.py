@@ -84,7 +84,7 @@ def _of_source(text: str, steps: Steps, recipe: Recipe | None, base: Path) -> Re
     from compiler_worker.plans.build_keys import check_dims
     from services.cli.models.asked_text import AskedText
     from services.cli.models.text_source import text_source
-    from services.contracts.registry.model_versions import master_record
+    from services.contracts.model.local_master import master_record
 
     # A factory is looked for in the folder that the user is in, as `models add` does.
     sys.path.insert(0, str(Path.cwd()))

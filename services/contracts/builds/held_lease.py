@@ -11,7 +11,7 @@ from typing import Self
 from services.contracts.builds.build_lease import BuildLease, LeaseRevision, pid_space
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.registry.builds import BuildRegistry
-from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.moments import timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class HeldLease:
         """Show in the lease how far the work is; a new stage at once, a line with the next beat."""
         changed = {"line": line}
         if stage:
-            changed = {"stage": stage, "stage_since": timestamp(utc_now()), "line": line}
+            changed = {"stage": stage, "stage_since": timestamp(), "line": line}
         with self._lock:
             if stage or line:
                 self._lease = self._lease.model_copy(update=changed)
@@ -100,7 +100,7 @@ class HeldLease:
         with self._lock:
             changed = {
                 "lease_s": self._kept_lease_s if self._registry.keeps_leases else self._lease_s,
-                "renewed_at": timestamp(utc_now()),
+                "renewed_at": timestamp(),
                 "is_released": is_released,
             }
             offer = self._lease.model_copy(update=changed)
@@ -144,7 +144,7 @@ def take_lease(
     Raises:
         StoreError: the store failed.
     """
-    now = timestamp(utc_now())
+    now = timestamp()
     lease = BuildLease(
         holder=uuid.uuid4().hex,
         host=socket.gethostname(),

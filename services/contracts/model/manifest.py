@@ -10,7 +10,10 @@ blobs/sha256/<digest>                     bytes
 records, events and joint runs: see `build_plan`, `build_record`, `events` and `joint_run`.
 """
 
+import hashlib
 from enum import StrEnum
+from pathlib import Path
+from typing import Self
 
 from pydantic import Field
 
@@ -45,6 +48,18 @@ class BlobRef(Document):
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     num_bytes: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Of the bytes of a file."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return cls(sha256=digest, num_bytes=file.tell())
+
+    def is_of(self, path: Path) -> bool:
+        """Whether a file is there and has these bytes; one of another size is not read."""
+        is_like = path.is_file() and path.stat().st_size == self.num_bytes
+        return is_like and BlobRef.of(path) == self
 
 
 class MasterRecord(Document):

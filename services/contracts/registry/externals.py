@@ -5,19 +5,15 @@ versions of models to build, export or sample them never meets one. A name is of
 good, as weights and loads are kept by it.
 """
 
-from datetime import UTC, datetime
 from typing import Final
 
-from services.contracts.errors import (
-    AlreadyPublishedError,
-    InvalidRequestError,
-    NotFoundError,
-)
+from services.contracts.errors import InvalidRequestError
 from services.contracts.external.external_model import ExternalModel
 from services.contracts.registry.numbered_versions import (
     MODELS_FOLDER,
     VersionKeeper,
     check_model_name,
+    chosen_numbers,
     version_key,
 )
 
@@ -55,22 +51,7 @@ class ExternalRegistry(VersionKeeper):
                 f"model '{draft.name}' has, or had, versions with a master, and a name is of one "
                 "kind for good; choose another one"
             )
-        while True:
-            kept, highest = self._numbers(EXTERNAL_FOLDER, draft.name)
-            created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            version = draft.model_copy(update={"version": highest + 1, "created_at": created_at})
-            if highest in kept:
-                latest = self.external_version(draft.name, highest)
-                same = {"version": latest.version, "created_at": latest.created_at}
-                if version.model_copy(update=same) == latest:
-                    return latest
-            try:
-                self._records.create(
-                    version_key(EXTERNAL_FOLDER, version.name, version.version), version
-                )
-            except AlreadyPublishedError:
-                continue  # another publisher took the number: look at what it published
-            return version
+        return self._add(EXTERNAL_FOLDER, draft, _is_repeat)
 
     def remove_external(self, name: str, version: int | None = None, *, who: str = "") -> list[int]:
         """Have versions served no more, and return which.
@@ -83,10 +64,11 @@ class ExternalRegistry(VersionKeeper):
         Raises:
             NotFoundError: there is no such version.
         """
-        numbers = self.external_numbers(name)
-        if version is not None and version not in numbers:
-            known = ", ".join(map(str, numbers)) or "none"
-            raise NotFoundError(f"model '{name}' has no version {version}; there are: {known}")
-        removed = numbers if version is None else [version]
+        removed = chosen_numbers(name, version, self.external_numbers(name))
         self._remove(EXTERNAL_FOLDER, name, removed, who)
         return removed
+
+
+def _is_repeat(latest: ExternalModel, version: ExternalModel) -> bool:
+    same = {"version": latest.version, "created_at": latest.created_at}
+    return version.model_copy(update=same) == latest

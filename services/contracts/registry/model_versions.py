@@ -1,9 +1,7 @@
 """Masters and model versions in the store."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from services.contracts.errors import (
     AlreadyPublishedError,
@@ -11,15 +9,15 @@ from services.contracts.errors import (
     NotFoundError,
     SmeltError,
 )
-from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
-from services.contracts.model.input_values import InputValues
+from services.contracts.model.local_master import LocalMaster, master_record
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.externals import EXTERNAL_FOLDER, ExternalRegistry
 from services.contracts.registry.numbered_versions import (
     MODELS_FOLDER,
     check_model_name,
+    chosen_numbers,
     removals_prefix,
     version_key,
 )
@@ -29,49 +27,10 @@ from services.contracts.store.artifact_store import put_files
 from services.contracts.text.nearest import nearest
 
 
-class PublishableMaster(Protocol):
-    """A master on this disk, as the compiler opens it; see MasterRecord for the meanings."""
-
-    @property
-    def digest(self) -> str:
-        """Canonical digest over normalised graph and weights."""
-        ...
-
-    @property
-    def files(self) -> Mapping[str, Path]:
-        """Files by name; `model.onnx` is the entry."""
-        ...
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Inputs in graph order."""
-        ...
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs in graph order."""
-        ...
-
-    @property
-    def opset(self) -> int:
-        """Version of the default domain."""
-        ...
-
-    @property
-    def num_parameters(self) -> int:
-        """Elements over all initialisers."""
-        ...
-
-    @property
-    def input_values(self) -> Mapping[str, InputValues]:
-        """By input, the integers that its graph takes."""
-        ...
-
-
 class ModelRegistry(ExternalRegistry):
     """Publishes masters and numbered versions of named models, and finds them."""
 
-    def publish_master(self, opened: PublishableMaster) -> MasterRecord:
+    def publish_master(self, opened: LocalMaster) -> MasterRecord:
         """Store a master's files, then its record.
 
         One that is there is returned with the input values of this opening: an older record has
@@ -164,27 +123,16 @@ class ModelRegistry(ExternalRegistry):
                 f"model '{name}' is, or was, external, and a name is of one kind for good; choose "
                 "another one"
             )
-        while True:
-            kept, highest = self._numbers(MODELS_FOLDER, name)
-            latest = self._version(name, highest) if highest in kept else None
-            created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            numbered = {"version": highest + 1, "created_at": created_at}
-            version = version.model_copy(update={**changes, **numbered})
-            if latest and _is_repeat(latest, version):
-                return latest
+
+        def check(kept: Sequence[int]) -> None:
             if base and kept[-1:] != [base]:
                 raise InvalidRequestError(
                     f"{name}: nothing was published: the change is of version {base}, and the "
                     f"newest is now {kept[-1] if kept else 'none'}, which it would undo; look at "
                     "that one, and ask for the change again"
                 )
-            try:
-                self._store.create(
-                    version_key(MODELS_FOLDER, name, version.version), version.canonical_json()
-                )
-            except AlreadyPublishedError:
-                continue  # another publisher took the number: look at what it published
-            return version
+
+        return self._add(MODELS_FOLDER, version.model_copy(update=changes), _is_repeat, check)
 
     def model_names(self) -> list[str]:
         """Names of all models that have a version left, sorted."""
@@ -294,14 +242,9 @@ class ModelRegistry(ExternalRegistry):
             raise NotFoundError(
                 f"model '{name}' not found{hint}; there are: {', '.join(names) or 'none'}"
             )
-        if version is None:
-            return numbers
-        if version not in numbers:
-            known = ", ".join(map(str, numbers))
-            raise NotFoundError(f"model '{name}' has no version {version}; there are: {known}")
-        return [version]
+        return chosen_numbers(name, version, numbers)
 
-    def _create_master(self, key: str, opened: PublishableMaster) -> MasterRecord:
+    def _create_master(self, key: str, opened: LocalMaster) -> MasterRecord:
         record = master_record(opened, put_files(self._store, opened.files))
         try:
             self._records.create(key, record)
@@ -315,20 +258,7 @@ class ModelRegistry(ExternalRegistry):
         return self._records.read(version_key(MODELS_FOLDER, name, number), ModelVersion)
 
 
-def master_record(opened: PublishableMaster, files: Mapping[str, BlobRef]) -> MasterRecord:
-    """The record of a master, with the blobs of those of its files that are stored."""
-    return MasterRecord(
-        digest=opened.digest,
-        files=dict(files),
-        inputs=opened.inputs,
-        outputs=opened.outputs,
-        opset=opened.opset,
-        num_parameters=opened.num_parameters,
-        input_values=dict(opened.input_values),
-    )
-
-
-def _is_same_interface(record: MasterRecord, opened: PublishableMaster) -> bool:
+def _is_same_interface(record: MasterRecord, opened: LocalMaster) -> bool:
     wanted = (tuple(opened.inputs), tuple(opened.outputs), opened.opset)
     return (record.inputs, record.outputs, record.opset) == wanted
 

@@ -5,11 +5,11 @@ changes nothing: a model that was unloaded stays so until it is loaded.
 """
 
 import logging
-from datetime import UTC, datetime
 
 from services.contracts.errors import StoreError
 from services.contracts.model.document import Document
 from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
+from services.contracts.text.moments import timestamp
 
 _logger = logging.getLogger(__name__)
 
@@ -57,12 +57,7 @@ class ServingRegistry(RecordKeeper):
         """
         if self._is_served(name, self._records.keys(_prefix(name))) is is_served:
             return False
-        change = ServingChange(
-            name=name,
-            is_served=is_served,
-            who=who,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )
+        change = ServingChange(name=name, is_served=is_served, who=who, created_at=timestamp())
         self._records.append(_prefix(name), change)
         return True
 

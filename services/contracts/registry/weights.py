@@ -6,12 +6,12 @@ weights, the newest version that is ready gets them all.
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.document import Document
 from services.contracts.registry.model_versions import ModelRegistry
 from services.contracts.registry.records import numbered_key
+from services.contracts.text.moments import timestamp
 
 
 class VersionWeights(Document):
@@ -70,12 +70,7 @@ class WeightRegistry(ModelRegistry):
                 f"model '{name}': weights {_listed(weights)}; expected one above 0, or no weights "
                 "at all, which gives every request to the newest version"
             )
-        change = VersionWeights(
-            name=name,
-            weights=dict(weights),
-            who=who,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )
+        change = VersionWeights(name=name, weights=dict(weights), who=who, created_at=timestamp())
         self._records.append(_prefix(name), change)
 
 

@@ -62,7 +62,7 @@ class FileCache:
     def file(self, ref: BlobRef, suffix: str) -> Path:
         """One blob as a file; raises as `folder` does."""
         target = self._root / "files" / f"{ref.sha256}{suffix}"
-        if not _is_intact(target, ref):
+        if not ref.is_of(target):
             with scratch_folder(target.parent, STAGING, abandoned=f"{STAGING}*") as staging:
                 # Not straight to its place: what a killed fetcher leaves there is never removed.
                 self._store.fetch_blob(ref, staging / target.name)
@@ -108,11 +108,4 @@ def _folder_name(files: dict[str, BlobRef]) -> str:
 
 
 def _is_whole(folder: Path, files: dict[str, BlobRef]) -> bool:
-    return folder.is_dir() and all(_is_intact(folder / name, files[name]) for name in files)
-
-
-def _is_intact(path: Path, ref: BlobRef) -> bool:
-    if not (path.is_file() and path.stat().st_size == ref.num_bytes):
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == ref.sha256
+    return folder.is_dir() and all(files[name].is_of(folder / name) for name in files)

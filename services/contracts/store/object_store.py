@@ -76,13 +76,11 @@ class ObstoreArtifactStore:
             CorruptBlobError: the file changed while it was read; nothing was stored.
             StoreError: the store failed.
         """
+        ref = BlobRef.of(source)
+        key = _blob_key(ref)
+        if self._is_kept(key, ref):
+            return ref
         with source.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            ref = BlobRef(sha256=digest, num_bytes=file.tell())
-            key = _blob_key(ref)
-            if self._is_kept(key, ref):
-                return ref
-            file.seek(0)
             parts = _verified_parts(file, ref, str(source))
             with self._translated_errors(key):
                 if ref.num_bytes <= _CHUNK_BYTES:

@@ -8,6 +8,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def timestamp(moment: datetime) -> str:
-    """A time as documents write it: ISO 8601, milliseconds."""
-    return moment.isoformat(timespec="milliseconds")
+def timestamp(moment: datetime | None = None) -> str:
+    """A time as documents write it, by default now: ISO 8601, milliseconds."""
+    return (moment or utc_now()).isoformat(timespec="milliseconds")

@@ -197,7 +197,7 @@ class BuildLoop:
             pools = await self._threads.ask(self._nodes.pools)
             snapshot = self._state.snapshot()
             decision, view = await asyncio.to_thread(self._sync_blocking, snapshot, pools)
-        now = timestamp(utc_now())
+        now = timestamp()
         shown = builds_shown(view.running, decision.queued, snapshot.builds, now)
         planned = frozenset((each.name, each.version) for each in view.versions)
         self._state.set_builds(shown, planned)
@@ -271,7 +271,7 @@ class BuildLoop:
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         if not self._refusals.may_try(task.name):
             return None
-        start = task_start(task, view, timestamp(utc_now()))
+        start = task_start(task, view, timestamp())
         try:
             self._registry.start_task(start)
             self._launcher.launch(task)

@@ -14,7 +14,7 @@ from services.contracts.builds.build_plan import TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import SmeltError
 from services.contracts.registry.registry import Registry
-from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.moments import timestamp
 from services.controller.build.build_policy import untouched_key
 from services.controller.build.build_view import FleetView, plan_for_pool
 from services.controller.interfaces import BuildLauncher, NodePool, TaskState, TaskStatus
@@ -108,7 +108,7 @@ class TaskAccounts:
 
     def _account(self, start: TaskStart, status: TaskStatus, view: FleetView) -> None:
         """See to it that an ended task has left something in the store."""
-        now = timestamp(utc_now())
+        now = timestamp()
         if status.is_unstarted:
             logger.warning("task %s never ran: %s", start.name, status.detail)
             return

@@ -1,9 +1,9 @@
 """Masters and model versions: numbering, repeats, races, what is not found."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from services.contracts.errors import (
     StoreError,
 )
 from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.model.input_values import InputValues
+from services.contracts.model.local_master import LocalMaster
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -24,28 +24,22 @@ from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.object_store import ObstoreArtifactStore
 
 
-@dataclass(frozen=True)
-class FakeOpened:
-    """What the compiler hands over, made of any files."""
-
-    files: Mapping[str, Path]
-    digest: str = "d" * 64
-    inputs: tuple[TensorSpec, ...] = (TensorSpec(name="x", datatype="FP32", shape=("batch",)),)
-    outputs: tuple[TensorSpec, ...] = field(default=())
-    opset: int = 23
-    num_parameters: int = 7
-    input_values: Mapping[str, InputValues] = field(default_factory=dict)
-
-
 @pytest.fixture
-def opened(tmp_path: Path) -> FakeOpened:
+def opened(tmp_path: Path) -> LocalMaster:
     (tmp_path / "graph").write_bytes(b"graph")
     (tmp_path / "weights").write_bytes(b"weights" * 1000)
-    return FakeOpened({"model.onnx": tmp_path / "graph", "w.data": tmp_path / "weights"})
+    return LocalMaster(
+        digest="d" * 64,
+        files={"model.onnx": tmp_path / "graph", "w.data": tmp_path / "weights"},
+        inputs=(TensorSpec(name="x", datatype="FP32", shape=("batch",)),),
+        outputs=(),
+        opset=23,
+        num_parameters=7,
+    )
 
 
 @pytest.fixture
-def master(registry: Registry, opened: FakeOpened) -> MasterRecord:
+def master(registry: Registry, opened: LocalMaster) -> MasterRecord:
     return registry.publish_master(opened)
 
 
@@ -67,7 +61,7 @@ def add(
 
 
 def test_a_master_comes_back_with_its_files(
-    registry: Registry, master: MasterRecord, opened: FakeOpened
+    registry: Registry, master: MasterRecord, opened: LocalMaster
 ) -> None:
     assert (master.opset, master.num_parameters, master.inputs) == (23, 7, opened.inputs)
     folder = registry.materialise_master(master)
@@ -76,7 +70,7 @@ def test_a_master_comes_back_with_its_files(
 
 
 def test_a_master_published_again_stays_as_it_was(
-    registry: Registry, master: MasterRecord, opened: FakeOpened, tmp_path: Path
+    registry: Registry, master: MasterRecord, opened: LocalMaster, tmp_path: Path
 ) -> None:
     (tmp_path / "graph2").write_bytes(b"the same graph, serialised in another way")
     again = replace(opened, files={"model.onnx": tmp_path / "graph2"})
@@ -84,14 +78,14 @@ def test_a_master_published_again_stays_as_it_was(
 
 
 def test_one_digest_with_two_interfaces_is_refused(
-    registry: Registry, master: MasterRecord, opened: FakeOpened
+    registry: Registry, master: MasterRecord, opened: LocalMaster
 ) -> None:
     with pytest.raises(AlreadyPublishedError, match="d" * 64):
         registry.publish_master(replace(opened, opset=20))
 
 
 def test_files_cannot_be_named_outside_their_folder(
-    registry: Registry, opened: FakeOpened, tmp_path: Path, master: MasterRecord
+    registry: Registry, opened: LocalMaster, tmp_path: Path, master: MasterRecord
 ) -> None:
     evil = {"../evil": tmp_path / "graph"}
     with pytest.raises(StoreError, match="evil"):
@@ -160,7 +154,7 @@ def test_a_new_recipe_is_a_new_version(registry: Registry, master: MasterRecord)
 
 
 def test_a_new_master_of_the_same_source_is_a_new_version(
-    registry: Registry, master: MasterRecord, opened: FakeOpened
+    registry: Registry, master: MasterRecord, opened: LocalMaster
 ) -> None:
     add(registry, master)
     exported_again = registry.publish_master(replace(opened, digest="e" * 64))
@@ -217,7 +211,7 @@ class LostAnswerStore(ObstoreArtifactStore):
 
 
 def test_a_lost_answer_is_no_second_publisher(
-    backend: MemoryStore, tmp_path: Path, opened: FakeOpened
+    backend: MemoryStore, tmp_path: Path, opened: LocalMaster
 ) -> None:
     registry = Registry(LostAnswerStore(backend, "lost answers"), tmp_path / "cache")
     master = registry.publish_master(opened)
@@ -226,7 +220,7 @@ def test_a_lost_answer_is_no_second_publisher(
 
 
 def test_the_record_of_a_faster_publisher_counts(
-    store: ObstoreArtifactStore, backend: MemoryStore, tmp_path: Path, opened: FakeOpened
+    store: ObstoreArtifactStore, backend: MemoryStore, tmp_path: Path, opened: LocalMaster
 ) -> None:
     (tmp_path / "other").write_bytes(b"the same graph, serialised in another way")
     theirs = replace(opened, files={"model.onnx": tmp_path / "other"})

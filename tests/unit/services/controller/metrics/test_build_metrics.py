@@ -1,7 +1,6 @@
 """Builds and proofs, counted from a store."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from services.contracts.errors import StoreError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.input_values import InputValues
+from services.contracts.model.local_master import LocalMaster
 from services.contracts.model.manifest import EngineManifest, Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -69,25 +68,13 @@ def store() -> ObstoreArtifactStore:
 @pytest.fixture
 def counted(store: ObstoreArtifactStore, tmp_path: Path) -> Counted:
     found = counting(store, tmp_path)
-    master = found.registry.publish_master(_Opened())
+    opened = LocalMaster(digest=MASTER, files={}, inputs=(), outputs=(), opset=23, num_parameters=0)
+    master = found.registry.publish_master(opened)
     found.registry.add_model_version(
         name="m", master=master, recipe=ASKED, source="s", source_fingerprint="f"
     )
     found.metrics.look()
     return found
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """The least that a master can be."""
-
-    digest: str = MASTER
-    files: dict[str, Path] = field(default_factory=dict)
-    inputs: tuple[()] = ()
-    outputs: tuple[()] = ()
-    opset: int = 23
-    num_parameters: int = 0
-    input_values: Mapping[str, InputValues] = field(default_factory=dict)
 
 
 def key(driver: str = "580.1", master: str = MASTER) -> BuildKey:
