@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler_worker.builders.typed_graphs import dynamic_names, typed_graph
+from compiler_worker.builders.typed_graphs import typed_graph
 from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.recipe import DimRange
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
@@ -45,7 +46,7 @@ def export_dynamic(
     """
     import torch
 
-    full = {name: _exported(ranges.get(name, _ANY_SIZE)) for name in dynamic_names(inputs)}
+    full = {name: _exported(ranges.get(name, _ANY_SIZE)) for name in dynamic_dims(inputs)}
     arguments = zero_tensors(inputs, traced_sizes(full))
     dims = export_dims(full)
     shapes = tuple(

@@ -10,7 +10,7 @@ from compiler_worker.builders.base import BuildResult, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
-from compiler_worker.builders.typed_graphs import planned_graph
+from compiler_worker.builders.typed_graphs import typed_files
 from compiler_worker.progress import Progress
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
@@ -67,23 +67,12 @@ class OnnxruntimeBuilder(CompilesAtLoad):
             self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine"
         )
         progress("opening the graph with ONNX Runtime")
-        files = typed_files(plan, workspace)
+        is_typed = plan.key.precision is not Precision.FP32
+        files = typed_files(plan, workspace / TYPED_MODEL, progress) if is_typed else {}
         path = files.get(TYPED_MODEL, plan.master_path)
         with build_errors("ONNX Runtime refused the graph"):
             open_session(str(path), generation.platform)
         return BuildResult(files=files, needs_master=not files)
-
-
-def typed_files(plan: BuildSpec, workspace: Path) -> dict[str, Path]:
-    """The graph in the precision of a plan, in one file; none in fp32, which is the master's."""
-    if plan.key.precision is Precision.FP32:
-        return {}
-    import onnx
-
-    path = workspace / TYPED_MODEL
-    # One file: a typed graph is half the master or less, and its weights are not the master's.
-    onnx.save(planned_graph(plan), path)
-    return {TYPED_MODEL: path}
 
 
 def _cuda_reason(generation: Generation, precision: Precision) -> str:

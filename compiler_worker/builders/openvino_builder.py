@@ -8,7 +8,7 @@ from pathlib import Path
 from compiler_worker.builders.base import BuildResult, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
-from compiler_worker.builders.typed_graphs import planned_graph
+from compiler_worker.builders.typed_graphs import typed_files
 from compiler_worker.progress import Progress
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.instructions import missing_instructions
@@ -70,20 +70,10 @@ class OpenvinoBuilder(CompilesAtLoad):
         check_available(
             self.unavailable_reason(generation, plan.key.precision), "an openvino engine"
         )
-        files = _typed_files(plan, workspace, progress)
+        is_typed = plan.key.precision.is_quantised
+        files = typed_files(plan, workspace / TYPED_MODEL, progress) if is_typed else {}
         progress("compiling the graph with OpenVINO")
         with build_errors("OpenVINO refused the graph"):
             path = files.get(TYPED_MODEL, plan.master_path)
             compile_for_cpu(path, precision_hint(plan.key))
         return BuildResult(files=files, needs_master=not files)
-
-
-def _typed_files(plan: BuildSpec, workspace: Path, progress: Progress) -> dict[str, Path]:
-    if not plan.key.precision.is_quantised:
-        return {}
-    import onnx
-
-    progress(f"typing the graph {plan.key.precision}")
-    path = workspace / TYPED_MODEL
-    onnx.save(planned_graph(plan), path)
-    return {TYPED_MODEL: path}

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler_worker.builders.quantiser import quantiser_options
+from compiler_worker.progress import Progress
 from services.contracts.builds.code_digest import code_digest
-from services.contracts.errors import BuildError, UnsupportedGraphError
+from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.recipe import CALIBRATION_FIX, DimRange
 from services.engines.device.toolchain import installed_version
 
@@ -85,6 +87,16 @@ def planned_graph(plan: "BuildSpec") -> "onnx.ModelProto":
     return kept_graph(plan.typed_graphs, identity, make)
 
 
+def typed_files(plan: "BuildSpec", path: Path, progress: Progress) -> dict[str, Path]:
+    """Write the typed graph of a plan to one file; by its name, as it is published."""
+    import onnx
+
+    progress(f"typing the graph {plan.key.precision}")
+    # One file: a typed graph is half the master or less, and its weights are not the master's.
+    onnx.save(planned_graph(plan), path)
+    return {path.name: path}
+
+
 def _feeds(plan: "BuildSpec", calibration_path: Path) -> list[dict[str, Array]]:
     from compiler_worker.precision.calibration import feeds, read_calibration
 
@@ -108,44 +120,21 @@ def _digest(feeds: Sequence[Mapping[str, Array]]) -> str:
 
 def interface_inputs(master_path: Path) -> tuple[TensorSpec, ...]:
     """The master's inputs as its file declares them; raises UnsupportedGraphError."""
-    import onnx
+    import onnx_ir as ir
 
-    graph = onnx.load(master_path, load_external_data=False).graph
-    # Old exporters list weights among the inputs.
-    weights = {tensor.name for tensor in graph.initializer}
-    return tuple(_spec_of(entry) for entry in graph.input if entry.name not in weights)
+    from compiler_worker.master.interface import tensor_specs
 
-
-def _spec_of(entry: "onnx.ValueInfoProto") -> TensorSpec:
-    from onnx.helper import tensor_dtype_to_np_dtype
-
-    tensor = entry.type.tensor_type
-    dtype = tensor_dtype_to_np_dtype(tensor.elem_type)
-    if dtype not in DATATYPE_FROM_NUMPY:
-        raise UnsupportedGraphError(
-            f"input '{entry.name}' is {dtype}, one of {', '.join(NUMPY_FROM_DATATYPE)} wanted; "
-            "cast it inside the model"
-        )
-    return TensorSpec(
-        name=entry.name,
-        datatype=DATATYPE_FROM_NUMPY[dtype],
-        shape=tuple(dim.dim_param or dim.dim_value for dim in tensor.shape.dim),
-    )
-
-
-def dynamic_names(inputs: Sequence[TensorSpec]) -> list[str]:
-    """Names of the dynamic dimensions, in order of appearance."""
-    dims = (dim for spec in inputs for dim in spec.shape if isinstance(dim, str))
-    return list(dict.fromkeys(dims))
+    return tensor_specs(ir.load(master_path).graph.inputs)
 
 
 def check_ranges(inputs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -> None:
     """Raise BuildError when a bucket has no range for a dynamic dimension."""
-    missing = [name for name in dynamic_names(inputs) if name not in ranges]
+    wanted = dynamic_dims(inputs)
+    missing = [name for name in wanted if name not in ranges]
     if missing:
         raise BuildError(
             f"no bucket gives a range for dimension '{missing[0]}': expected ranges for "
-            f"{', '.join(dynamic_names(inputs))}; add it to every bucket of the recipe"
+            f"{', '.join(wanted)}; add it to every bucket of the recipe"
         )
 
 

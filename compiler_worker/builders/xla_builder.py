@@ -4,7 +4,7 @@ torch exports the imported graph, torchax writes it in JAX's functions, JAX expo
 StableHLO, and XLA compiles that. Weights are arguments, and stay with the master.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -20,20 +20,15 @@ from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
-from services.engines.artifacts.artifact_index import (
-    CONSTANTS,
-    INDEX,
-    ArtifactIndex,
-    BucketArtifact,
-)
 from services.engines.device.toolchain import installed_toolchain, installed_version, missing_reason
-from services.engines.request_check import Sizes
 from services.engines.shapes import union_of
 from services.engines.xla_engine import STABLEHLO, compile_stablehlo, start_jax
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
+
+    from compiler_worker.fx_rewrites.rewrite import Rewritten
 
 _TORCHAX = "torchax"
 # Kernels that others need are of CUDA alone, and XLA has its own: these are all that it takes.
@@ -103,59 +98,34 @@ class XlaBuilder:
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         check_outputs(plan.master.inputs, plan.master.outputs)
         with recorded_warnings() as findings, build_errors("XLA failed"):
-            _build_buckets(plan, generation, workspace, progress)
-        files = {path.name: path for path in sorted(workspace.iterdir())}
-        return BuildResult(files=files, needs_master=True, findings=tuple(findings))
+            built = _build_buckets(plan, generation, workspace, progress)
+        return built.model_copy(update={"findings": tuple(findings)})
 
 
 def _build_buckets(
     plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
-) -> None:
+) -> BuildResult:
+    from compiler_worker.builders.bucket_artifacts import build_buckets
     from compiler_worker.builders.graphs import fx_graph
-    from compiler_worker.builders.weight_sorter import WeightSorter
+    from compiler_worker.fx_rewrites.names import rewrites_for
+
+    def compile_bucket(found: "Rewritten", target: Path) -> "dict[str, torch.Tensor]":
+        weights, stablehlo = _lowered(found.program, plan.key.precision, generation.platform)
+        target.with_suffix(STABLEHLO).write_bytes(stablehlo)
+        target.write_bytes(_serialised(stablehlo, generation))
+        return weights
 
     progress("importing the master")
     module = fx_graph(plan.master_path, plan.key.precision)
-    sorter = WeightSorter(plan.master_path)
-    artifacts = []
-    for number, bucket in enumerate(plan.key.buckets):
-        progress(f"lowering and compiling {bucket.label}")
-        sizes = {name: dim.max for name, dim in bucket.dims.items()}
-        program, joined = _rewritten(plan, module, sizes)
-        names, weights, stablehlo = _lowered(program, plan.key.precision, generation.platform)
-        path = workspace / f"bucket{number}.bin"
-        path.with_suffix(STABLEHLO).write_bytes(stablehlo)
-        path.write_bytes(_serialised(stablehlo, generation))
-        refs = tuple(
-            sorter.ref(name, weight, joined.get(name, ()))
-            for name, weight in zip(names, weights, strict=True)
-        )
-        artifacts.append(BucketArtifact(file=path.name, bucket=bucket, weights=refs))
-    sorter.save(workspace / CONSTANTS)
-    index = ArtifactIndex(artifacts=tuple(artifacts), pads=plan.key.pads)
-    (workspace / INDEX).write_bytes(index.canonical_json())
-
-
-def _rewritten(
-    plan: BuildSpec, module: "torch.fx.GraphModule", sizes: Sizes
-) -> "tuple[ExportedProgram, Any]":
-    """The program for some sizes, and the weights that others of it make up."""
-    from compiler_worker.builders.graphs import export_static
-    from compiler_worker.fx_rewrites.names import rewrites_for
-    from compiler_worker.fx_rewrites.rewrite import rewritten
-
-    def export(graph: "torch.fx.GraphModule") -> "ExportedProgram":
-        # On a CPU for GPUs too: what is exported names no device to XLA.
-        return export_static(graph, plan.master.inputs, sizes, "cpu")
-
-    found = rewritten(export(module), rewrites_for(_REWRITTEN_FOR), export)
-    return found.program, found.joined
+    rewrites = rewrites_for(_REWRITTEN_FOR)
+    # On a CPU for GPUs too: what is exported names no device to XLA.
+    return build_buckets(plan, module, rewrites, compile_bucket, workspace, progress, device="cpu")
 
 
 def _lowered(
     program: "ExportedProgram", precision: Precision, platform: Platform
-) -> "tuple[Sequence[str], Sequence[torch.Tensor], bytes]":
-    """Names and values of the weights, and the StableHLO of a function of them and the inputs."""
+) -> "tuple[dict[str, torch.Tensor], bytes]":
+    """The weights by name, and the StableHLO of a function of them and the inputs."""
     device = start_jax(platform)
 
     import jax
@@ -178,7 +148,7 @@ def _lowered(
     exactness = "highest" if precision is Precision.FP32 else "default"
     with jax.default_device(device), jax.default_matmul_precision(exactness):
         exported = jax.export.export(jax.jit(flat), platforms=[platform.value])(*shapes)
-    return names, weights, bytes(exported.serialize())
+    return dict(zip(names, weights, strict=True)), bytes(exported.serialize())
 
 
 def _serialised(stablehlo: bytes, generation: Generation) -> bytes:

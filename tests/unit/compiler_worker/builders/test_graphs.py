@@ -12,7 +12,6 @@ from onnx import parser
 from compiler_worker.builders.graphs import export_dims, export_dynamic, fx_graph, traced_sizes
 from compiler_worker.builders.typed_graphs import (
     check_ranges,
-    dynamic_names,
     interface_inputs,
     planned_graph,
     typed_graph,
@@ -23,6 +22,7 @@ from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.default_buckets import dynamic_dims
 from services.contracts.model.recipe import DimRange
 from services.engines.torch_runtime.programs import ranges_of
 from tests.conformance.tiny_model import draw_inputs, master_record, reference, tiny_model
@@ -57,7 +57,7 @@ def test_a_fixed_dimension_is_exported_static() -> None:
 def test_the_interface_is_read_from_the_file(master_path: Path) -> None:
     inputs = interface_inputs(master_path)
     assert inputs == master_record().inputs
-    assert dynamic_names(inputs) == ["batch", "sequence"]
+    assert dynamic_dims(inputs) == ["batch", "sequence"]
 
 
 def test_a_bucket_without_a_dimension_is_refused() -> None:

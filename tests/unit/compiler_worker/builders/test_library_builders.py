@@ -6,9 +6,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder, typed_files
+from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
 from compiler_worker.builders.openvino_builder import OpenvinoBuilder
 from compiler_worker.builders.select import builder_for
+from compiler_worker.builders.typed_graphs import typed_files
 from services.contracts.errors import BuildError, BuildUnavailableError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -79,7 +80,7 @@ def test_the_quantisers_version_is_in_the_key_where_it_made_the_graph(kind: Engi
 
 def test_a_typed_graph_is_published_as_one_file(make_plan: PlanMaker, workspace: Path) -> None:
     plan = make_plan(EngineKind.ONNXRUNTIME, "cuda-sm90", precision=Precision.FP16)
-    files = typed_files(plan, workspace)
+    files = typed_files(plan, workspace / "typed.onnx", print)
     assert list(files) == ["typed.onnx"]
     assert [path.name for path in workspace.iterdir()] == ["typed.onnx"]
     kinds = {tensor.data_type for tensor in onnx.load(files["typed.onnx"]).graph.initializer}
