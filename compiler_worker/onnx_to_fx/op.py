@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,6 +119,13 @@ class Op:
     def attr_str(self, name: str) -> str:
         """Return a string attribute or its ONNX default; raises UnsupportedGraphError."""
         return self._required(name, bytes).decode()
+
+    def choice(self, name: str, known: Container[str]) -> str:
+        """Return a string attribute that is one of those known; raises UnsupportedGraphError."""
+        value = self.attr_str(name)
+        if value not in known:
+            raise self.refuse(f"{name} '{value}' is not translated")
+        return value
 
     def maybe_int(self, name: str) -> int | None:
         """Return an int attribute, None where absent and without default."""

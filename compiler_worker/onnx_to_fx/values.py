@@ -62,6 +62,17 @@ class Tensor:
         """Return a value of the same dims, computed by `node`."""
         return replace(self, node=node, dtype=dtype or self.dtype)
 
+    def resized(self, node: torch.fx.Node, axis: int, *sizes: HostInt | None) -> Tensor:
+        """Return a value, computed by `node`, that has other axes in place of one, or none.
+
+        Args:
+            node: the fx node that computes it.
+            axis: from 0.
+            *sizes: of the axes in its place.
+        """
+        dims = (*self.dims[:axis], *sizes, *self.dims[axis + 1 :])
+        return replace(self, node=node, dims=dims)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostValue:

@@ -126,16 +126,15 @@ def _from_the_end(graph: GraphBuilder, index: Value, length: HostInt) -> Tensor 
 
 
 def _entry(graph: GraphBuilder, x: Tensor, axis: int, index: Value | HostInt) -> Tensor:
-    dims = (*x.dims[:axis], *x.dims[axis + 1 :])
     if isinstance(index, HostValue):
         number: HostInt = index.data.item()
         return _entry(graph, x, axis, number)
     if isinstance(index, int | Sym):
-        return Tensor(graph.call(torch.select, x, axis, index), x.dtype, dims)
+        return x.resized(graph.call(torch.select, x, axis, index), axis)
     # index_select and not select: a tensor as an index would have to be read in the call.
     place = graph.method("reshape", index, (1,))
     row = graph.call(torch.index_select, x, axis, place)
-    return Tensor(graph.call(torch.squeeze, row, axis), x.dtype, dims)
+    return x.resized(graph.call(torch.squeeze, row, axis), axis)
 
 
 def _laid_out(op: Op, stack: Value, axis: int, is_reverse: int) -> Tensor:

@@ -98,8 +98,7 @@ def _with_past(op: Op, new: Tensor, index: int) -> Tensor:
     past = op.maybe(index)
     if past is None:
         return new
-    dims = (*new.dims[:2], None, new.dims[3])
-    return Tensor(op.call(torch.cat, [past, new], dim=2), new.dtype, dims)
+    return new.resized(op.call(torch.cat, [past, new], dim=2), 2, None)
 
 
 def _fused(op: Op, heads: Heads, span: MaskSizes) -> torch.fx.Node:

@@ -61,7 +61,7 @@ def _padded(op: Op, mask: Tensor, missing: HostInt) -> Tensor:
         raise op.refuse(f"the mask is {-missing} longer than the keys")
     fill = False if mask.dtype == torch.bool else float("-inf")
     node = op.call(functional.pad, mask, [0, missing], "constant", fill)
-    return Tensor(node, mask.dtype, (*mask.dims[:-1], None))
+    return mask.resized(node, mask.rank - 1, None)
 
 
 def _allowed(op: Op, span: MaskSizes) -> Tensor | None:

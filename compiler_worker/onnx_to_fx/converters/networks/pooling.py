@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from compiler_worker.onnx_to_fx.converter_table import converter
+from compiler_worker.onnx_to_fx.converter_table import converter, register
 from compiler_worker.onnx_to_fx.converters.networks.windows import Window, window
 from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
 from compiler_worker.onnx_to_fx.op import Op
@@ -195,26 +195,23 @@ def _window_sums(op: Op, padded: Tensor, box: Window) -> torch.fx.Node:
     return node
 
 
-def _over_space(op: Op, function: Callable[..., Any], *options: int) -> Tensor:
-    x = op.tensor(0)
-    axes = list(range(2, x.rank))
-    node = op.call(function, x, *options, axes, keepdim=True)
-    return Tensor(node, x.dtype, (*x.dims[:2], *(1,) * len(axes)))
+def _over_space(function: Callable[..., Any], *attributes: str) -> Callable[[Op], Tensor]:
+    """Reduce every spatial axis to size 1."""
+
+    def convert(op: Op) -> Tensor:
+        x = op.tensor(0)
+        axes = list(range(2, x.rank))
+        node = op.call(function, x, *map(op.attr_int, attributes), axes, keepdim=True)
+        return Tensor(node, x.dtype, (*x.dims[:2], *(1,) * len(axes)))
+
+    return convert
 
 
-@converter("GlobalAveragePool", versions=(1, 22))
-def global_average_pool(op: Op) -> Tensor:
-    """Mean over every spatial axis, kept as size 1."""
-    return _over_space(op, torch.mean)
-
-
-@converter("GlobalMaxPool", versions=(1, 22))
-def global_max_pool(op: Op) -> Tensor:
-    """Maximum over every spatial axis, kept as size 1."""
-    return _over_space(op, torch.amax)
-
-
-@converter("GlobalLpPool", versions=(2, 22), attributes=("p",))
-def global_lp_pool(op: Op) -> Tensor:
-    """p-norm over every spatial axis, kept as size 1."""
-    return _over_space(op, torch.linalg.vector_norm, op.attr_int("p"))
+register("GlobalAveragePool", _over_space(torch.mean), versions=(1, 22))
+register("GlobalMaxPool", _over_space(torch.amax), versions=(1, 22))
+register(
+    "GlobalLpPool",
+    _over_space(torch.linalg.vector_norm, "p"),
+    versions=(2, 22),
+    attributes=("p",),
+)

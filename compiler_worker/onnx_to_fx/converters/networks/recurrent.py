@@ -50,10 +50,7 @@ def rnn(op: Op) -> list[Tensor]:
 def _recurrent(
     op: Op, activations: tuple[str, ...], *, resets_late: bool = False, couples: bool = False
 ) -> list[Tensor]:
-    direction = op.attr_str("direction")
-    if direction not in _DIRECTIONS:
-        raise op.refuse(f"direction '{direction}' is not translated")
-    reverses = _DIRECTIONS[direction]
+    reverses = _DIRECTIONS[op.choice("direction", _DIRECTIONS)]
     kind = op.proto.op_type
     is_batch_first = op.version >= 14 and bool(op.attr_int("layout"))
     x = op.tensor(0)

@@ -1,12 +1,13 @@
 """Reductions over axes."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import getitem, sub
 from typing import Any
 
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import converter, register
+from compiler_worker.onnx_to_fx.converter_table import register
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Dims, Tensor
 
@@ -173,19 +174,8 @@ register("ArgMax", _arg_extreme(torch.argmax), versions=(1, 11, 12, 13), attribu
 register("ArgMin", _arg_extreme(torch.argmin), versions=(1, 11, 12, 13), attributes=_ARG_ATTRIBUTES)
 
 
-@converter("CumSum", versions=(11, 14), attributes=("exclusive", "reverse"))
-def cumulative_sum(op: Op) -> Tensor:
-    """Running sum along an axis, from either end, with or without the element itself."""
-    return _cumulative(op, torch.cumsum, torch.zeros_like)
-
-
-@converter("CumProd", versions=(26,), attributes=("exclusive", "reverse"))
-def cumulative_product(op: Op) -> Tensor:
-    """Running product along an axis, from either end, with or without the element itself."""
-    return _cumulative(op, torch.cumprod, torch.ones_like)
-
-
 def _cumulative(op: Op, function: Callable[..., Any], neutral: Callable[..., Any]) -> Tensor:
+    """Run along an axis, from either end, with or without the element itself."""
     x = op.tensor(0)
     axis = op.axis(op.static_ints(1)[0], x.rank)
     source = x.node
@@ -206,3 +196,15 @@ def _cumulative(op: Op, function: Callable[..., Any], neutral: Callable[..., Any
     if op.attr_int("reverse"):
         node = op.call(torch.flip, node, [axis])
     return x.like(node)
+
+
+for _name, _versions, _pair in (
+    ("CumSum", (11, 14), (torch.cumsum, torch.zeros_like)),
+    ("CumProd", (26,), (torch.cumprod, torch.ones_like)),
+):
+    register(
+        _name,
+        partial(_cumulative, function=_pair[0], neutral=_pair[1]),
+        versions=_versions,
+        attributes=("exclusive", "reverse"),
+    )

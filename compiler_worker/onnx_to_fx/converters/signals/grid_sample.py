@@ -27,19 +27,16 @@ def grid_sample(op: Op) -> Tensor:
     x = op.tensor(0)
     grid = op.tensor(1)
     mode = op.attr_str("mode")
-    padding = op.attr_str("padding_mode")
     if x.rank not in (4, 5):
         raise op.refuse(f"input has rank {x.rank}, wanted 4 or 5")
     if mode not in _MODES or (x.rank == 5 and _MODES[mode] == "bicubic"):
         raise op.refuse(f"mode '{mode}' at rank {x.rank} is not translated")
-    if padding not in ("zeros", "border", "reflection"):
-        raise op.refuse(f"padding_mode '{padding}' is not translated")
     node = op.call(
         functional.grid_sample,
         x,
         grid,
         mode=_MODES[mode],
-        padding_mode=padding,
+        padding_mode=op.choice("padding_mode", ("zeros", "border", "reflection")),
         align_corners=bool(op.attr_int("align_corners")),
     )
     return Tensor(node, x.dtype, (*x.dims[:2], *grid.dims[1:-1]))

@@ -51,12 +51,9 @@ def convert_roi_align(op: Op) -> Tensor:
     rois = op.tensor(1)
     batch_indices = op.tensor(2)
     # Before version 16 pixels lay at whole numbers.
-    shift = op.attr_str("coordinate_transformation_mode") if op.version >= 16 else ""
-    mode = op.attr_str("mode")
-    if shift not in ("half_pixel", "output_half_pixel", ""):
-        raise op.refuse(f"coordinate_transformation_mode '{shift}' is not translated")
-    if mode not in ("avg", "max"):
-        raise op.refuse(f"mode '{mode}' is not translated")
+    shifts = ("half_pixel", "output_half_pixel", "")
+    shift = op.choice("coordinate_transformation_mode", shifts) if op.version >= 16 else ""
+    mode = op.choice("mode", ("avg", "max"))
     size = (op.attr_int("output_height"), op.attr_int("output_width"))
     node = op.call(
         roi_align,

@@ -14,9 +14,7 @@ import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.signals.resize_filters import (
-    cubic_far,
-    cubic_near,
-    emit_antialiased,
+    emit_filter,
     kept_aspect_ratio,
 )
 from compiler_worker.onnx_to_fx.op import Op
@@ -77,14 +75,11 @@ def _check(op: Op) -> None:
         if op.attr_str("mode") != "nearest":
             raise op.refuse("before opset 11 only mode 'nearest' is translated")
         return
-    if op.attr_str("mode") not in ("nearest", "linear", "cubic"):
-        raise op.refuse(f"mode '{op.attr_str('mode')}' is not translated")
-    if op.attr_str("mode") != "nearest" and not op.value(0).dtype.is_floating_point:
+    mode = op.choice("mode", ("nearest", "linear", "cubic"))
+    if mode != "nearest" and not op.value(0).dtype.is_floating_point:
         raise op.refuse("interpolation of integers is not translated")
-    if op.attr_str("coordinate_transformation_mode") not in _COORDINATES:
-        mode = op.attr_str("coordinate_transformation_mode")
-        raise op.refuse(f"coordinate_transformation_mode '{mode}' is not translated")
-    if _is_antialiased(op) and op.attr_str("mode") == "nearest":
+    op.choice("coordinate_transformation_mode", _COORDINATES)
+    if _is_antialiased(op) and mode == "nearest":
         raise op.refuse("antialias goes with modes linear and cubic")
 
 
@@ -151,12 +146,11 @@ def _resized(op: Op, x: Tensor, target: _Axis) -> Tensor:
     mode = op.attr_str("mode")
     if mode == "nearest":
         result = _nearest(op, x, target, coordinates, op.attr_str("nearest_mode"))
-    elif _is_antialiased(op):
-        scale = _static_scale(op, target)
-        node = emit_antialiased(op, x, target.axis, coordinates, scale, is_cubic=mode == "cubic")
-        result = _with_size(x, target, node)
     else:
-        result = _interpolated(op, x, target, coordinates, cubic=mode == "cubic")
+        # A filter that is made no wider has the nearest two or four elements.
+        scale = _static_scale(op, target) if _is_antialiased(op) else 1.0
+        node = emit_filter(op, x, target.axis, coordinates, scale, is_cubic=mode == "cubic")
+        result = x.resized(node, target.axis, target.target)
     return result if target.region is None else _extrapolated(op, result, target, coordinates)
 
 
@@ -267,66 +261,7 @@ def _nearest(op: Op, x: Tensor, target: _Axis, coordinates: torch.fx.Node, round
             node = op.call(torch.floor, op.call(operator.add, coordinates, 0.5))
         case _:
             raise op.refuse(f"nearest_mode '{rounding}' is not translated")
-    return _with_size(x, target, _picked(op, x, target, op.method("to", node, torch.int64)))
-
-
-def _picked(op: Op, x: Tensor, target: _Axis, index: torch.fx.Node) -> torch.fx.Node:
-    """Take elements along the axis; positions beyond an edge take the edge."""
-    inside = op.call(torch.clamp, index, 0, target.size - 1)
-    return op.call(torch.index_select, x, target.axis, inside)
-
-
-def _with_size(x: Tensor, target: _Axis, node: torch.fx.Node) -> Tensor:
-    dims = (*x.dims[: target.axis], target.target, *x.dims[target.axis + 1 :])
-    return Tensor(node, x.dtype, dims)
-
-
-def _interpolated(
-    op: Op, x: Tensor, target: _Axis, coordinates: torch.fx.Node, *, cubic: bool
-) -> Tensor:
-    floor = op.call(torch.floor, coordinates)
-    t = op.call(operator.sub, coordinates, floor)
-    base = op.method("to", floor, torch.int64)
-    offsets = (-1, 0, 1, 2) if cubic else (0, 1)
-    weights = _cubic_weights(op, t) if cubic else [op.call(operator.sub, 1.0, t), t]
-    taps = [op.call(operator.add, base, offset) for offset in offsets]
-    if op.attr_int("exclude_outside"):
-        weights = _inside_only(op, weights, taps, target)
-    total: torch.fx.Node | None = None
-    trailing = [1] * (x.rank - target.axis - 1)
-    for tap, weight in zip(taps, weights, strict=True):
-        column = op.call(
-            torch.reshape, op.method("to", weight, op.graph.dtype(x.dtype)), [-1, *trailing]
-        )
-        part = op.call(operator.mul, _picked(op, x, target, tap), column)
-        total = part if total is None else op.call(operator.add, total, part)
-    if total is None:
-        raise op.refuse("no neighbours to interpolate")
-    return _with_size(x, target, total)
-
-
-def _cubic_weights(op: Op, t: torch.fx.Node) -> list[torch.fx.Node]:
-    """Weights of the four neighbours at distances 1 + t, t, 1 - t, 2 - t."""
-    a = op.attr_float("cubic_coeff_a")
-    back = op.call(operator.sub, 1.0, t)
-    return [
-        cubic_far(op, op.call(operator.add, t, 1.0), a),
-        cubic_near(op, t, a),
-        cubic_near(op, back, a),
-        cubic_far(op, op.call(operator.add, back, 1.0), a),
-    ]
-
-
-def _inside_only(
-    op: Op, weights: list[torch.fx.Node], taps: list[torch.fx.Node], target: _Axis
-) -> list[torch.fx.Node]:
-    """Drop neighbours outside the input and scale the rest to sum to one."""
-    kept = []
-    for weight, tap in zip(weights, taps, strict=True):
-        low = op.call(operator.ge, tap, 0)
-        high = op.call(operator.lt, tap, target.size)
-        kept.append(op.call(torch.where, op.call(operator.and_, low, high), weight, 0.0))
-    total = kept[0]
-    for weight in kept[1:]:
-        total = op.call(operator.add, total, weight)
-    return [op.call(operator.truediv, weight, total) for weight in kept]
+    # Positions beyond an edge take the edge.
+    index = op.call(torch.clamp, op.method("to", node, torch.int64), 0, target.size - 1)
+    picked = op.call(torch.index_select, x, target.axis, index)
+    return x.resized(picked, target.axis, target.target)

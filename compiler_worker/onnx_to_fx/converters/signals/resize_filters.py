@@ -1,4 +1,4 @@
-"""The parts of Resize that need sizes while importing: wide filters and kept aspect ratios."""
+"""What Resize interpolates with, narrow or wide, and sizes that keep an aspect ratio."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ def kept_aspect_ratio(
     return scale, [int(scale * size + 0.5) for size in before]
 
 
-def emit_antialiased(
+def emit_filter(
     op: Op, x: Tensor, axis: int, coordinates: torch.fx.Node, scale: float, *, is_cubic: bool
 ) -> torch.fx.Node:
-    """Emit a filter that reaches as far as one output element does in the input.
+    """Emit a weighted sum of neighbours along an axis.
+
+    At a scale below 1 they reach as far as one output element does in the input.
 
     Args:
         op: the node.
         x: of any rank.
         axis: the one that is resized.
         coordinates: float64 [output size], a place of the input for each output element.
-        scale: output elements per input element.
+        scale: output elements per input element; 1 and more for the nearest two, or four.
         is_cubic: cubic, else linear.
     """
     scale = min(scale, 1.0)
@@ -86,29 +88,15 @@ def _linear(op: Op, distance: torch.fx.Node) -> torch.fx.Node:
 def _cubic(op: Op, x: torch.fx.Node) -> torch.fx.Node:
     """Keys' kernel: one polynomial up to distance 1, another up to 2."""
     a = op.attr_float("cubic_coeff_a")
-    outer = op.call(torch.where, op.call(operator.lt, x, 2), cubic_far(op, x, a), 0.0)
-    return op.call(torch.where, op.call(operator.le, x, 1), cubic_near(op, x, a), outer)
+    outer = op.call(torch.where, op.call(operator.lt, x, 2), _far(op, x, a), 0.0)
+    return op.call(torch.where, op.call(operator.le, x, 1), _near(op, x, a), outer)
 
 
-def cubic_near(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
-    """The kernel at distances up to 1.
-
-    Args:
-        op: the node.
-        x: distances in pixels.
-        a: ONNX's `cubic_coeff_a`.
-    """
+def _near(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
     return _polynomial(op, x, (a + 2, -(a + 3), 0.0, 1.0))
 
 
-def cubic_far(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
-    """The kernel at distances from 1 to 2.
-
-    Args:
-        op: the node.
-        x: distances in pixels.
-        a: ONNX's `cubic_coeff_a`.
-    """
+def _far(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
     return _polynomial(op, x, (a, -5 * a, 8 * a, -4 * a))
 
 

@@ -157,14 +157,12 @@ def gather(op: Op) -> Tensor:
     number = op.number(1)
     # A number takes the axis away, a tensor of one element keeps it.
     if number is not None and not op.value(1).dims:
-        dims = (*x.dims[:axis], *x.dims[axis + 1 :])
-        return Tensor(op.call(torch.select, x, axis, number), x.dtype, dims)
+        return x.resized(op.call(torch.select, x, axis, number), axis)
     index = op.tensor(1)
-    dims = (*x.dims[:axis], *index.dims, *x.dims[axis + 1 :])
     whole = (slice(None),) * axis
     # Negative indices count from the back here as in ONNX; torch.gather does not take them.
     picked = _index_node(op, index)
-    return Tensor(op.call(operator.getitem, x, (*whole, picked)), x.dtype, dims)
+    return x.resized(op.call(operator.getitem, x, (*whole, picked)), axis, *index.dims)
 
 
 def _index_node(op: Op, index: Tensor) -> torch.fx.Node:
@@ -223,18 +221,13 @@ def _batch_index(op: Op, x: Tensor, axis: int, rank: int) -> torch.fx.Node:
     return op.call(torch.reshape, steps, [-1 if a == axis else 1 for a in range(rank)])
 
 
-_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+_REDUCTIONS = {"none": None, "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def _reduction(op: Op) -> str | None:
     if op.version < 16:
         return None
-    name = op.attr_str("reduction")
-    if name == "none":
-        return None
-    if name not in _REDUCTIONS:
-        raise op.refuse(f"reduction '{name}' is not translated")
-    return _REDUCTIONS[name]
+    return _REDUCTIONS[op.choice("reduction", _REDUCTIONS)]
 
 
 @converter("ScatterElements", versions=(11, 13, 16, 18), attributes=("axis", "reduction"))
@@ -314,10 +307,8 @@ def tensor_scatter(op: Op) -> Tensor:
     if op.has(2):
         start = op.call(torch.reshape, op.tensor(2), [-1] + [1] * (past.rank - 1))
         place = op.call(operator.add, place, start)
-    if op.attr_str("mode") == "circular":
+    if op.choice("mode", ("circular", "linear")) == "circular":
         place = op.call(torch.remainder, place, op.graph.dim(past, axis))
-    elif op.attr_str("mode") != "linear":
-        raise op.refuse(f"mode '{op.attr_str('mode')}' is not translated")
     index = op.method("expand", place, op.dims(1))
     return past.like(op.call(torch.scatter, past, axis, index, update))
 
@@ -333,5 +324,4 @@ def compress(op: Op) -> Tensor:
         flat = op.call(torch.reshape, x, [-1])
         return Tensor(op.call(torch.index_select, flat, 0, index), x.dtype, unknown(1))
     axis = op.axis(axis, x.rank)
-    dims = (*x.dims[:axis], len(keep), *x.dims[axis + 1 :])
-    return Tensor(op.call(torch.index_select, x, axis, index), x.dtype, dims)
+    return x.resized(op.call(torch.index_select, x, axis, index), axis, len(keep))

@@ -42,8 +42,7 @@ def concat(op: Op) -> Tensor:
     parts = op.tensors()
     axis = op.axis(op.attr_int("axis"), parts[0].rank)
     total: HostInt = sum(op.graph.dim(part, axis) for part in parts)
-    dims = (*parts[0].dims[:axis], total, *parts[0].dims[axis + 1 :])
-    return Tensor(op.call(torch.cat, parts, dim=axis), parts[0].dtype, dims)
+    return parts[0].resized(op.call(torch.cat, parts, dim=axis), axis, total)
 
 
 @converter(
@@ -55,14 +54,8 @@ def split(op: Op) -> list[Tensor]:
     axis = op.axis(op.attr_int("axis"), x.rank)
     sizes = _split_sizes(op, op.graph.dim(x, axis))
     node = op.call(torch.split, x, sizes, dim=axis)
-    return [
-        Tensor(
-            op.call(operator.getitem, node, index),
-            x.dtype,
-            (*x.dims[:axis], size, *x.dims[axis + 1 :]),
-        )
-        for index, size in enumerate(sizes)
-    ]
+    parts = (op.call(operator.getitem, node, index) for index in range(len(sizes)))
+    return [x.resized(part, axis, size) for part, size in zip(parts, sizes, strict=True)]
 
 
 def _split_sizes(op: Op, length: HostInt) -> list[HostInt]:
@@ -78,7 +71,7 @@ def _split_sizes(op: Op, length: HostInt) -> list[HostInt]:
     return [part] * (count - 1) + [length - part * (count - 1)]
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+_PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
 @converter(
@@ -90,9 +83,7 @@ def pad(op: Op) -> Tensor:
     """Grow (or, with negative pads, shrink) axes; raises UnsupportedGraphError for other modes."""
     x = op.tensor(0)
     begins, ends = _pads(op, x.rank)
-    mode = op.attr_str("mode")
-    if mode not in _PAD_MODES:
-        raise op.refuse(f"mode '{mode}' is not translated")
+    mode = op.choice("mode", _PAD_MODES)
     if mode == "constant":
         return emit_constant_pad(op, x, begins, ends, _pad_value(op))
     moved = [a for a in range(x.rank) if not (_is_zero(begins[a]) and _is_zero(ends[a]))]
@@ -175,8 +166,10 @@ def _pad_axis(op: Op, x: Tensor, axis: int, pads: tuple[HostInt, HostInt], mode:
         folded = op.call(torch.remainder, position, period)
         index = op.call(torch.minimum, folded, op.call(operator.sub, period, folded))
         index = op.call(torch.clamp, index, 0, last)
-    dims = (*x.dims[:axis], None, *x.dims[axis + 1 :])
-    return Tensor(op.call(torch.index_select, x, axis, index), x.dtype, dims)
+    return x.resized(op.call(torch.index_select, x, axis, index), axis, None)
+
+
+_BLOCK_ORDERS = ("DCR", "CRD")
 
 
 def _blocks(op: Op) -> tuple[Tensor, list[HostInt], int]:
@@ -198,9 +191,7 @@ def depth_to_space(op: Op) -> Tensor:
     """
     x, (n, c, h, w), b = _blocks(op)
     # Before version 11 there was one order: blocks are the outer part of the channels.
-    mode = op.attr_str("mode") if op.version >= 11 else "DCR"
-    if mode not in ("DCR", "CRD"):
-        raise op.refuse(f"mode '{mode}' is not translated")
+    mode = op.choice("mode", _BLOCK_ORDERS) if op.version >= 11 else "DCR"
     depth = c // (b * b)
     if mode == "DCR":
         split_nbbchw = op.call(torch.reshape, x, [n, b, b, depth, h, w])
@@ -218,9 +209,7 @@ def space_to_depth(op: Op) -> Tensor:
     Raises UnsupportedGraphError for a mode other than DCR and CRD.
     """
     x, (n, c, h, w), b = _blocks(op)
-    mode = op.attr_str("mode") if op.version >= 28 else "DCR"
-    if mode not in ("DCR", "CRD"):
-        raise op.refuse(f"mode '{mode}' is not translated")
+    mode = op.choice("mode", _BLOCK_ORDERS) if op.version >= 28 else "DCR"
     split_nchbwb = op.call(torch.reshape, x, [n, c, h // b, b, w // b, b])
     order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
     moved = op.call(torch.permute, split_nchbwb, order)

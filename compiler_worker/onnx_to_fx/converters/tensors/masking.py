@@ -54,9 +54,8 @@ def top_k(op: Op) -> tuple[Tensor, Tensor]:
     values, positions = (
         op.call(torch.narrow, op.call(operator.getitem, pair, part), axis, 0, k) for part in (0, 1)
     )
-    dims = (*x.dims[:axis], k, *x.dims[axis + 1 :])
-    values = ordered(op, Tensor(values, x.dtype, dims))
-    return Tensor(values, x.dtype, dims), Tensor(positions, torch.int64, dims)
+    found = x.resized(values, axis, k)
+    return found.like(ordered(op, found)), found.like(positions, dtype=torch.int64)
 
 
 @converter("OneHot", versions=(9, 11, 28), attributes=("axis",))

@@ -92,9 +92,8 @@ def _part(
 ) -> Tensor:
     node = op.call(operator.getitem, parts, index)
     if keeps:
-        return Tensor(node, x.dtype, (*x.dims[:axis], size, *x.dims[axis + 1 :]))
-    dims = (*x.dims[:axis], *x.dims[axis + 1 :])
-    return Tensor(op.call(torch.squeeze, node, axis), x.dtype, dims)
+        return x.resized(node, axis, size)
+    return x.resized(op.call(torch.squeeze, node, axis), axis)
 
 
 def _part_sizes(op: Op, x: Tensor, axis: int) -> list[int]:
