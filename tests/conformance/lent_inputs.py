@@ -1,7 +1,6 @@
 """A gateway's memory with inputs in it, as a replica sees them: it can only read there."""
 
 import os
-import socket
 
 import numpy as np
 
@@ -18,10 +17,9 @@ class LentInputs:
     def __init__(self) -> None:
         arena, self.arena = sealed_memory("a", NUM_UNITS * UNIT_BYTES, is_ours_to_write=True)
         ledger, self.ledger = sealed_memory("l", NUM_UNITS, is_ours_to_write=False)
-        self.peer, theirs = socket.socketpair()
         their_arena = peers_memory(arena, is_writable=False)
         their_ledger = peers_memory(ledger, is_writable=True)
-        self._slots = SharedBuffers(theirs.detach(), their_arena, their_ledger)
+        self._slots = SharedBuffers(their_arena, their_ledger)
         os.close(arena)
         os.close(ledger)
 
@@ -40,7 +38,3 @@ class LentInputs:
     def num_looked_at(self) -> int:
         """Slots that something here still refers to."""
         return sum(self.ledger[:])
-
-    def close(self) -> None:
-        """Hang up."""
-        self.peer.close()

@@ -1,6 +1,5 @@
 """What every engine promises, whatever is inside: black-box tests over all cases."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -104,11 +103,9 @@ def test_a_run_does_not_change_its_inputs(engine: AnyEngine) -> None:
 
 
 @pytest.fixture
-def lent() -> Iterator[LentInputs]:
+def lent() -> LentInputs:
     """Memory of a gateway."""
-    lent = LentInputs()
-    yield lent
-    lent.close()
+    return LentInputs()
 
 
 @pytest.mark.parametrize(("batch", "sequence", "offset"), [(1, 1, 8), (3, 7, 1), (8, 32, 0)])

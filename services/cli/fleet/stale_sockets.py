@@ -3,16 +3,12 @@
 import socket
 from pathlib import Path
 
-# Data sockets and memory sockets of replicas.
-_PATTERNS = ("*.sock", "*.mem")
-
 
 def remove_stale_sockets(folder: Path) -> None:
     """Unlink each socket of replicas that no process listens on; what is in use stays."""
-    for pattern in _PATTERNS:
-        for path in folder.glob(pattern):
-            if path.is_socket() and _is_stale(path):
-                path.unlink(missing_ok=True)
+    for path in folder.glob("*.sock"):
+        if path.is_socket() and _is_stale(path):
+            path.unlink(missing_ok=True)
 
 
 def _is_stale(path: Path) -> bool:

@@ -16,7 +16,7 @@ A frame, big endian:
 | STATISTICS | gateway | -                                      | request             |
 | PING       | gateway | -                                      | -                   |
 | PONG       | replica | -                                      | -                   |
-| LEND       | gateway | -                                      | id of a link        |
+| LEND       | gateway | -                                      | descriptors         |
 | INFER_LENT | gateway | as INFER                               | place of a request  |
 
 The gateway opens with HELLO, and the replica answers with its own once it accepts the

@@ -1,17 +1,16 @@
 """Memory that a gateway lends to the replicas of its host: large requests need no copy there.
 
 A gateway reads a large request off the network into a slot of its arena, and sends a replica
-its place. The arena and a ledger, one for each replica, are anonymous files that go over a
-unix socket beside the replica's data socket:
+its place. The arena and a ledger, one for each replica, are anonymous files of the gateway. LEND
+has the numbers of their descriptors there, by which the replica opens them in `/proc`; whose
+process it is, the kernel says of the data connection. Where that is not allowed (another user,
+another PID namespace) requests are copied.
 
-    gateway  magic 4s | version uint16 | token 32s | link id 16s, with both descriptors
-    replica  a zero to welcome it, or a one and why not
-
-That socket then stays open as long as the replica may look at the arena, and not a moment less:
-its end shows the gateway that every slot is its own again. Slots come back one by one by the
-ledger, which has a byte for each UNIT_BYTES of the arena: the gateway sets that of a slot's first
-unit before it sends the replica the slot's place, and the replica clears it when nothing there
-refers to the request any more. A byte costs neither end a system call.
+Slots come back one by one by the ledger, which has a byte for each UNIT_BYTES of the arena: the
+gateway sets that of a slot's first unit before it sends the replica the slot's place, and the
+replica clears it when nothing there refers to the request any more. A byte costs neither end a
+system call. A replica may read a slot after its data connection is lost: until its byte is cleared,
+or its process has ended, which a pidfd shows the gateway.
 
 Replicas can read the arena and nothing else, and neither can change the size of either file while
 the other has it in its memory.
@@ -20,17 +19,14 @@ the other has it in its memory.
 import fcntl
 import mmap
 import os
+import socket
 import struct
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError
 
-VERSION: Final = 1
-MAGIC: Final = b"SLOT"
-GREETING: Final = struct.Struct("!4sH32s16s")
-LINK_ID_BYTES: Final = 16
-WELCOME: Final = b"\0"
-REFUSAL: Final = b"\1"
+# Descriptors of the gateway's, of arena and ledger: payload of LEND.
+DESCRIPTORS: Final = struct.Struct("!ii")
 # Where a request lies in the arena, and how long it is: payload of INFER_LENT.
 PLACE: Final = struct.Struct("!QQ")
 # Slots are so many of these. Tensors often are a power of two of bytes, and a request has a head
@@ -39,16 +35,18 @@ UNIT_BYTES: Final = 65_536 + 4_096
 # A larger request is copied: it would take the place of many.
 MAX_SLOT_BYTES: Final = 256 * UNIT_BYTES
 
-_SUFFIX: Final = ".sock"
+# Process, user and group.
+_CREDENTIALS: Final = struct.Struct("3i")
 # Linux 5.1 and later; Python 3.11 has no name for it.
 _SEAL_FUTURE_WRITE: Final = 0x10
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-def memory_path(data_path: str) -> str:
-    """Where a replica takes memory, by the path of its data socket, `NAME.sock`."""
-    stem = data_path.removesuffix(_SUFFIX)
-    return f"{stem}.mem"
+def peer_process(connection: socket.socket) -> int:
+    """The id of the process at the other end of a unix socket; 0 where it has none here."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process: int = _CREDENTIALS.unpack(found)[0]
+    return process
 
 
 def sealed_memory(name: str, num_bytes: int, *, is_ours_to_write: bool) -> tuple[int, mmap.mmap]:

@@ -163,7 +163,7 @@ class RequestArena:
 
     def close(self) -> None:
         """Take no more requests, for good; slots that are in use stay valid."""
-        for consumer in self.consumers:
+        for consumer in tuple(self.consumers):
             consumer.close()
         self.consumers.clear()
         if self.descriptor >= 0:

@@ -8,6 +8,7 @@ ConnectionLostError, which says whether the replica may have run it.
 import asyncio
 import itertools
 import ssl
+from functools import partial
 from typing import Any
 
 from services.contracts.errors import (
@@ -129,20 +130,20 @@ class ReplicaConnection(FrameProtocol):
         """
         await self._ask(Kind.PING)
 
-    async def lend(self, arena: RequestArena, path: str) -> None:
-        """Have the replica, whose data socket that is, read large requests where they lie.
+    async def lend(self, arena: RequestArena) -> None:
+        """Have the replica, of this host, read large requests where they lie.
 
         Returns once it does or refuses to; of one that takes its time, as one does that swaps its
         engine, the first requests are copied.
         """
-        self._lending = self._loop.create_task(
-            lend_arena(arena, path, self._token, self._announce), name="lend memory"
-        )
+        self._lending = self._loop.create_task(self._lend(arena), name="lend memory")
         await asyncio.wait((self._lending,), timeout=_LEND_PATIENCE_S)
 
-    async def _announce(self, link: ArenaLink) -> None:
-        await self._ask(Kind.LEND, payload=link.link_id)
-        self._link = link
+    async def _lend(self, arena: RequestArena) -> None:
+        if self._transport is not None:
+            connection = self._transport.get_extra_info("socket")
+            ask = partial(self._ask, Kind.LEND, b"")
+            self._link = await lend_arena(arena, connection, ask)
 
     async def wait_lost(self) -> None:
         """Returns when the connection is gone, whichever end closed it."""
@@ -257,6 +258,8 @@ class ReplicaConnection(FrameProtocol):
         """Fails everything that waits."""
         if self._lending:
             self._lending.cancel()
+        if self._link:
+            self._link.close()
         # One that is cancelled leads back to here, by what it was cancelled with: a cycle would
         # keep the buffers until garbage is collected.
         self._lending = self._link = None
@@ -313,7 +316,7 @@ async def connect(
             await connection.wait_ready()
         # With a time of its own: a connection that works shall not fail without it.
         if arena is not None and isinstance(parts, str):
-            await connection.lend(arena, parts)
+            await connection.lend(arena)
     except (OSError, SmeltError) as error:
         connection.abort()
         why = _why_not(error, timeout_s, is_tls=tls is not None and not isinstance(parts, str))

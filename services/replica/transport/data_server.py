@@ -34,7 +34,6 @@ from services.contracts.transport.frames import (
 )
 from services.contracts.transport.lent_memory import PLACE
 from services.replica.closing import close_all, stop_accepting
-from services.replica.transport.memory_port import MemoryPort
 from services.replica.transport.shared_buffers import SharedBuffers
 from services.replica.transport.tls_port import TlsPort
 
@@ -76,8 +75,7 @@ class DataServer:
             token: what gateways must send in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
             tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
-            greeting_timeout_s: how long a peer may take for a handshake, to send HELLO, and to send
-                what memory it lends.
+            greeting_timeout_s: how long a peer may take for a handshake, and to send HELLO.
             poll: of this process; notes the requests of all connections.
         """
         self.addresses: list[str] = []
@@ -91,7 +89,6 @@ class DataServer:
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
-        self._memory_ports: list[MemoryPort] = []
         self.connections: set[GatewayConnection] = set()
 
     async def listen(self, address: str) -> str:
@@ -118,17 +115,6 @@ class DataServer:
         self._servers.append(await loop.create_unix_server(self._accepted, path))
         # Write permission on the socket is permission to use the replica.
         await asyncio.to_thread(Path(path).chmod, 0o600)
-        try:
-            self._memory_ports.append(MemoryPort(path, self.token, self.greeting_timeout_s))
-        except OSError as error:
-            logger.info("large requests will be copied: no memory port beside %s: %s", path, error)
-
-    def lent(self, link_id: bytes) -> SharedBuffers:
-        """The memory that a gateway lent under that id; raises InvalidRequestError for none."""
-        for port in self._memory_ports:
-            if (slots := port.claim(link_id)) is not None:
-                return slots
-        raise InvalidRequestError("data port: nothing was lent under that id, or long ago")
 
     async def _listen_tcp(self, host: str, port: int) -> int:
         if self._tls:
@@ -147,7 +133,6 @@ class DataServer:
         await close_all(
             *(partial(stop_accepting, server) for server in self._servers),
             *(port.close for port in self._tls_ports),
-            *(port.close for port in self._memory_ports),
             partial(self._close_connections, grace_s),
             *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
         )
@@ -231,8 +216,10 @@ class GatewayConnection(FrameProtocol):
                 super().frame_received(frame)
 
     def _map_shared(self, frame: Frame) -> None:
+        assert self._transport is not None
+        connection = self._transport.get_extra_info("socket")
         try:
-            self._lent = self._server.lent(bytes(frame.payload))
+            self._lent = SharedBuffers.of_peer(connection, bytes(frame.payload))
         except InvalidRequestError as error:
             # The gateway can do without.
             self._send_failure(frame.request_id, error)

@@ -2,32 +2,58 @@
 
 import mmap
 import os
+import socket
+from typing import Final, Self
 
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.transport.lent_memory import UNIT_BYTES
+from services.contracts.transport.lent_memory import (
+    DESCRIPTORS,
+    UNIT_BYTES,
+    peer_process,
+    peers_memory,
+)
+
+# A descriptor may be a pipe's, whose opening would wait for its other end.
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class SharedBuffers:
-    """An arena that this process may read, for as long as anything here refers to it.
+    """An arena that this process may read, for as long as anything here refers to it."""
 
-    It ends with the last view, and closes the socket then: for the gateway all slots are free
-    again.
-    """
-
-    def __init__(self, descriptor: int, arena: mmap.mmap, ledger: mmap.mmap) -> None:
-        """Take over the connection and the mappings.
+    def __init__(self, arena: mmap.mmap, ledger: mmap.mmap) -> None:
+        """Take over the mappings.
 
         Args:
-            descriptor: of the socket that the arena came by; its end returns all slots.
             arena: the gateway's memory, mapped read-only.
             ledger: one byte for each UNIT_BYTES of the arena, which is cleared to return a slot.
         """
-        # No socket object: in garbage it may be finalized before this is, and complain.
-        self._descriptor = descriptor
         self._arena = arena
         self._ledger = memoryview(ledger)
+
+    @classmethod
+    def of_peer(cls, connection: socket.socket, lent: bytes) -> Self:
+        """What the gateway at the other end of a connection lends; `lent` is LEND's payload.
+
+        Raises:
+            InvalidRequestError: no memory that this process may have, or that can be read safely.
+        """
+        if len(lent) != DESCRIPTORS.size:
+            raise InvalidRequestError(
+                f"data port: LEND of {len(lent)} bytes, wanted {DESCRIPTORS.size}; run gateway and "
+                "replica of one release"
+            )
+        process = peer_process(connection)
+        arena, ledger = DESCRIPTORS.unpack(lent)
+        slots = _mapped(process, arena, is_writable=False)
+        records = _mapped(process, ledger, is_writable=True)
+        if len(records) * UNIT_BYTES != len(slots):
+            raise InvalidRequestError(
+                f"memory of {len(slots)} bytes with a ledger of {len(records)}; wanted a byte for "
+                f"each {UNIT_BYTES}"
+            )
+        return cls(slots, records)
 
     def view(self, begin: int, size: int) -> memoryview:
         """The request at that place; the slot goes back when nothing refers to it.
@@ -49,8 +75,18 @@ class SharedBuffers:
         """Nothing here refers to the slot that begins there."""
         self._ledger[unit] = 0
 
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+
+def _mapped(process: int, descriptor: int, *, is_writable: bool) -> mmap.mmap:
+    """Memory of another process of this user, by the number of its descriptor there."""
+    access = os.O_RDWR if is_writable else os.O_RDONLY
+    try:
+        own = os.open(f"/proc/{process}/fd/{descriptor}", access | _FLAGS)
+    except OSError as error:
+        raise InvalidRequestError(f"lent memory cannot be opened: {error}") from error
+    try:
+        return peers_memory(own, is_writable=is_writable)
+    finally:
+        os.close(own)
 
 
 class _View(np.ndarray[tuple[int], np.dtype[np.uint8]]):

@@ -4,17 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from services.contracts.errors import InvalidRequestError, OverloadedError
-from services.contracts.transport.frames import (
-    Frame,
-    InferFrame,
-    Kind,
-    decode_error,
-    encode_hello,
-    header,
-)
+from services.contracts.errors import OverloadedError
+from services.contracts.transport.frames import Frame, InferFrame, Kind, decode_error, header
 from services.gateway.upstream.arena import MIN_ARENA_BYTES, RequestArena
-from services.gateway.upstream.arena_link import ArenaLink, lend_arena
 
 ARENA_BYTES = 2 * MIN_ARENA_BYTES
 SIZE = 602_112
@@ -48,37 +40,19 @@ async def failure_of(asking: asyncio.Task[Any]) -> BaseException | None:
     return None if asking.cancelled() else asking.exception()
 
 
-async def open_link(arena: RequestArena, address: str, token: bytes) -> ArenaLink | None:
-    """Gives a replica the arena and says nothing of it on a data connection; None if it refuses."""
-    found: list[ArenaLink] = []
-
-    async def keep(link: ArenaLink) -> None:
-        found.append(link)
-
-    await lend_arena(arena, address.removeprefix("unix:"), token, keep)
-    return found[0] if found else None
-
-
 def wire(kind: Kind, request_id: int, meta: bytes = b"", payload: bytes = b"") -> bytes:
     """One frame's bytes."""
     return header(kind, request_id, len(meta), len(payload)) + meta + payload
 
 
-async def refusal_of(port: Any, address: str, token: bytes, link: ArenaLink) -> str:
-    """Why a connection of its own may not use that link; it goes on without."""
-    peer = await port.dial_raw(address)
-    peer.writer.write(
-        wire(Kind.HELLO, 0, encode_hello(token))
-        + wire(Kind.LEND, 1, payload=link.link_id)
-        + wire(Kind.PING, 2)
-    )
+async def refusal_of(peer: Any, payload: bytes) -> str:
+    """Why a peer that was greeted may not lend that; its connection goes on without."""
+    peer.writer.write(wire(Kind.LEND, 7, payload=payload) + wire(Kind.PING, 8))
     async with asyncio.timeout(PATIENCE_S):
-        hello, error, pong = [await peer.read_frame() for _ in range(3)]
-    assert (hello.kind, error.kind, error.request_id) == (Kind.HELLO, Kind.ERROR, 1)
-    assert pong == Frame(Kind.PONG, 2, b"", b"")
-    reason = decode_error(error)
-    assert isinstance(reason, InvalidRequestError)
-    return str(reason)
+        error, pong = [await peer.read_frame() for _ in range(2)]
+    assert (error.kind, error.request_id) == (Kind.ERROR, 7)
+    assert pong == Frame(Kind.PONG, 8, b"", b"")
+    return str(decode_error(error))
 
 
 class Holding:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +16,14 @@ from services.contracts.transport.frames import (
     encode_hello,
     encode_infer,
 )
-from services.contracts.transport.lent_memory import PLACE
+from services.contracts.transport.lent_memory import DESCRIPTORS, PLACE
 from services.gateway.upstream.arena import RequestArena, slot_of
-from services.gateway.upstream.arena_link import ArenaLink
+from services.gateway.upstream.arena_link import ArenaLink, lend_arena
 from tests.integration.data_port.lending import (
     ARENA_BYTES,
     PATIENCE_S,
-    open_link,
     refusal_of,
     requested,
-    until,
     until_free,
     wire,
 )
@@ -43,16 +40,25 @@ def no_log(caplog: pytest.LogCaptureFixture) -> None:
 
 @dataclass
 class Lender:
-    """A peer that lent memory, and speaks of it as a test says."""
+    """A peer that lends memory, and speaks of it as a test says."""
 
     peer: Any
-    link: ArenaLink
     arena: RequestArena
     other: Any
 
-    async def lend(self) -> None:
-        """Claims the link, as a gateway does."""
-        self.peer.writer.write(wire(Kind.LEND, 1, payload=self.link.link_id))
+    async def lend(self) -> ArenaLink:
+        """Lends the arena, as a gateway does."""
+        link = await lend_arena(self.arena, self.connection, self._ask)
+        assert link is not None
+        return link
+
+    @property
+    def connection(self) -> Any:
+        """Its end of the data connection."""
+        return self.peer.writer.get_extra_info("socket")
+
+    async def _ask(self, payload: bytes) -> None:
+        self.peer.writer.write(wire(Kind.LEND, 1, payload=payload))
         assert await self.frame() == Frame(Kind.OK, 1, b"", b"")
 
     async def frame(self) -> Frame | None:
@@ -75,29 +81,26 @@ class Lender:
 
 
 @pytest.fixture
-async def lender(port, arena) -> AsyncIterator[Lender]:
+async def lender(port, arena) -> Lender:
     """Greeted, at a replica that takes 100,000 bytes and answers with what it got."""
     address = await port.serve(family="unix", token=TOKEN, max_payload_bytes=100_000)
     other = await port.connect(address, token=TOKEN, arena=arena)
     peer = await port.dial_raw(address)
     peer.writer.write(wire(Kind.HELLO, 0, encode_hello(TOKEN)))
-    link = await open_link(arena, address, TOKEN)
-    assert link is not None
-    lender = Lender(peer, link, arena, other)
+    lender = Lender(peer, arena, other)
     hello = await lender.frame()
     assert hello is not None
     assert hello.kind is Kind.HELLO
-    yield lender
-    link.close()
+    return lender
 
 
 async def test_a_place_in_lent_memory_is_a_request(lender: Lender) -> None:
-    await lender.lend()
+    link = await lender.lend()
     payload = requested(lender.arena, 70_000)
     slot = slot_of(payload)
     assert slot is not None
-    assert lender.link.lend(slot)
-    assert not lender.link.lend(slot)
+    assert link.lend(slot)
+    assert not link.lend(slot)
     lender.ask(2, PLACE.pack(slot.begin, 70_000))
     assert await lender.frame() == Frame(Kind.OK, 2, b"", payload)
     del payload, slot
@@ -121,14 +124,15 @@ async def test_a_place_where_nothing_can_be_closes_the_connection(
     lender: Lender, fault: str
 ) -> None:
     place, reason = _PLACES[fault]
-    await lender.lend()
+    link = await lender.lend()
     lender.ask(2, place)
     assert reason in await lender.refusal()
-    await _only_that_link_is_over(lender)
+    await _only_that_link_is_over(lender, link)
 
 
-async def _only_that_link_is_over(lender: Lender) -> None:
-    await until(lambda: lender.link not in lender.arena.consumers)
+async def _only_that_link_is_over(lender: Lender, link: ArenaLink | None = None) -> None:
+    if link is not None:
+        link.close()
     assert len(lender.arena.consumers) == 1
     payload = requested(lender.arena, 90_000)
     assert await lender.other.infer(payload) == payload
@@ -137,19 +141,17 @@ async def _only_that_link_is_over(lender: Lender) -> None:
 
 
 async def test_a_request_without_lending_first_closes_the_connection(lender: Lender) -> None:
-    """Even if something was given at the memory port."""
     lender.ask(2, PLACE.pack(0, 100))
     assert "in memory that was not lent" in await lender.refusal()
-    lender.link.close()
     await _only_that_link_is_over(lender)
 
 
 async def test_an_id_in_use_gives_its_slot_back_with_the_connection(lender: Lender) -> None:
-    await lender.lend()
+    link = await lender.lend()
     slots = [slot_of(requested(lender.arena, 70_000)) for _ in range(2)]
     for slot in slots:
         assert slot is not None
-        assert lender.link.lend(slot)
+        assert link.lend(slot)
     lender.peer.writer.write(
         b"".join(
             wire(Kind.INFER_LENT, 3, INFER_META, PLACE.pack(slot.begin, 70_000))
@@ -160,14 +162,14 @@ async def test_an_id_in_use_gives_its_slot_back_with_the_connection(lender: Lend
     assert "request id 3 is in use" in await lender.refusal()
     slots.clear()
     del slot
-    await _only_that_link_is_over(lender)
+    await _only_that_link_is_over(lender, link)
 
 
 async def test_a_broken_request_is_answered_and_gives_its_slot_back(lender: Lender) -> None:
-    await lender.lend()
+    link = await lender.lend()
     slot = slot_of(requested(lender.arena, 70_000))
     assert slot is not None
-    assert lender.link.lend(slot)
+    assert link.lend(slot)
     lender.ask(2, PLACE.pack(slot.begin, 70_000), meta=b"\xff")
     frame = await lender.frame()
     assert frame is not None
@@ -176,30 +178,30 @@ async def test_a_broken_request_is_answered_and_gives_its_slot_back(lender: Lend
     await until_free(lender.arena)
 
 
-@pytest.mark.parametrize("link_id", [b"", bytes(16), b"x" * 4000])
-async def test_an_unknown_link_is_answered_with_an_error(lender: Lender, link_id: bytes) -> None:
-    lender.peer.writer.write(wire(Kind.LEND, 7, payload=link_id) + wire(Kind.PING, 8))
-    error, pong = await lender.frame(), await lender.frame()
-    assert error is not None
-    assert (error.kind, error.request_id) == (Kind.ERROR, 7)
-    assert "nothing was lent under that id" in str(decode_error(error))
-    assert pong == Frame(Kind.PONG, 8, b"", b"")
-    await lender.lend()
+_LENT = {
+    "nothing": (b"", "LEND of 0 bytes, wanted 8; run gateway and replica of one release"),
+    "an id": (bytes(16), "LEND of 16 bytes"),
+    "much": (b"x" * 4000, "LEND of 4000 bytes"),
+    "no descriptors": (DESCRIPTORS.pack(-1, -1), "lent memory cannot be opened"),
+    "closed ones": (DESCRIPTORS.pack(2**31 - 1, 2**31 - 1), "lent memory cannot be opened"),
+}
 
 
-async def test_a_link_is_claimed_once(port, lender: Lender) -> None:
-    await lender.lend()
-    refusal = await refusal_of(port, port.server.addresses[0], TOKEN, lender.link)
-    assert "nothing was lent under that id" in refusal
-    payload = requested(lender.arena, 70_000)
-    assert await lender.other.infer(payload) == payload
+@pytest.mark.parametrize("fault", _LENT)
+async def test_what_is_no_memory_is_answered_with_an_error(lender: Lender, fault: str) -> None:
+    payload, reason = _LENT[fault]
+    assert reason in await refusal_of(lender.peer, payload)
+    link = await lender.lend()
+    slot = slot_of(requested(lender.arena, 70_000))
+    assert slot is not None
+    assert link.lend(slot)
+    lender.ask(2, PLACE.pack(slot.begin, 70_000))
+    assert await lender.frame() == Frame(Kind.OK, 2, b"", bytes(slot))
 
 
 async def test_nobody_lends_to_a_replica_of_tcp_alone(port, arena) -> None:
-    other = await port.serve(family="unix", token=TOKEN)
-    link = await open_link(arena, other, TOKEN)
-    assert link is not None
-    refusal = await refusal_of(port, await port.serve(token=TOKEN), TOKEN, link)
-    assert "nothing was lent under that id" in refusal
-    link.close()
-    await until(lambda: not arena.consumers)
+    peer = await port.dial_raw(await port.serve(token=TOKEN))
+    peer.writer.write(wire(Kind.HELLO, 0, encode_hello(TOKEN)))
+    assert (await peer.read_frame()).kind is Kind.HELLO
+    reason = await refusal_of(peer, DESCRIPTORS.pack(arena.descriptor, arena.descriptor))
+    assert "lent memory cannot be opened" in reason

@@ -37,9 +37,9 @@ def living(home: Path) -> Iterator[list[Path]]:
     """The sockets of a process that runs; beside them are those of one that was killed."""
     folder = CliSettings(home=home).run_dir
     folder.mkdir(parents=True)
-    with _listening(folder / "r-1-dead.sock", folder / "r-1-dead.mem") as dead:
+    with _listening(folder / "r-1-dead.sock", folder / "r-3-dead.sock") as dead:
         dead.kill()
-    paths = [folder / "r-2-lives.sock", folder / "r-2-lives.mem"]
+    paths = [folder / "r-2-lives.sock", folder / "r-4-lives.sock"]
     with _listening(*paths) as process:
         yield paths
         process.kill()

@@ -3,12 +3,13 @@
 import fcntl
 import mmap
 import os
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.transport.lent_memory import memory_path, peers_memory, sealed_memory
+from services.contracts.transport.lent_memory import peer_process, peers_memory, sealed_memory
 
 NUM_BYTES = 4 * mmap.PAGESIZE
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -149,9 +150,9 @@ def test_a_failure_to_make_it_leaves_no_descriptor(monkeypatch: pytest.MonkeyPat
         os.fstat(made[0])
 
 
-@pytest.mark.parametrize(
-    ("data", "memory"),
-    [("/run/r1.sock", "/run/r1.mem"), ("/run/r1", "/run/r1.mem"), ("/a.sock/b", "/a.sock/b.mem")],
-)
-def test_memory_is_taken_beside_the_data_socket(data: str, memory: str) -> None:
-    assert memory_path(data) == memory
+def test_the_kernel_names_the_process_at_the_other_end() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_process(one) == os.getpid()
+    with socket.socket(socket.AF_INET) as of_a_network:
+        assert peer_process(of_a_network) == 0

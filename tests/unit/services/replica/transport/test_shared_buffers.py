@@ -1,10 +1,9 @@
-"""The replica's end of lent memory: views, the ledger, and the socket that ends with the last."""
+"""The replica's end of lent memory: views, and the ledger."""
 
 import mmap
 import os
-import socket
 import threading
-from collections.abc import Iterator
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,31 +23,19 @@ class Gateway:
 
     arena: mmap.mmap
     ledger: mmap.mmap
-    peer: socket.socket
     lent: list[SharedBuffers]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the replica has closed the link."""
-        try:
-            return self.peer.recv(1) == b""
-        except BlockingIOError:
-            return False
 
 
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
+def gateway() -> Gateway:
     """An arena and its ledger, mapped as a replica maps them."""
     arena_descriptor, arena = sealed_memory("smelt-test", NUM_BYTES, is_ours_to_write=True)
     ledger_descriptor, ledger = sealed_memory("smelt-test", NUM_UNITS, is_ours_to_write=False)
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
     their_arena = peers_memory(arena_descriptor, is_writable=False)
     their_ledger = peers_memory(ledger_descriptor, is_writable=True)
     os.close(arena_descriptor)
     os.close(ledger_descriptor)
-    yield Gateway(arena, ledger, ours, [SharedBuffers(theirs.detach(), their_arena, their_ledger)])
-    ours.close()
+    return Gateway(arena, ledger, [SharedBuffers(their_arena, their_ledger)])
 
 
 def test_a_view_is_the_request_and_cannot_be_written(gateway: Gateway) -> None:
@@ -92,18 +79,18 @@ def test_a_view_may_end_in_any_thread(gateway: Gateway) -> None:
     thread.start()
     thread.join(10)
     assert gateway.ledger[1] == 0
-    assert gateway.is_over
 
 
-def test_the_link_stays_as_long_as_anything_looks(gateway: Gateway) -> None:
+def test_the_memory_stays_as_long_as_anything_looks(gateway: Gateway) -> None:
+    mapped = weakref.ref(gateway.lent[0])
     gateway.ledger[0] = gateway.ledger[2] = 1
     slots = gateway.lent.pop()
     views = [slots.view(0, 10), slots.view(2 * UNIT_BYTES, 10)[3:5]]
     del slots
     while views:
-        assert not gateway.is_over
+        assert mapped() is not None
         views.pop()
-    assert gateway.is_over
+    assert mapped() is None
     assert gateway.ledger[:] == bytes(NUM_UNITS)
 
 
@@ -131,4 +118,3 @@ def test_no_slot_can_be_elsewhere(gateway: Gateway, begin: int, size: int) -> No
     with pytest.raises(InvalidRequestError, match=f"lies at {begin} and has {size} bytes"):
         gateway.lent[0].view(begin, size)
     assert gateway.ledger[:] == b"\1" * NUM_UNITS
-    assert not gateway.is_over
