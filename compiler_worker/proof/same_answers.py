@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from compiler_worker.proof.claim import Claim
+from compiler_worker.proof.claim import Claim, sizes_text
 from compiler_worker.proof.power import Kept
+from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
@@ -26,12 +27,9 @@ def same_answers(claim: Claim, kept: Sequence[Kept]) -> str:
         claim: its recipe may accept it, of any output.
         kept: answers of the reference.
     """
-    recipe = claim.recipe
-    accepted = {n for o in recipe.outputs.values() for n in o.accept_blind.get(claim.precision, ())}
-    if CONSTANT in accepted or not claim.master.inputs:
+    if claim.precision in constant_precisions(claim.recipe) or not claim.master.inputs:
         return ""
-    alike = alike_outputs(claim.master, recipe, [each.wanted for each in kept])
-    if len(alike) < len(claim.master.outputs):
+    if len(alike_outputs(claim.master, claim.recipe, kept)) < len(claim.master.outputs):
         return ""
     output = claim.master.outputs[0].name
     return (
@@ -41,20 +39,30 @@ def same_answers(claim: Claim, kept: Sequence[Kept]) -> str:
     )
 
 
-def alike_outputs(
-    master: MasterRecord, recipe: Recipe, answers: Sequence[Mapping[str, Array]]
-) -> list[str]:
+def constant_precisions(recipe: Recipe) -> list[Precision]:
+    """Those in which a recipe accepts engines of constants."""
+    accepted = [o.accept_blind for o in recipe.outputs.values()]
+    return [
+        each for each in Precision if any(CONSTANT in names.get(each, ()) for names in accepted)
+    ]
+
+
+def alike_outputs(master: MasterRecord, recipe: Recipe, kept: Sequence[Kept]) -> list[str]:
     """Outputs that are the same for all samples.
 
     Args:
         master: names the outputs.
         recipe: says which dimension is of rows, each of which is a sample.
-        answers: by output, of each run.
+        kept: answers.
     """
     found = []
     for spec in master.outputs:
         has_rows = spec.shape[:1] == (recipe.batching.batch_dim,)
-        if _is_one(row for each in answers for row in _rows(each[spec.name], has_rows)):
+        if _is_one(
+            (each.sample.sizes, answer)
+            for each in kept
+            for answer in (each.wanted[spec.name] if has_rows else [each.wanted[spec.name]])
+        ):
             found.append(spec.name)
     return found
 
@@ -76,15 +84,19 @@ def ways_to_vary(master: MasterRecord) -> str:
     return "".join(f", or {each}" for each in words) + ("," if words else "")
 
 
-def _rows(array: Array, has_rows: bool) -> Iterable[Array]:
-    return array if has_rows else [array]
+def _is_one(answers: Iterable[tuple[Mapping[str, int], Array]]) -> bool:
+    """Whether there are several of one shape, and all that have one are equal.
 
-
-def _is_one(arrays: Iterable[Array]) -> bool:
-    """Whether there are several of one shape, and all of one shape are equal."""
+    Args:
+        answers: with the sizes of their inputs, which alone may decide the shape.
+    """
     firsts: dict[tuple[int, ...], Array] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     num_compared = 0
-    for array in map(np.asarray, arrays):
+    for sizes, answer in answers:
+        array = np.asarray(answer)
+        if shapes.setdefault(sizes_text(sizes), array.shape) != array.shape:
+            return False
         first = firsts.setdefault(array.shape, array)
         if first is array or not array.size:
             continue

@@ -44,6 +44,23 @@ def test_outputs_that_nothing_changes_are_named(
     assert all("a range (inputs: {x: {low: ..., high: ...}})" in each for each in said)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "then"),
+    [
+        ({"fp32": ["mean only"]}, "so every engine but those in fp32 would be refused: "),
+        (["mean only"], "so proofs show little of it: "),
+        ({"fp32": ["2 % off"]}, "so every engine would be refused: "),
+    ],
+    ids=["in one precision", "in all", "another fault"],
+)
+def test_what_the_recipe_accepts_refuses_no_engine(
+    accepted: object, then: str, tmp_path: Path
+) -> None:
+    recipe = Recipe.model_validate({"outputs": {"y": {"accept_blind": accepted}}})
+    (said,) = words(tmp_path, FAR, Y, recipe)
+    assert then in said
+
+
 def test_a_range_in_the_recipe_has_them_vary(tmp_path: Path) -> None:
     own = Recipe(inputs={"x": InputRecipe(low=800, high=1000)})
     assert words(tmp_path, FAR, Y, own) == []
