@@ -72,7 +72,7 @@ def report(
         Path | None, typer.Option(show_default="MODEL-vN.html", help="Write the page here.")
     ] = None,
     prices: Annotated[
-        Path | None, typer.Option(help="Profile of smelt plan, for what a million rows cost.")
+        Path | None, typer.Option(help="YAML: devices and their prices, as smelt plan takes them.")
     ] = None,
     version: MeasuredVersion = 0,
     store: Store = "",

@@ -25,7 +25,7 @@ code{display:block;overflow-wrap:anywhere}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 # Of a cell: what is longer is a sentence.
 _LONG = 40
-_NUMBER = re.compile(r"[-?]|-?\d[\d.,]*(e[-+]\d+|[x%]| [kMG]?B)?")
+_NUMBER = re.compile(r"[-?]|-?\d[\d.,]*(e[-+]\d+|[x%]| h| [kMG]?B)?")
 
 
 class Element(NamedTuple):

@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
+from pydantic import Field
+
 from services.cli.advise.advice_text import advice_text, generation_text
 from services.cli.advise.advise import Advised, devices_of, model_advice
 from services.cli.models.version_states import fleet_or_why_not
 from services.cli.output.html_page import Element, Part, html_page
 from services.cli.output.show import show
 from services.cli.planning.measured_version import measured_version
-from services.cli.planning.plan_profile import DeviceOffer, PlanProfile
+from services.cli.planning.plan_profile import DeviceOffer, ModelDemand, PlanProfile
 from services.cli.registry import open_registry
 from services.cli.report import report_parts
 from services.cli.report.engine_entries import engine_entries, timed_sides
@@ -26,6 +28,12 @@ from services.contracts.selection.own_engines import own_engines
 from services.contracts.text.words import readable_time
 from services.controller.explain.proof_words import proof_words
 from services.controller.explain.why_cases import explained_cases
+
+
+class Prices(PlanProfile):
+    """The devices of a profile of `smelt plan`; models may stand beside them."""
+
+    models: dict[str, ModelDemand] = Field(default={})
 
 
 def run_report(
@@ -44,7 +52,7 @@ def run_report(
         name: of the model.
         number: of its version; by default the newest with timed engines.
         output: the file; None names one after the model, in the current folder.
-        prices: profile of `smelt plan`, of which the prices count; None for none.
+        prices: profile of `smelt plan`, or its devices alone; None shows hours for prices.
         as_json: print one document.
 
     Raises:
@@ -52,7 +60,7 @@ def run_report(
         InvalidRequestError: the prices cannot be read, or the file cannot be written.
         StoreError: samples are encrypted with a key that is not given.
     """
-    offers = PlanProfile.from_file(prices).devices if prices else {}
+    offers = Prices.from_file(prices).devices if prices else {}
     registry = open_registry(settings)
     version, note = measured_version(registry, name, number)
     path = output or Path(f"{name}-v{version.version}.html")
@@ -112,7 +120,8 @@ def _parts(
         device = used.get(generation)
         if device and (chart := report_parts.roofline_chart(own, sides, device)):
             yield chart
-            yield Element("p", f"Device: {each['peak']}; {report_parts.sources(sides)}", "note")
+            source = f"Device: {each['peak']}; {report_parts.sources(sides)}; {again}"
+            yield Element("p", source, "note")
         yield Element("h3", "Advice and outcome")
         yield from generation_text(each)
         yield Element("p", f"From all proofs of the store; again: smelt advise {of}", "note")

@@ -18,12 +18,12 @@ from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_ratio, readable_size, readable_time
 from services.controller.explain.proof_words import proof_words
 
-# A price for an hour times this, over rows per second, is that of a million rows.
-_MILLION_PER_HOUR = 1e6 / 3600
+# Over rows per second it is the hours of a million rows.
+_MILLION_H = 1e6 / 3600
 
 
 def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Iterator[Part]:
-    """Latency, rows per second, memory, kernels by size; what a million rows cost, at a price."""
+    """Latency, rows/s, memory, kernels by size; hours of a million requests, or their price."""
     yield Element("h3", "Eager, fallback and engines")
     shapes = [(side, timing, figures) for side in sides for timing, figures in side.shapes]
     if not shapes:
@@ -35,7 +35,8 @@ def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Itera
         found = {s.name: {_label(t): factor * getattr(f, key) for t, f in s.shapes} for s in sides}
         lines = {name: [each.get(label) for label in labels] for name, each in found.items()}
         yield Chart(title, dims, lines, labels, is_log=True)
-    price = offer.price_per_h if offer else None
+    price_per_h = offer.price_per_h if offer else 1.0
+    unit = "" if offer else " h"
     rows = [
         (
             side.name,
@@ -44,17 +45,14 @@ def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Itera
             f"{figures.throughput:,.1f}",
             readable_size(figures.peak_memory_bytes) if figures.peak_memory_bytes else "-",
             side.kernels if timing is side.shapes[0][0] else "-",
-            readable_ratio(price * _MILLION_PER_HOUR / figures.throughput) if price else "-",
+            readable_ratio(price_per_h * _MILLION_H / figures.throughput) + unit,
         )
         for side, timing, figures in shapes
     ]
     columns = ("what", dims, "p50 ms", "p95 ms", "rows/s", "peak memory", "kernels", "cost")
     yield Table("By size", columns, rows)
-    yield (
-        f"Cost: of a million rows, on a device for {price:g} an hour, busy all the time."
-        if price
-        else ""
-    )
+    where = f"on a device for {price_per_h:g} an hour" if offer else "in hours of a device"
+    yield f"Cost: of a million requests of one row, {where}, busy all the time."
 
 
 def _label(timing: Timing) -> str:

@@ -19,9 +19,10 @@ from tests.unit.services.cli.output.html_reader import Loads
 from tests.unit.services.cli.report.report_world import SIZES, add_generation, store_with_model
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
-PROFILE = """
-models: {m: {requests_per_s: 1, p99_ms: 50}}
-devices: {cpu-x86_64-v3: {price_per_h: 3.6}}
+PRICES = "devices: {cpu-x86_64-v3: {price_per_h: 3.6}}"
+PROFILE = f"""
+models: {{m: {{requests_per_s: 1, p99_ms: 50}}}}
+{PRICES}
 """
 
 
@@ -55,9 +56,12 @@ def test_a_controller_that_does_not_answer_is_a_note(
     assert "what is served now is not known: controller at 127.0.0.1:1" in "\n".join(read.words)
 
 
-def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prices", [PRICES, PROFILE], ids=["devices alone", "a plan's profile"])
+def test_every_figure_stands_beside_where_it_is_from(
+    prices: str, registry: Registry, tmp_path: Path
+) -> None:
     add_generation(registry, "cpu-x86_64-v3")
-    (tmp_path / "profile.yaml").write_text(PROFILE)
+    (tmp_path / "profile.yaml").write_text(prices)
     document, read = reported("--prices", "profile.yaml")
     assert document == {"model": "m", "version": 1, "file": "m-v1.html", "note": ""}
     # By size: latency, rows/s, memory, kernels where they are known, and a million rows at 3.6 an
@@ -81,7 +85,7 @@ def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_pat
         "no compiler: too far off",
         "blind to 'gain too far off'",
         "eager, fallback, openvino fp32: proof of 2026-01-01 00:00:00Z on Device too far off; ",
-        "a device for 3.6 an hour",
+        "a million requests of one row, on a device for 3.6 an hour",
         "best of 1 proven: openvino fp32, 2.00x the fallback",
     ):
         assert words in text, words
@@ -89,6 +93,14 @@ def test_every_figure_stands_beside_where_it_is_from(registry: Registry, tmp_pat
     assert readable_size(engine.manifest.num_bytes) in read.words
     # Under accuracy alone.
     assert text.count("openvino fp32: proven on 6 drawn samples") == 1
+
+
+def test_without_a_price_a_million_requests_cost_hours(registry: Registry) -> None:
+    add_generation(registry, "cpu-x86_64-v3")
+    _, read = reported()
+    text = "\n".join(read.words)
+    assert "\n".join(("200.0", "50.0 MB", "31 by PyTorch", "1.39 h")) in text
+    assert "a million requests of one row, in hours of a device, busy" in text
 
 
 def test_texts_of_the_store_run_nothing(registry: Registry) -> None:
@@ -116,6 +128,8 @@ def test_each_generation_has_its_own_section(registry: Registry) -> None:
     names = ["cpu-x86_64-v3", "cuda-sm80", "cuda-sm90"]
     assert [word for word in read.words if word in names] == names
     assert [word for word in read.words if word.startswith("Device: published for H100; eager")]
+    (roof,) = [word for word in read.words if word.startswith("Device: published for A100")]
+    assert roof.endswith("again: smelt rebuild m --generation cuda-sm80 --version 1")
 
 
 def test_nothing_is_above_its_roof(registry: Registry) -> None:
