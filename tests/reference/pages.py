@@ -1,8 +1,9 @@
-"""Every generated page of the documentation, by its path below the repository's root."""
+"""Every generated file of the documentation, by its path below the repository's root."""
 
 from services.cli.recipes.recipe_schema import recipe_schema
 from tests.reference.commands import commands_page
 from tests.reference.errors import errors_page
+from tests.reference.loop import loop_picture
 from tests.reference.metrics import alerts_page, metrics_page
 from tests.reference.recipe import SCHEMA, recipe_page
 from tests.reference.rpcs import rpcs_page
@@ -23,4 +24,5 @@ def reference_pages() -> dict[str, str]:
         "alerts.md": alerts_page(),
         "errors.md": errors_page(),
     }
-    return {f"{FOLDER}/{name}": text for name, text in pages.items()}
+    pages = {f"{FOLDER}/{name}": text for name, text in pages.items()}
+    return pages | {"docs/loop.svg": loop_picture()}

@@ -21,7 +21,8 @@ def test_what_is_committed_is_what_the_code_generates(name: str) -> None:
 
 
 def test_nothing_else_is_committed_beside_it() -> None:
-    assert {str(path.relative_to(ROOT)) for path in (ROOT / FOLDER).iterdir()} == set(PAGES)
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / FOLDER).iterdir()}
+    assert found == {name for name in PAGES if name.startswith(FOLDER)}
 
 
 def test_every_row_says_something() -> None:
