@@ -18,7 +18,7 @@ _RESOURCES = ("GPU", "CPU")
 # Ray counts in steps of 0.0001.
 _ROUNDING = 1e-6
 # Ray cuts requests off at 0.0001.
-_CUT_OFF = 1e-3
+_CUT_OFF = 2e-4
 
 
 class RoomRequest(NamedTuple):

@@ -1,11 +1,14 @@
 """Which share of a GPU a replica asks Ray for: the memory that it needs over what the GPU has.
 
-    needed = (2 contexts + the two largest of what it may load) / memory of the GPU
-    asked  = needed * headroom, rounded up to 0.01, from 0.01 to 1
+    needed = (context + the two largest of what it may load) / (memory of the GPU - a check)
+    asked  = (context + the two largest * headroom) / (memory of the GPU - a check),
+             rounded up to 0.0001, at most 1
 
 Two, because the next engine is loaded beside the one that serves, and the one before stays warm;
 a third is never there. What one of them holds is what proofs measured: what the device lost
-while it was loaded and run, so weights and workspaces are in it, and the context is not.
+while it was loaded and run, so weights, workspaces and torch's kernels are in it, and the context
+is not. A check is the process that runs an engine before a replica loads it: one at a time on a
+host, so that each GPU keeps room for one, and not each replica.
 
 A proof looks at the whole device, so what others took or gave back meanwhile is in its figures.
 Ray keeps account of the shares, and nothing limits what a process then takes of its GPU.
@@ -20,9 +23,10 @@ from services.contracts.model.manifest import ModelVersion, Proof, ProofOutcome,
 from services.controller.interfaces import DeploymentKey, NodePool
 
 _GIB = 2**30
-# Of the replica, and of the child that checks an engine before the replica loads it; 0.61 GiB each
-# on an H200 with torch 2.11 and driver 580.
-_CONTEXTS_BYTES = 2 * 0.65 * _GIB
+# On an H200 with torch 2.11 and driver 580 a process with one engine of MiniLM holds 895 MiB, of
+# which its proof measured 372.
+_CONTEXT_BYTES = 0.52 * _GIB
+_CHECK_BYTES = 0.9 * _GIB
 # Other sizes than those timed, fragments of allocators, and what two proofs of one engine differ
 # by: a share is outgrown only when this is used up.
 _HEADROOM = 1.25
@@ -31,7 +35,7 @@ _HEADROOM = 1.25
 _UNPROVEN_PER_WEIGHT = 2.0
 _UNPROVEN_BASE_BYTES = 0.5 * _GIB
 _BYTES_PER_PARAMETER = 4
-_PLACES = 100
+_PLACES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +93,11 @@ def gpu_share(version: ModelVersion, proofs: Sequence[Proof], memory_gib: int) -
         return GpuShare(asked=given, needed=given)
     if not memory_gib:
         return GpuShare()
-    needed = needed_bytes(version.master.num_parameters, proofs) / (memory_gib * _GIB)
-    asked = math.ceil(needed * _HEADROOM * _PLACES) / _PLACES
-    return GpuShare(asked=min(asked, 1.0), needed=min(needed, 1.0))
+    shared_bytes = memory_gib * _GIB - _CHECK_BYTES
+    loaded_bytes = _loaded_bytes(version.master.num_parameters, proofs)
+    needed = (_CONTEXT_BYTES + loaded_bytes) / shared_bytes
+    asked = (_CONTEXT_BYTES + loaded_bytes * _HEADROOM) / shared_bytes
+    return GpuShare(asked=min(math.ceil(asked * _PLACES) / _PLACES, 1.0), needed=min(needed, 1.0))
 
 
 def _proofs(engines: Iterable[PublishedEngine], generation: str) -> list[Proof]:
@@ -103,14 +109,14 @@ def _proofs(engines: Iterable[PublishedEngine], generation: str) -> list[Proof]:
     ]
 
 
-def needed_bytes(num_parameters: int, proofs: Sequence[Proof]) -> float:
-    """Device memory of a replica while it changes from one engine to another."""
+def _loaded_bytes(num_parameters: int, proofs: Sequence[Proof]) -> float:
+    """Device memory of the two largest of what a replica may load."""
     unproven = _UNPROVEN_BASE_BYTES + _UNPROVEN_PER_WEIGHT * _BYTES_PER_PARAMETER * num_parameters
     fallback = max((_fallback_bytes(proof) for proof in proofs), default=0)
     loaded = [fallback or unproven, *map(_engine_bytes, proofs)]
     if not proofs:
         loaded.append(unproven)
-    return _CONTEXTS_BYTES + sum(sorted(loaded)[-2:])
+    return sum(sorted(loaded)[-2:])
 
 
 def _engine_bytes(proof: Proof) -> int:

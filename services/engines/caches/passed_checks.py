@@ -4,8 +4,12 @@ A replica's check and a proof are both such a process, so an engine that is prov
 loaded there at once.
 """
 
+import fcntl
 import hashlib
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +29,23 @@ class PassedChecks:
     def __init__(self, folder: Path) -> None:
         """The folder is made with the first mark."""
         self._folder = folder
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until no other process of this host checks: a GPU has room for one that does.
+
+        Where the disk or its file system takes no lock, all check at once.
+        """
+        folder = -1
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self._folder, os.O_RDONLY)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if folder >= 0:
+                os.close(folder)
 
     def has(self, manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> bool:
         """Whether the engine ran here; see `name_here`."""

@@ -34,11 +34,14 @@ class EngineChecker:
         if not needs_check(spec):
             return
         what = (spec.manifest, spec.device, spec.num_threads)
-        if self._passed.has(*what):
-            logger.info("engine ran in a process of its own here before: %s", spec.directory.name)
-            return
-        check_in_child(spec, inputs)
-        self._passed.add(*what)
+        if not self._passed.has(*what):
+            with self._passed.turn():
+                # Another replica may have had it checked meanwhile.
+                if not self._passed.has(*what):
+                    check_in_child(spec, inputs)
+                    self._passed.add(*what)
+                    return
+        logger.info("engine ran in a process of its own here before: %s", spec.directory.name)
 
 
 def needs_check(spec: LoadSpec) -> bool:

@@ -33,9 +33,9 @@ LIMIT_S = 300.0
 # The loops' seconds pass so much faster.
 HASTE = 3.0
 GIB = 2**30
-# 4 GiB of weights: an unproven replica needs 18.3 GiB, with headroom 22.9.
+# 4 GiB of weights: an unproven replica needs 17.52 GiB, with headroom 21.8.
 NUM_PARAMETERS = 2**30
-# With 1.3 GiB of contexts 26.3 GiB, with headroom 32.9.
+# With a context 25.52 GiB, with headroom 31.8.
 PROVEN = {"peak_memory_bytes": 20 * GIB, "eager_peak_memory_bytes": 5 * GIB}
 
 
@@ -141,7 +141,7 @@ async def main(folder: Path) -> dict[str, Any]:
     refused = await fleet.until(lambda found: "needs" in found.get("c 1", ""))
     fleet.registry.remove_model("c")
     await fleet.until(lambda found: found == both)
-    # 0.67 are there once version 1 is gone.
+    # 0.679 are there once version 1 is gone.
     fleet.add("b", 0.65)
     swapped = {"a 1": "READY", "b 2": "READY"}
     await fleet.until(lambda found: found == swapped)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,11 +79,34 @@ def test_a_passed_check_is_remembered_for_that_device_and_a_failed_one_is_not(
     assert runs.read_text() == "run\n" * 3
 
 
+def test_one_process_of_a_host_checks_at_a_time_and_for_all(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
+    others = [of_kind(foreign, EngineKind.INDUCTOR, calibration_digest=each) for each in "cd"]
+    runs = tmp_path / "runs"
+    alone = tmp_path / "alone"
+    # Fails where another one is there.
+    alone.write_text(f"#!/bin/sh -e\nmkdir {runs}.now\necho >> {runs}\nrmdir {runs}.now\n")
+    alone.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", os.fspath(alone))
+    with ThreadPoolExecutor() as pool:
+        checks = [
+            pool.submit(EngineChecker(tmp_path / "checked").check, spec, {})
+            for spec in [foreign, *others] * 2
+        ]
+    for check in checks:
+        check.result()
+    assert runs.read_text() == "\n" * 3
+
+
 def test_a_mark_that_the_disk_does_not_take_costs_a_check_and_no_engine(
     shelf: Shelf, tmp_path: Path
 ) -> None:
     spec = load_spec(shelf, shelf.publish_model())
     (tmp_path / "full").touch()
     passed = PassedChecks(tmp_path / "full" / "checked")
+    with passed.turn():
+        pass
     passed.add(spec.manifest, spec.device, 0)
     assert not passed.has(spec.manifest, spec.device, 0)

@@ -15,13 +15,16 @@ from services.contracts.model.manifest import (
     Timing,
 )
 from services.contracts.model.recipe import Recipe
-from services.controller.deploy.gpu_share import GpuShare, GpuShares, gpu_share, needed_bytes
+from services.controller.deploy.gpu_share import GpuShare, GpuShares, gpu_share
 from services.controller.interfaces import DeploymentKey, NodePool
 from tests.documents import AT, small_key, small_manifest
 
 GENERATION = "cuda-sm90"
 GIB = 2**30
-CONTEXTS_GIB = 1.3
+CONTEXT_GIB = 0.52
+# Large enough for four figures of a share, and what of it is shared.
+LARGE_GIB = 10_000
+SHARED_GIB = LARGE_GIB - 0.9
 
 
 def version(num_parameters: int = 0, share: float | None = None) -> ModelVersion:
@@ -89,20 +92,23 @@ def proof(
         (GIB, [proof(timing(5, 1)), proof(timing(6, 2))], 5 + 6),
     ],
 )
-def test_a_replica_needs_two_contexts_and_the_two_largest(
+def test_a_replica_needs_a_context_and_the_two_largest(
     num_parameters: int, proofs: list[Proof], loaded_gib: float
 ) -> None:
-    assert needed_bytes(num_parameters, proofs) / GIB == pytest.approx(CONTEXTS_GIB + loaded_gib)
+    share = gpu_share(version(num_parameters), proofs, LARGE_GIB)
+    assert share.needed * SHARED_GIB == pytest.approx(CONTEXT_GIB + loaded_gib)
 
 
 @pytest.mark.parametrize(
     ("memory_gib", "loaded_gib", "asked", "needed"),
     [
-        (140, (2, 5), 0.08, 8.3 / 140),  # 8.3 GiB, with headroom 10.4 GiB: 0.0741
-        (80, (2, 5), 0.13, 8.3 / 80),
-        (10, (2, 5), 1.0, 0.83),  # with headroom it would be more than one GPU
+        (140, (2, 5), 0.0667, 7.52 / 139.1),  # with headroom 9.27 GiB: 0.06664
+        (80, (2, 5), 0.1172, 7.52 / 79.1),
+        (10, (2, 5), 1.0, 7.52 / 9.1),  # with headroom it would be more than one GPU
         (4, (2, 5), 1.0, 1.0),
-        (1000, (0.1, 0.1), 0.01, 1.5 / 1000),
+        (1000, (0.1, 0.1), 0.0008, 0.72 / 999.1),
+        # MiniLM on an H200: 1133 MiB, where a replica holds 895, and 1005 with two engines.
+        (140, (372 / 1024, 100 / 1024), 0.0079, (0.52 + 472 / 1024) / 139.1),
         (0, (2, 5), 1.0, 0.0),  # unknown: the whole GPU, and never more
     ],
 )
