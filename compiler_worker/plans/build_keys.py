@@ -23,7 +23,7 @@ from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.precisions import precisions_on
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.terms import calibration_digest, proof_terms
-from services.contracts.text.moments import timestamp, utc_now
+from services.contracts.text.moments import timestamp
 from services.contracts.text.nearest import nearest
 
 
@@ -109,7 +109,7 @@ def plan_for(
         proof_code=proof_code(),
         planned=tuple(sorted(planned, key=lambda each: build_place(each.key))),
         skipped=tuple(skipped),
-        created_at=timestamp(utc_now()),
+        created_at=timestamp(),
     )
 
 

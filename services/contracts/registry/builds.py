@@ -71,9 +71,7 @@ class BuildRegistry(RecordKeeper):
 
     def rebuild_requests(self, model: str) -> list[RebuildRequest]:
         """All requests for a model, oldest first."""
-        prefix = _rebuilds_prefix(model)
-        numbers = self._records.numbers(prefix)
-        return [self._records.read(numbered_key(prefix, n), RebuildRequest) for n in numbers]
+        return self._records.all(_rebuilds_prefix(model), RebuildRequest)
 
     def start_task(self, start: TaskStart) -> None:
         """Keep what a task is to do, before it is launched; one that is there stays."""

@@ -141,9 +141,7 @@ class EngineRegistry(RecordKeeper):
 
     def build_records(self, key_digest: str) -> list[BuildRecord]:
         """All attempts to build a key, oldest first."""
-        prefix = _builds_prefix(key_digest)
-        numbers = self._records.numbers(prefix)
-        return [self._records.read(numbered_key(prefix, n), BuildRecord) for n in numbers]
+        return self._records.all(_builds_prefix(key_digest), BuildRecord)
 
     def _folder(self, digest: str) -> str:
         folders = _folders(self._records.keys(_ENGINES))

@@ -41,8 +41,7 @@ class ServingRegistry(RecordKeeper):
 
     def serving_changes(self, name: str) -> list[ServingChange]:
         """All loads and unloads of a model, oldest first."""
-        numbers = self._records.numbers(_prefix(name))
-        return [self._records.read(numbered_key(_prefix(name), n), ServingChange) for n in numbers]
+        return self._records.all(_prefix(name), ServingChange)
 
     def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
         """Note that a model is to be served or not.

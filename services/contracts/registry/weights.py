@@ -41,8 +41,7 @@ class WeightRegistry(ModelRegistry):
 
     def weight_changes(self, name: str) -> list[VersionWeights]:
         """All weights that a model's versions ever had, oldest first."""
-        numbers = self._records.numbers(_prefix(name))
-        return [self._records.read(numbered_key(_prefix(name), n), VersionWeights) for n in numbers]
+        return self._records.all(_prefix(name), VersionWeights)
 
     def set_version_weights(
         self, name: str, weights: Mapping[int, float], *, who: str = ""

@@ -212,16 +212,10 @@ def is_loopback(host: str) -> bool:
     return host in _LOOPBACK_HOSTS or host.startswith("127.")
 
 
-def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger.warning) -> None:
-    """Warn of a port that other hosts can reach and that takes no TLS.
-
-    Args:
-        what: the port's name in the log.
-        host: that it is bound to; a loopback address gives no warning.
-        warn: takes a format and its arguments, as `Logger.warning`.
-    """
+def warn_in_the_clear(what: str, host: str) -> None:
+    """Warn of a port, by its name, that hosts beyond loopback can reach and that takes no TLS."""
     if not is_loopback(host):
-        warn(
+        logger.warning(
             "%s listens on %s in the clear: anyone on the network can read it; give the "
             "fleet's processes fleet_cert_file, fleet_key_file and fleet_ca_file",
             what,

@@ -117,16 +117,13 @@ def plan_prune(
     return PrunePlan({name: found for name, found in gone.items() if found})
 
 
-def prune(
-    store: ObstoreArtifactStore, plan: PrunePlan, on_deleted: Callable[[int], None] = lambda _: None
-) -> None:
+def prune(store: ObstoreArtifactStore, plan: PrunePlan) -> None:
     """Delete what is in a plan; a second call, or one that goes on after a fault, is harmless.
 
     Args:
         store: that the plan is of.
         plan: of just now: a publisher that names an old blob again writes it anew, so that it is
             younger than any limit.
-        on_deleted: called with the number of bytes of each object.
 
     Raises:
         StoreError: the store failed, or does not allow deleting.
@@ -135,7 +132,6 @@ def prune(
         # Manifests make engines visible, so they go before what they name.
         for each in sorted(group, key=lambda each: not each.key.endswith("/manifest.json")):
             store.delete(each.key)
-            on_deleted(each.num_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

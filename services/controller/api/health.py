@@ -19,18 +19,10 @@ class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  #
         self,
         last_sync_s: Callable[[], float],
         *,
-        max_silence_s: float = MAX_SILENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Answer health checks of a reconcile loop.
-
-        Args:
-            last_sync_s: when the last sync ended, in seconds of `clock`.
-            max_silence_s: how long ago that may be while the controller is SERVING.
-            clock: seconds of a monotonic clock.
-        """
+        """By when the last sync ended, in seconds of a monotonic clock."""
         self._last_pass_s = last_sync_s
-        self._max_silence_s = max_silence_s
         self._clock = clock
 
     async def Check(  # noqa: N802 - the proto's name
@@ -41,6 +33,6 @@ class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  #
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"service '{request.service}' is unknown; ask for ''"
             )
-        is_late = self._clock() - self._last_pass_s() > self._max_silence_s
+        is_late = self._clock() - self._last_pass_s() > MAX_SILENCE_S
         states = health_pb2.HealthCheckResponse
         return states(status=states.NOT_SERVING if is_late else states.SERVING)

@@ -11,24 +11,17 @@ What can be built ahead of time for them is built before their first node is the
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.document import Document
 from services.contracts.model.yaml_text import value_from_yaml
 from services.controller.interfaces import NodePool
 
 
-class _Pool(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    generation: str
-    device: str = ""
-    memory_gib: int = 0
-    driver: str = ""
-    toolchain: str = ""
-
+class _Pool(NodeClass):
     @field_validator("generation")
     @classmethod
     def _is_generation(cls, text: str) -> str:
@@ -38,10 +31,8 @@ class _Pool(BaseModel):
             raise ValueError(str(error)) from error
 
 
-class _FleetFile(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    pools: list[_Pool] = []
+class _FleetFile(Document):
+    pools: tuple[_Pool, ...] = ()
 
 
 class FleetFile:

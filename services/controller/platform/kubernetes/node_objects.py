@@ -1,6 +1,7 @@
 """What matters of one Node or RayService object, as small values. Objects are plain JSON here."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,13 +102,11 @@ def pools_of(
 ) -> list[NodePool]:
     """Nodes grouped by class, then worker groups of which there is no node; a stable order."""
     names: dict[NodeClass, list[str]] = {}
-    ready: dict[NodeClass, int] = {}
-    known: dict[NodeClass, int] = {}
+    known = Counter(node.node_class for node in nodes.values())
+    ready = Counter(node.node_class for node in nodes.values() if not node.unschedulable_reason)
     for name, node in sorted(nodes.items()):
         note = f" ({node.unschedulable_reason})" if node.unschedulable_reason else ""
         names.setdefault(node.node_class, []).append(name + note)
-        known[node.node_class] = known.get(node.node_class, 0) + 1
-        ready[node.node_class] = ready.get(node.node_class, 0) + (not node.unschedulable_reason)
     classes_of_nodes = list(names)
     for name, node_class in sorted(groups, key=lambda group: group[0]):
         # A group names a generation and little more: nodes of it, where there are any, name more.
@@ -117,8 +116,8 @@ def pools_of(
         NodePool(
             node_class=node_class,
             source=SOURCE,
-            num_nodes=ready.get(node_class, 0),
-            num_known=known.get(node_class, 0),
+            num_nodes=ready[node_class],
+            num_known=known[node_class],
             names=tuple(names[node_class]),
         )
         for node_class in sorted(names, key=lambda one: one.canonical_json())
