@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compiler_worker.children.child_jobs import CHILD_JOBS
 from compiler_worker.plans.build_keys import Wanted
-from compiler_worker.profiling.profile_options import ProfileOptions
+from compiler_worker.profiling.profile_request import ProfileOptions
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision

@@ -1,15 +1,14 @@
 """The library that makes quantised graphs, as builders and build keys must know it."""
 
-from importlib import metadata
-
 from services.contracts.hardware.kinds import Precision
+from services.engines.device.toolchain import distribution_version
 
 _LIBRARY = "nncf"
 
 
 def quantiser_reason(precision: Precision) -> str:
     """Why this machine cannot make a graph of that precision, or ""."""
-    if not precision.is_calibrated or _version():
+    if not precision.is_calibrated or distribution_version(_LIBRARY):
         return ""
     return f"the Python package {_LIBRARY} is not installed, which calibrates {precision}"
 
@@ -19,11 +18,5 @@ def quantiser_options(precision: Precision) -> dict[str, str]:
 
     It is no part of the toolchain, because who runs the engine does not need it.
     """
-    return {"quantiser": f"{_LIBRARY} {_version()}"} if precision.is_calibrated else {}
-
-
-def _version() -> str:
-    try:
-        return metadata.version(_LIBRARY)
-    except metadata.PackageNotFoundError:
-        return ""
+    version = f"{_LIBRARY} {distribution_version(_LIBRARY)}"
+    return {"quantiser": version} if precision.is_calibrated else {}

@@ -6,7 +6,6 @@ StableHLO, and XLA compiles that. Weights are arguments, and stay with the maste
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,12 @@ from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
-from services.engines.device.toolchain import installed_toolchain, installed_version, missing_reason
+from services.engines.device.toolchain import (
+    distribution_version,
+    installed_toolchain,
+    installed_version,
+    missing_reason,
+)
 from services.engines.shapes import union_of
 from services.engines.xla_engine import STABLEHLO, compile_stablehlo, start_jax
 
@@ -61,7 +65,8 @@ class XlaBuilder:
 
         return {
             "rewrites": " ".join(rewrites_for(_REWRITTEN_FOR)),
-            "lowering": f"torch {installed_version('torch')}, {_TORCHAX} {_torchax_version()}",
+            "lowering": f"torch {installed_version('torch')}, "
+            f"{_TORCHAX} {distribution_version(_TORCHAX)}",
         }
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
@@ -187,11 +192,5 @@ def removed_overloads() -> Iterator[None]:
 
 
 def _torchax_reason() -> str:
-    return "" if _torchax_version() else f"the Python package {_TORCHAX} is not installed"
-
-
-def _torchax_version() -> str:
-    try:
-        return metadata.version(_TORCHAX)
-    except metadata.PackageNotFoundError:
-        return ""
+    has_torchax = distribution_version(_TORCHAX)
+    return "" if has_torchax else f"the Python package {_TORCHAX} is not installed"

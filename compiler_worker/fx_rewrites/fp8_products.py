@@ -17,13 +17,12 @@ from torch import fx
 from compiler_worker.fx_rewrites.editor import (
     CASTS,
     Editor,
-    argument,
     aten,
     dtype_of,
     is_call,
     shape_of,
 )
-from compiler_worker.fx_rewrites.products import sum_with_bias
+from compiler_worker.fx_rewrites.products import with_bias
 from compiler_worker.fx_rewrites.projections import split
 from compiler_worker.fx_rewrites.rounding import constant_of
 
@@ -100,11 +99,7 @@ def _product(editor: Editor, node: fx.Node, x: _Rounded) -> _Product | None:
     is_static = all(isinstance(size, int) for size in shape_of(node))
     if not is_aligned or not is_static or dtype_of(node) is not torch.bfloat16:
         return None
-    bias_node = argument(node, 2, "bias") if is_linear else None
-    result = node
-    if not is_linear and (total := sum_with_bias(editor, node, num_outputs)):
-        bias_node = next(each for each in total.args if each is not node)
-        result = total
+    result, bias_node = with_bias(editor, node, num_outputs)
     scale_M = (x.scale.float() * right.scale.float()).reshape(-1).expand(num_outputs)
     bias_M = editor.weight(bias_node)
     if bias_node is not None and (bias_M is None or bias_M.dtype is not torch.bfloat16):

@@ -18,11 +18,10 @@ from torch import fx
 from compiler_worker.fx_rewrites.editor import (
     RESHAPES,
     Editor,
-    argument,
     aten,
     is_call,
 )
-from compiler_worker.fx_rewrites.products import leading_sizes, sum_with_bias
+from compiler_worker.fx_rewrites.products import leading_sizes, with_bias
 from compiler_worker.fx_rewrites.projections import split
 from compiler_worker.fx_rewrites.rounding import (
     INT8,
@@ -84,11 +83,7 @@ def _product(editor: Editor, node: fx.Node) -> Product | None:
     # Rows of nothing could be any number of them.
     if weight is None or weight.values.dim() != 2 or not weight.values.numel():
         return None
-    bias_node = argument(node, 2, "bias") if is_linear else None
-    result = node
-    if not is_linear and (total := sum_with_bias(editor, node, len(weight.scale))):
-        bias_node = next(each for each in total.args if each is not node)
-        result = total
+    result, bias_node = with_bias(editor, node, len(weight.scale))
     bias = editor.weight(bias_node)
     if bias_node is not None and (bias is None or bias.dtype is not torch.float32):
         return None

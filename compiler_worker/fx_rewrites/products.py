@@ -18,6 +18,7 @@ from torch import fx
 from compiler_worker.fx_rewrites.editor import (
     NARROW,
     Editor,
+    argument,
     aten,
     dtype_of,
     is_addition,
@@ -42,10 +43,7 @@ def _join(editor: Editor, product: fx.Node) -> bool:
     weight_KM = editor.weight(product.args[1])
     if weight_KM is None or weight_KM.dim() != 2:
         return False
-    total = sum_with_bias(editor, product, weight_KM.shape[1])
-    if total is None:
-        return False
-    bias = next(each for each in total.args if each is not product)
+    total, bias = with_bias(editor, product, weight_KM.shape[1])
     bias_M = editor.weight(bias)
     if bias_M is None or bias_M.dtype != weight_KM.dtype:
         return False
@@ -57,20 +55,26 @@ def _join(editor: Editor, product: fx.Node) -> bool:
     return True
 
 
-def sum_with_bias(editor: Editor, product: fx.Node, num_outputs: int) -> fx.Node | None:
-    """The sum with a constant of one element for each output, which alone reads a product.
+def with_bias(editor: Editor, product: fx.Node, num_outputs: int) -> tuple[fx.Node, Any]:
+    """What a product with its bias ends in, and the bias; itself and None without any.
+
+    The bias of a linear layer is its own argument, of another product a constant [M] that is added
+    by the only reader of it.
 
     Args:
         editor: knows which nodes are constant.
         product: of any number of rows.
         num_outputs: M.
     """
+    if is_call(product, aten.linear.default):
+        return product, argument(product, 2, "bias")
     total = only_user(product)
     if total is None or not is_addition(total) or dtype_of(total) != dtype_of(product):
-        return None
-    others = [editor.weight(each) for each in total.args if each is not product]
-    is_bias = len(others) == 1 and others[0] is not None and others[0].shape == (num_outputs,)
-    return total if is_bias else None
+        return product, None
+    others = [each for each in total.args if each is not product]
+    bias = editor.weight(others[0]) if len(others) == 1 else None
+    is_bias = bias is not None and bias.shape == (num_outputs,)
+    return (total, others[0]) if is_bias else (product, None)
 
 
 def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:

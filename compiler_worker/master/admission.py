@@ -130,7 +130,7 @@ def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     opset = opsets.get(domain, 0)
     if domain not in DOMAINS:
         is_tokenizer = (domain, node.op_type) == ("com.microsoft", "Tokenizer")
-        raise _refusal(
+        raise walk.refusal(
             node,
             opset,
             f"custom domain '{domain}' found, only ai.onnx, {', '.join(DOMAINS[1:])} are taken; "
@@ -138,24 +138,18 @@ def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
         )
     if domain and node.op_type == ZIPMAP:
         used = "it gives maps that are not an output alone, a tensor wanted"
-        raise _refusal(node, opset, f"{used}; {_NO_ZIPMAP}")
+        raise walk.refusal(node, opset, f"{used}; {_NO_ZIPMAP}")
     try:
         schema = defs.get_schema(node.op_type, opset, domain)
     except (defs.SchemaError, TypeError) as error:  # TypeError: an opset beyond 32 bits
         reason = "unknown op; correct its name or the opset that the model imports"
-        raise _refusal(node, opset, reason) from error
+        raise walk.refusal(node, opset, reason) from error
     unknown = sorted({attribute.name for attribute in node.attribute} - set(schema.attributes))
     if unknown:
         known = ", ".join(sorted(schema.attributes)) or "none"
-        raise _refusal(
+        raise walk.refusal(
             node,
             opset,
             f"unknown attribute '{unknown[0]}', known are: {known}; an attribute that is not "
             "understood could change the result, so correct the exporter",
         )
-
-
-def _refusal(node: onnx.NodeProto, opset: int, reason: str) -> UnsupportedGraphError:
-    domain = walk.domain_of(node.domain)
-    op_type = f"{domain}::{node.op_type}" if domain else node.op_type
-    return UnsupportedGraphError(reason, op_type=op_type, node=node.name, opset=opset)

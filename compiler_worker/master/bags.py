@@ -5,6 +5,7 @@ only an interpreter of ONNX can run. Bags of one length, two axes of ids, are a 
 reduction; whether that gives the same is checked on the file, as for every export.
 """
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,35 +19,17 @@ def plain_bags() -> Iterator[None]:
     """Have `torch.nn.functional.embedding_bag` gather and reduce where bags have one length."""
     original = functional.embedding_bag
 
-    def embedding_bag(
-        input: torch.Tensor,  # noqa: A002  (torch's own name)
-        weight: torch.Tensor,
-        offsets: torch.Tensor | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        mode: str = "mean",
-        sparse: bool = False,
-        per_sample_weights: torch.Tensor | None = None,
-        include_last_offset: bool = False,
-        padding_idx: int | None = None,
-    ) -> Any:
+    signature = inspect.signature(original)
+
+    def embedding_bag(*args: Any, **options: Any) -> Any:
+        call = signature.bind(*args, **options)
+        call.apply_defaults()
+        given = call.arguments
         # max_norm changes the table itself, which no graph of ONNX does.
-        if input.dim() == 2 and offsets is None and max_norm is None:
-            return _of_one_length(input, weight, mode, per_sample_weights, padding_idx)
-        return original(
-            input,
-            weight,
-            offsets,
-            max_norm,
-            norm_type,
-            scale_grad_by_freq,
-            mode,
-            sparse,
-            per_sample_weights,
-            include_last_offset,
-            padding_idx,
-        )
+        if given["input"].dim() == 2 and given["offsets"] is None and given["max_norm"] is None:
+            names = ("input", "weight", "mode", "per_sample_weights", "padding_idx")
+            return _of_one_length(*map(given.get, names))
+        return original(*args, **options)
 
     functional.embedding_bag = embedding_bag
     try:
@@ -56,11 +39,7 @@ def plain_bags() -> Iterator[None]:
 
 
 def _of_one_length(
-    ids_BL: torch.Tensor,
-    weight: torch.Tensor,
-    mode: str,
-    scales_BL: torch.Tensor | None,
-    padding_idx: int | None,
+    ids_BL: Any, weight: Any, mode: Any, scales_BL: torch.Tensor | None, padding_idx: int | None
 ) -> torch.Tensor:
     """Reduce the rows of each bag; those of the padding id do not count."""
     rows_BLD = functional.embedding(ids_BL, weight)

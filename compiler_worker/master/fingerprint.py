@@ -21,6 +21,7 @@ from compiler_worker.master.source import (
 from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import InvalidModelError
 from services.contracts.model.document import canonical_json
+from services.contracts.model.manifest import BlobRef
 
 # What a source becomes, and what is recorded of it: a mend of these is one of its masters too.
 _MAKERS = ("compiler_worker.master.export", "compiler_worker.master.stored")
@@ -52,7 +53,7 @@ def _file_facts(path: Path) -> dict[str, object]:
     from compiler_worker.master.reading import read_onnx
 
     files = (path, *read_onnx(path).data_files)
-    return {"files": [_file_digest(file) for file in files]}
+    return {"files": [BlobRef.of(file).sha256 for file in files]}
 
 
 def _triton_facts(source: TritonModel) -> dict[str, object]:
@@ -60,7 +61,7 @@ def _triton_facts(source: TritonModel) -> dict[str, object]:
     from compiler_worker.master.triton.repository import onnx_file
 
     config = source.folder / CONFIG_FILE
-    of_config = {"config": _file_digest(config)} if config.is_file() else {}
+    of_config = {"config": BlobRef.of(config).sha256} if config.is_file() else {}
     return _file_facts(onnx_file(source)) | of_config
 
 
@@ -69,7 +70,7 @@ def _folder_facts(folder: Path, source: MasterSource) -> dict[str, object]:
 
     files = [folder / "config.json", *sorted(folder.glob(WEIGHTS))]
     return {
-        "files": [_file_digest(file) for file in files],
+        "files": [BlobRef.of(file).sha256 for file in files],
         "versions": {name: _version(name, source) for name in (*_EXPORTERS, "transformers")},
     }
 
@@ -85,11 +86,6 @@ def _factory_facts(source: TorchFactory) -> dict[str, object]:
         "sources": [hashlib.sha256(text).hexdigest() for text in texts],
         "versions": {name: _version(name, source) for name in distributions},
     }
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _module_text(module: str) -> bytes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from compiler_worker.master.walk import domain_of
-from services.contracts.errors import UnsupportedGraphError
+from compiler_worker.master.walk import domain_of, refusal
 
 _BROADCASTING = {
     *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "PRelu")
@@ -53,13 +52,13 @@ def _at_opset_7(node: onnx.NodeProto, ranks: dict[str, int]) -> list[onnx.NodePr
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     kind = node.op_type
     if kind in _CHANGED:
-        raise _refusal(node, "it is another op since opset 7")
+        raise refusal(node, 6, "it is another op since opset 7")
     if kind in _MODAL and not given.get("is_test"):
-        raise _refusal(node, "training mode (is_test 0) is not translated")
+        raise refusal(node, 6, "training mode (is_test 0) is not translated")
     if kind == "AveragePool" and (
         any(given.get("pads", [])) or given.get("auto_pad", b"NOTSET") != b"NOTSET"
     ):
-        raise _refusal(node, "whether padding counts is not defined before opset 7")
+        raise refusal(node, 6, "whether padding counts is not defined before opset 7")
     newer = onnx.NodeProto()
     newer.CopyFrom(node)
     del newer.attribute[:]
@@ -81,21 +80,16 @@ def _axes_after(node: onnx.NodeProto, given: dict[str, int], ranks: dict[str, in
     """How many axes of the first operand come after those that the second one stands at."""
     rank, second = (ranks.get(name) for name in node.input[:2])
     if rank is None or second is None:
-        raise _refusal(node, "the number of axes of its operands cannot be inferred")
+        raise refusal(node, 6, "the number of axes of its operands cannot be inferred")
     # Its slope is per channel, axis 1, whatever the number of axes.
     if node.op_type == "PRelu":
         return max(0, rank - 1 - second)
     if not given.get("broadcast"):
         if rank != second:
-            raise _refusal(node, "operands of different shapes without broadcast")
+            raise refusal(node, 6, "operands of different shapes without broadcast")
         return 0
     axis = given.get("axis", rank - second)
     after = rank - (axis + rank if axis < 0 else axis) - second
     if after < 0:
-        raise _refusal(node, f"axis {axis} leaves no room for {second} axes of {rank}")
+        raise refusal(node, 6, f"axis {axis} leaves no room for {second} axes of {rank}")
     return after
-
-
-def _refusal(node: onnx.NodeProto, reason: str) -> UnsupportedGraphError:
-    name = node.name or node.output[0]
-    return UnsupportedGraphError(reason, op_type=node.op_type, node=name, opset=6)

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from compiler_worker.onnx_to_fx.control_flow.subgraph import nodes_of
+from compiler_worker.master.walk import graphs_of, nested
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_from_torch
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
@@ -58,7 +58,7 @@ def _of_node(op: Op, made: bytes) -> onnx.FunctionProto:
         if index >= len(op.inputs) or op.inputs[index] is None
     }
     # A body names its parameters; here each is the node's own value, or ONNX's default.
-    for node in nodes_of(body):
+    for node in nested(body.node):
         node.input[:] = ["" if name in absent else name for name in node.input]
         # A list of its own: a repeated field that shrinks while it is iterated skips entries.
         for attribute in [a for a in node.attribute if a.ref_attr_name]:
@@ -75,9 +75,8 @@ def _of_node(op: Op, made: bytes) -> onnx.FunctionProto:
 
 def _refuse_captures(op: Op) -> None:
     """Refuse graphs that use names around the node: in a body these may be others."""
-    graphs = [a.g for a in op.proto.attribute if a.HasField("g")]
-    for graph in graphs:
-        nodes = list(nodes_of(graph))
+    for graph in (graph for a in op.proto.attribute for graph in graphs_of(a)):
+        nodes = list(nested(graph.node))
         own = {entry.name for entry in graph.input} | {entry.name for entry in graph.initializer}
         made = {name for node in nodes for name in node.output}
         taken = {name for node in nodes for name in node.input} - own - made - {""}

@@ -10,13 +10,13 @@ from typing import Any
 import onnx
 import torch
 
-from compiler_worker.master.walk import domain_of, opsets_of
+from compiler_worker.master.walk import domain_of, opsets_of, refusal
 from compiler_worker.onnx_to_fx import converter_table
 from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
 from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
-from compiler_worker.onnx_to_fx.op import Op, refusal
+from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.scope import NameScope
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,

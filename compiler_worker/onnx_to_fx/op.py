@@ -10,7 +10,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from compiler_worker.master.walk import domain_of
+from compiler_worker.master.walk import refusal
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.control_flow.subgraph import Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, carried_tensor
@@ -27,24 +27,6 @@ from compiler_worker.onnx_to_fx.values import (
 from services.contracts.errors import UnsupportedGraphError
 
 T = TypeVar("T")
-
-
-def refusal(proto: onnx.NodeProto, opset: int, reason: str) -> UnsupportedGraphError:
-    """Return the error that refuses a node; the caller raises it.
-
-    Args:
-        proto: the node.
-        opset: version of its domain that the model imports.
-        reason: in words.
-    """
-    domain = domain_of(proto.domain)
-    return UnsupportedGraphError(
-        reason,
-        op_type=f"{domain}::{proto.op_type}" if domain else proto.op_type,
-        # Exporters may leave nodes without names; every output has one.
-        node=proto.name or next(iter(proto.output), ""),
-        opset=opset,
-    )
 
 
 class Op:

@@ -9,9 +9,8 @@ from compiler_worker.children.process import OnEvent, run_child
 from compiler_worker.devices import main_device
 from compiler_worker.model_checks.recipe_check import check_recipe
 from compiler_worker.plans.build_keys import buckets_of
-from compiler_worker.profiling.profile_options import ProfileOptions
 from compiler_worker.profiling.profile_report import ProfileReport
-from compiler_worker.profiling.profile_request import ProfileRequest
+from compiler_worker.profiling.profile_request import ProfileOptions, ProfileRequest
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import (

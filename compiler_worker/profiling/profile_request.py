@@ -1,5 +1,6 @@
-"""The request to the child that profiles, and where it writes its files."""
+"""What is to be profiled, as a person and as the child gets it, and where the files are."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from services.contracts.hardware.facts import DeviceFacts
@@ -12,6 +13,22 @@ REPORT = "report.json"
 TRACE_EAGER = "trace-eager.json"
 TRACE_COMPILED = "trace-compiled.json"
 PICTURE = "time-per-op.svg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """What a person wants to have profiled of a model version.
+
+    Attributes:
+        bucket: label of one of its buckets; "" is the largest.
+        source: a PyTorch source to look for graph breaks in; "" for none.
+        out: folder for the files; None names one after the model, in the current folder.
+    """
+
+    bucket: str = ""
+    precision: Precision = Precision.FP32
+    source: str = ""
+    out: Path | None = None
 
 
 class ProfileRequest(Document):

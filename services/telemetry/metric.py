@@ -1,7 +1,8 @@
 """What a metric is, as data; those that there are stand in `catalog.py`."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from functools import partial
 
 
 class MetricKind(StrEnum):
@@ -12,22 +13,25 @@ class MetricKind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric.
 
     Attributes:
+        name: `smelt_<noun>_<unit>`, of a counter with `_total`.
+        help: of the exposition.
+        labels: label names; every one has few values, and none gives a single series.
+        buckets: upper bounds of a histogram in `unit`, rising, +Inf is added; () otherwise.
         unit: base unit, "" for counts.
-        labels: label names; every one has few values.
-        buckets: upper bounds of a histogram, () otherwise.
     """
 
     name: str
-    kind: MetricKind
     help: str
-    unit: str = ""
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    _: KW_ONLY
+    kind: MetricKind
+    unit: str = ""
 
     @property
     def ray_name(self) -> str:
@@ -35,40 +39,7 @@ class Metric:
         return f"ray_{self.name}"
 
 
-def counter(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
-    """A metric that only grows.
-
-    Args:
-        name: `smelt_<noun>_<unit>_total`.
-        text: help of the exposition.
-        labels: names; empty for a single series.
-        unit: "" for a number.
-    """
-    return Metric(name=name, kind=MetricKind.COUNTER, help=text, unit=unit, labels=labels)
-
-
-def gauge(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
-    """A metric that rises and falls; see `counter` for the arguments."""
-    return Metric(name=name, kind=MetricKind.GAUGE, help=text, unit=unit, labels=labels)
-
-
-def histogram(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    buckets: tuple[float, ...],
-    *,
-    unit: str = "seconds",
-) -> Metric:
-    """A metric that counts observations by size.
-
-    Args:
-        name: `smelt_<noun>_<unit>`.
-        text: help of the exposition.
-        labels: names; empty for a single series.
-        buckets: upper bounds in `unit`, rising; +Inf is added.
-        unit: of what is observed.
-    """
-    return Metric(
-        name=name, kind=MetricKind.HISTOGRAM, help=text, unit=unit, labels=labels, buckets=buckets
-    )
+# What only grows, what rises and falls, and observations counted by size.
+counter = partial(Metric, kind=MetricKind.COUNTER)
+gauge = partial(Metric, kind=MetricKind.GAUGE)
+histogram = partial(Metric, kind=MetricKind.HISTOGRAM, unit="seconds")

@@ -111,7 +111,7 @@ def _bar(progress: Progress) -> Any:
         if bar.n:
             progress(" ".join(str(bar).split()))
 
-    return type("Told", (tqdm,), {"__init__": begin, "display": display})
+    return type("ProgressBar", (tqdm,), {"__init__": begin, "display": display})
 
 
 def _put_files(snapshot: Path, folder: Path, models: Sequence[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import onnx
 
+from compiler_worker.master.walk import nested
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.scope import NameScope
@@ -38,7 +39,7 @@ class Subgraph:
             kept: constants that were read before; one dictionary for all of a model.
         """
         self.proto = proto
-        self.num_nodes = sum(1 for _ in nodes_of(proto))
+        self.num_nodes = sum(1 for _ in nested(proto.node))
         self._scope = scope
         self._convert = convert
         self._kept = kept
@@ -94,12 +95,3 @@ class Subgraph:
         if value is None:
             raise UnsupportedGraphError(f"output '{name}' is produced by no node")
         return scope.graph.running(value)
-
-
-def nodes_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node, those of the graphs inside of nodes included."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from nodes_of(attribute.g)

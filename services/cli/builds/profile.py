@@ -5,7 +5,7 @@ from pathlib import Path
 from compiler_worker.children.requests import ChildEvent
 from compiler_worker.open_worker import new_worker
 from compiler_worker.profiling.profile_job import profile_model
-from compiler_worker.profiling.profile_options import ProfileOptions
+from compiler_worker.profiling.profile_request import ProfileOptions
 from compiler_worker.profiling.report_lines import report_parts
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.worker_context import ignore_progress

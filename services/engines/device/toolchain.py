@@ -26,13 +26,13 @@ def installed_toolchain(platform: Platform) -> dict[str, str]:
     names = dict(_DISTRIBUTIONS)
     if platform is Platform.CUDA:
         names["cuda"] = _CUDA_RUNTIMES
-    versions = {library: _first_version(dists) for library, dists in names.items()}
+    versions = {library: distribution_version(*dists) for library, dists in names.items()}
     return {library: version for library, version in versions.items() if version}
 
 
 def installed_version(library: str) -> str:
     """Version of one library, "" when it is not installed."""
-    return _first_version(_DISTRIBUTIONS[library])
+    return distribution_version(*_DISTRIBUTIONS[library])
 
 
 def missing_reason(library: str) -> str:
@@ -42,7 +42,8 @@ def missing_reason(library: str) -> str:
     return f"the Python package {_DISTRIBUTIONS[library][0]} is not installed"
 
 
-def _first_version(distributions: tuple[str, ...]) -> str:
+def distribution_version(*distributions: str) -> str:
+    """Version of the first of these that is installed, "" when none is."""
     for name in distributions:
         try:
             return metadata.version(name)

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from compiler_worker.__main__ import main
 from compiler_worker.profiling.profile_job import profile_model
-from compiler_worker.profiling.profile_options import ProfileOptions
 from compiler_worker.profiling.profile_report import Fate, ProfileReport
+from compiler_worker.profiling.profile_request import ProfileOptions
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.cli.main import app
