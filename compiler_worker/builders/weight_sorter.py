@@ -29,7 +29,7 @@ class WeightSorter:
 
         Args:
             name: of the argument in the exported program.
-            tensor: its values, on any device.
+            tensor: its values, of any shape, on any device.
             parts: the weights that it joins along its last axis; empty where it is one.
         """
         values = tensor.detach().cpu()

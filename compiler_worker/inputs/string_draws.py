@@ -31,7 +31,7 @@ def put_choices(
     """Replace what was drawn by categories, each about as often as any other.
 
     Args:
-        drawn: of the input; changed in place.
+        drawn: of the input, [..., places]; changed in place.
         choices: one list for all places, or one for each place of the last axis; where a list is
             empty, what was drawn stays.
         generator: that of this input.

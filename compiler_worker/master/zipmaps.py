@@ -47,7 +47,7 @@ def _classes(node: onnx.NodeProto) -> tuple[str, ...]:
 
 
 def class_table(maps: Sequence[Mapping[int | str, float]], classes: Sequence[str]) -> Array:
-    """What ONNX Runtime gives for maps, as the table that they were made of."""
+    """The table float32 [maps, classes] that ONNX Runtime made its maps of."""
     rows = [{str(key): value for key, value in row.items()} for row in maps]
     table = [[row[each] for each in classes] for row in rows]
     return np.array(table, np.float32).reshape(len(rows), len(classes))

@@ -27,7 +27,7 @@ class Sizes:
     most: float = 0.0
 
     def add(self, elements: Float64) -> None:
-        """Take some into account."""
+        """Take some into account, of any shape."""
         self.squares += float((elements**2).sum())
         self.roots += float(np.sqrt(np.abs(elements)).sum())
         self.num += elements.size

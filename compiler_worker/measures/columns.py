@@ -32,6 +32,8 @@ _EAGER_FACTOR = 10.0
 class ColumnSums:
     """Moments of a reference and of an engine's errors, for each index of one axis.
 
+    All are float64 [c].
+
     Attributes:
         num: elements counted.
         mean, error_mean: of the reference, of the errors.
@@ -89,13 +91,13 @@ class ColumnSums:
 
     @property
     def spread(self) -> Float64:
-        """Standard deviation of the reference."""
+        """Standard deviation of the reference, [c]."""
         spread: Float64 = np.sqrt(self.squares / np.maximum(self.num, 1.0))
         return spread
 
     @property
     def error(self) -> Float64:
-        """Root mean square of the errors."""
+        """Root mean square of the errors, [c]."""
         error: Float64 = np.sqrt(self.error_squares / np.maximum(self.num, 1.0))
         return error
 
@@ -197,7 +199,7 @@ class Columns:
         return ColumnDistance(**(vars(worst) | {"gain": gain}))
 
     def errors(self, axis: int | None) -> Float64:
-        """Root mean square errors by index."""
+        """Root mean square errors by index, [c]."""
         return self._sums[axis].error
 
     @property

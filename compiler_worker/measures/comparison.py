@@ -103,7 +103,7 @@ def has_numbers(outputs: Mapping[str, Array]) -> bool:
 
 
 def is_finite_where(array: Array, wanted: Array) -> bool:
-    """Whether an array of floats is finite wherever the wanted one is; of other types it is."""
+    """Whether floats are finite wherever the wanted ones of their shape are; other types are."""
     if wanted.dtype.kind in "biuO" or array.shape != wanted.shape:
         return True
     here, there = (np.isfinite(each.astype(np.float64)) for each in (array, wanted))

@@ -143,7 +143,7 @@ def integer_range(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def carried_tensor(array: NDArray[np.generic], dtype: torch.dtype) -> torch.Tensor:
-    """Return an array of the master as the graph holds it, without a copy where it can."""
+    """Return an array of the master as the graph holds it, of its shape; no copy where it can."""
     data = tensor_sharing_memory(array)
     match dtype:
         case torch.uint16 | torch.uint32:
@@ -157,7 +157,7 @@ def carried_tensor(array: NDArray[np.generic], dtype: torch.dtype) -> torch.Tens
 
 
 def tensor_sharing_memory(array: NDArray[np.generic]) -> torch.Tensor:
-    """Return a torch tensor over the array's own memory, read-only or not.
+    """Return a torch tensor of an array's shape over its own memory, read-only or not.
 
     Arrays over protobuf bytes or mapped files are read-only, and torch has no
     read-only tensors: it warns and shares all the same. A writable view of the
@@ -190,7 +190,7 @@ _FOREIGN = [
 
 
 def array_sharing_memory(tensor: torch.Tensor) -> NDArray[np.generic]:
-    """Return a numpy array over a CPU tensor's own memory."""
+    """Return a numpy array of a CPU tensor's shape over its own memory."""
     kind = _NUMPY_FROM_TORCH[tensor.dtype]
     if kind in [foreign for _, foreign in _FOREIGN]:
         bits = torch.int16 if tensor.itemsize == 2 else torch.uint8

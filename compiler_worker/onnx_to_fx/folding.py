@@ -1,7 +1,7 @@
 """Computes while importing what depends on small constants only.
 
-Conditions, trip counts and shapes that exporters compute from constants with ops of floats are
-data as far as the two worlds go; the value they have in every call is found here.
+Conditions, trip counts and shapes that exporters compute from constants with ops of floats count
+as data on the device; the value they have in every call is found here.
 """
 
 from __future__ import annotations

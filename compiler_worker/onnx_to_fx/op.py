@@ -220,7 +220,7 @@ class Op:
         return list(value.dims)
 
     def host(self, index: int) -> NDArray[np.object_]:
-        """Return a required input as host integers.
+        """Return a required input as host integers, Python's own or symbols, in the input's shape.
 
         Raises UnsupportedGraphError when it is computed on the device.
         """

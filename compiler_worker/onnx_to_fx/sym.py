@@ -1,4 +1,4 @@
-"""Integers that are known only when shapes are: the symbolic half of the host world.
+"""Integers that are known only when shapes are: symbolic values on the host.
 
 `Sym` looks like an int to a converter: `+ - * // %` on it emit one scalar fx node
 each, which runs as a Python int in eager mode and as a SymInt under export. Two

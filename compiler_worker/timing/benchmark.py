@@ -166,7 +166,7 @@ def benchmark(
     fallback = [contest.fallback] if contest.fallback else []
     eager = replace(contest.eager, is_context=bool(fallback))
     sides = [*contest.engines.values(), eager, *fallback]
-    times = race(sides, contest.platform, sample, recipe, limits)
+    times = time_sides(sides, contest.platform, sample, recipe, limits)
     return JointTiming(
         bucket=sample.bucket,
         sizes=sample.sizes,
@@ -176,7 +176,7 @@ def benchmark(
     )
 
 
-def race(
+def time_sides(
     contenders: Sequence[Contender],
     platform: Platform,
     sample: Sample,

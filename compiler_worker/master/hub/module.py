@@ -101,7 +101,7 @@ def _loaded(folder: Path, loader: str, output: str) -> Any:
             dtype=torch.float32,
             local_files_only=True,
             output_loading_info=True,
-            # Code of a stranger is never run, nor a pickle of one read.
+            # A model's own code is never run, nor a pickle read: anyone may have uploaded it.
             trust_remote_code=False,
             use_safetensors=True,
         )

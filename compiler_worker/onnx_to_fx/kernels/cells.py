@@ -39,7 +39,7 @@ class CellForm:
     couples: bool
 
     def act(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """Apply one of the activations."""
+        """Apply one of the activations to each element; any shape, kept."""
         if self.clip is not None:
             x = x.clamp(-self.clip, self.clip)
         return ACTIVATIONS[self.activations[index]](x)

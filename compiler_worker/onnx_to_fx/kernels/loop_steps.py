@@ -1,4 +1,7 @@
-"""Steps of a loop whose number of rounds is dynamic."""
+"""Steps of a loop whose number of rounds is dynamic.
+
+Legend: R = rounds at most; `...` = the axes of a row.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ import torch
 def runs(
     index: torch.Tensor, count: torch.Tensor | int | None, condition: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return whether the round of this number runs, a boolean of no axes.
+    """Return whether the round of this number runs, bool [].
 
     Args:
-        index: number of the round, of no axes.
+        index: number of the round, int64 [].
         count: rounds at most; None for no bound.
-        condition: of the round before, one element; None for always.
+        condition: of the round before, bool, one element; None for always.
     """
     bound = count.reshape(()) if isinstance(count, torch.Tensor) else count
     go = torch.ge(index, 0) if bound is None else torch.lt(index, bound)
@@ -23,7 +26,7 @@ def runs(
 
 
 def own_copy(x: torch.Tensor) -> torch.Tensor:
-    """Return a copy with plain strides: what crosses the edge of a graph shares no memory."""
+    """Return a copy of x's shape with plain strides: what leaves a graph shares no memory."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -44,13 +47,16 @@ def put(stack: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Te
     """Return the stack with one row replaced.
 
     Args:
-        stack: one row per round.
-        index: of the row, one element.
-        row: of the stack's type, without its first axis.
+        stack: one row per round, [R, ...].
+        index: of the row, int64, one element.
+        row: of the stack's type, [...].
+
+    Returns:
+        [R, ...], of the stack's type.
     """
     return stack.index_copy(0, index.reshape(1), row.unsqueeze(0))
 
 
 def filled(stack: torch.Tensor, num_rounds: torch.Tensor) -> torch.Tensor:
-    """Return the rows of the rounds that ran."""
+    """Return the rows of the rounds that ran: the first `num_rounds`, int64 [], of [R, ...]."""
     return stack[torch.arange(stack.shape[0], device=stack.device) < num_rounds]

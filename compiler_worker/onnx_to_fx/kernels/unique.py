@@ -1,4 +1,7 @@
-"""Unique elements or slices, with ONNX's order and first places."""
+"""Unique elements or slices, with ONNX's order and first places.
+
+Legend: N = slices along the axis, U = unique ones.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ def unique(x: torch.Tensor, axis: int | None, is_sorted: bool) -> tuple[torch.Te
     """Return unique slices along an axis (elements of the flattened input without one).
 
     Args:
-        x: any tensor.
+        x: of any shape, N long at the axis.
         axis: where slices lie side by side.
         is_sorted: whether they ascend; else they stand by their first places.
 
     Returns:
-        The slices, the first place of each, the slice at each place, and their counts.
+        The slices (x's shape with U for N), and as int64 the first place of each [U], the slice at
+        each place [N], and their counts [U].
     """
     flat = x.reshape(-1) if axis is None else x
     dim = axis or 0

@@ -137,7 +137,7 @@ def generation_named(device_facts_json: bytes) -> str:
     """The generation that a device's facts name; "" for none, and for what cannot be read.
 
     Facts of another release may hold fields that this one does not know: code that only shows or
-    counts where a replica is must not stumble over them, whatever bytes a replica sends.
+    counts where a replica is must not fail on them, whatever bytes a replica sends.
     """
     try:
         facts = json.loads(device_facts_json or b"{}")

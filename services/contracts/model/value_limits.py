@@ -28,7 +28,7 @@ class ValueLimits:
     high: Array
 
     def first_outside(self, values: Array) -> tuple[int, ...] | None:
-        """The place of a value that is not allowed; None when all are."""
+        """The place of a value [..., places] that is not allowed; None when all are."""
         if not values.size:
             return None
         # Extremes alone: no copy of the input. Where they are is looked for only when wrong.

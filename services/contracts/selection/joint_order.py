@@ -161,7 +161,7 @@ class _Chain:
         self._measured |= {digest for digest in found if not is_wild(run.timings(digest))}
         self.slowness |= {digest: mean_s * scale for digest, mean_s in found.items()}
         self.left_out = (self.left_out | run.left_out.keys()) - self.slowness.keys()
-        self._crown(run)
+        self._choose_best(run)
 
     def order(self) -> tuple[str, ...]:
         """The wanted ones, best first; those of wild figures alone, then those left out, last."""
@@ -173,8 +173,8 @@ class _Chain:
     def _place(self, digest: str) -> tuple[bool, float, str]:
         return (digest not in self._measured, self.slowness[digest], digest)
 
-    def _crown(self, run: JointRun) -> None:
-        """Two runs of one engine differ by the noise: only more than that takes the crown."""
+    def _choose_best(self, run: JointRun) -> None:
+        """Two runs of one engine differ by the noise: only more makes another one best."""
         fastest = min(self._wanted & run.digests, key=self._place)
         wanted_s = (1 - NOISE) * self.slowness.get(self._best, math.inf)
         if self._best not in self._wanted or (

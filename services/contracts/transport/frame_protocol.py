@@ -28,7 +28,7 @@ from services.contracts.transport.frames import (
 
 logger = logging.getLogger(__name__)
 
-# A stranger may not make us reserve memory: until HELLO only a small frame is taken.
+# An unknown peer may not make us reserve memory: until HELLO only a small frame is taken.
 _HELLO_PAYLOAD_BYTES = 4096
 # Several large requests may wait in the transport before a writer has to.
 _WRITE_HIGH_BYTES = 4 * 1024 * 1024

@@ -41,7 +41,7 @@ def size(op: Op) -> HostValue:
 
 @converter("Identity", versions=(1, 13, 14, 16, 19, *_TYPES_ONLY), carried=CARRIED)
 def identity(op: Op) -> AnyValue:
-    """The value itself, in whichever world it is."""
+    """The value itself, on the host or on the device as it is."""
     return op.any_value(0)
 
 

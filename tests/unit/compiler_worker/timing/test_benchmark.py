@@ -17,7 +17,7 @@ from compiler_worker.timing.benchmark import (
     Contender,
     Contest,
     benchmark,
-    race,
+    time_sides,
 )
 from compiler_worker.timing.paired import FEWEST_PAIRS
 from services.contracts.hardware.facts import Platform
@@ -144,7 +144,7 @@ def test_where_bounds_are_not_close_more_calls_are_made() -> None:
     limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=10)
     models = [Alternating(longer) for longer in (8.0, 1.0)]
     sides = [Contender(model=model) for model in models]
-    wild, _ = race(sides, Platform.CPU, sample(), Recipe(), limits)
+    wild, _ = time_sides(sides, Platform.CPU, sample(), Recipe(), limits)
     assert [model.num_calls for model in models] == [2 * 30, 2 * 30]
     assert wild.ratio is not None
     assert wild.ratio.high > 4 * wild.ratio.low
@@ -153,7 +153,7 @@ def test_where_bounds_are_not_close_more_calls_are_made() -> None:
 def test_where_nothing_is_left_open_no_more_calls_are_made() -> None:
     limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=20)
     models = [Alternating(1.0, seconds) for seconds in (1e-5, 1e-4)]
-    faster, _ = race(
+    faster, _ = time_sides(
         [Contender(model=model) for model in models], Platform.CPU, sample(), Recipe(), limits
     )
     assert faster.ratio is not None
@@ -172,7 +172,7 @@ def test_slow_models_are_called_as_often_as_is_asked_and_tells_an_interval(num_c
 def test_each_side_follows_each_other_one(num_sides: int) -> None:
     calls: list[str] = []
     sides = [Contender(model=Noting(str(number), calls)) for number in range(num_sides)]
-    race(sides, Platform.CPU, sample(), Recipe(), BenchmarkLimits(seconds_per_side=0))
+    time_sides(sides, Platform.CPU, sample(), Recipe(), BenchmarkLimits(seconds_per_side=0))
     rounds = rounds_of(calls, num_sides)
     followed = {pair for each in rounds for pair in pairwise(each)}
     assert len(followed) == num_sides * (num_sides - 1)

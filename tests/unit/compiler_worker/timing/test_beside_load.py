@@ -75,7 +75,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
 from compiler_worker.inputs.sampling import Sample, SampleVariant
-from compiler_worker.timing.benchmark import BenchmarkLimits, Contender, race
+from compiler_worker.timing.benchmark import BenchmarkLimits, Contender, time_sides
 from services.contracts.hardware.facts import Platform
 from services.contracts.model.recipe import Recipe
 
@@ -93,7 +93,7 @@ sides = [Contender(model=Hashing(num_mib * 2**20)) for num_mib in (2, 16)]
 command = [sys.executable, "-c", "while True: pass"]
 beside = [subprocess.Popen(command) for _ in range(3)]
 try:
-    engine, fallback = race(sides, Platform.CPU, sample, Recipe(), limits)
+    engine, fallback = time_sides(sides, Platform.CPU, sample, Recipe(), limits)
 finally:
     for each in beside:
         each.kill()
