@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from services.contracts.selection.gpu_share import GpuShare
 from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import Deployments
-from services.controller.deploy.gpu_share import GpuShare
 from services.controller.interfaces import DeploymentKey
 from services.controller.room import Room
 

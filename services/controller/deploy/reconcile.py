@@ -17,12 +17,13 @@ from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.replica_number import least_replicas
 from services.contracts.registry.registry import Registry
+from services.contracts.selection.gpu_share import GpuShare
 from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
 from services.controller.deploy.generations import Generations
-from services.controller.deploy.gpu_share import GpuShare, GpuShares
+from services.controller.deploy.gpu_share import GpuShares
 from services.controller.deploy.observed import Observed, StoreView
 from services.controller.deploy.on_demand import OnDemand
 from services.controller.deploy.outgrown import OutgrownShares

@@ -32,7 +32,7 @@ from services.contracts.hardware.labels import SIMULATED_LABEL
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Recipe, Residency
-from services.controller.deploy.gpu_share import gpu_share
+from services.contracts.selection.gpu_share import gpu_share
 from services.telemetry.metrics_page import metrics_page
 from tests.benchmarks.gpu.engine_build import export
 from tests.benchmarks.gpu.served_speed import add

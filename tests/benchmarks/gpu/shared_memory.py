@@ -27,7 +27,7 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Residency
-from services.controller.deploy.gpu_share import gpu_share
+from services.contracts.selection.gpu_share import gpu_share
 from tests.benchmarks.gpu.engine_build import export
 from tests.benchmarks.gpu.on_demand import RECIPE, publish
 from tests.benchmarks.gpu.served_speed import add

@@ -15,7 +15,8 @@ from services.contracts.model.manifest import (
     Timing,
 )
 from services.contracts.model.recipe import Recipe
-from services.controller.deploy.gpu_share import GpuShare, GpuShares, gpu_share
+from services.contracts.selection.gpu_share import GpuShare, gpu_share
+from services.controller.deploy.gpu_share import GpuShares
 from services.controller.interfaces import DeploymentKey, NodePool
 from tests.documents import AT, small_key, small_manifest
 
