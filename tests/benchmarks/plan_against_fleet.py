@@ -28,6 +28,7 @@ import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
 from services.cli.planning.curves import Curve, MeasuredSide, measured_curves
+from services.cli.planning.device_simulation import Part, simulated
 from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.cli.registry import open_registry
@@ -231,7 +232,8 @@ def measure(arguments: argparse.Namespace) -> None:
         rate = load * most
         found = clients.latencies_s(rate, arguments.seconds)
         then = runs.curve()
-        plans = [ReplicaQueue(version, demand, curve).simulated(rate) for curve in (proven, then)]
+        queues = [ReplicaQueue(version, demand, curve) for curve in (proven, then)]
+        plans = [simulated([Part(queue, rate)])[0] for queue in queues]
         fleet = [float(np.quantile(found, q)) * 1000 for q in (0.5, 0.99)]
         by_proof, by_runs = (
             [1000 * (each + overhead_s) for each in (plan.p50_s, plan.p99_s)] for plan in plans

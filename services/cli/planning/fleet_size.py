@@ -4,55 +4,124 @@ x[h, m, g]: devices of generation g that model m needs in hour h. n[g]: nodes.
 
     least        sum of price x devices
     such that    every model has what it needs: sum over g of capacity[m, g] x >= rate[m, h]
-                 there is room:                 sum over m of x <= room[g] (n[g] - lost u[g])
+                 there is room:                 sum over m of x <= max_load d[g]
+                 and memory for one replica:    sum over m of share[m, g] y[m, g] <= d[g]
+                 y is 1 where m is on g:        x[h, m, g] <= most[m, g] y[m, g]
                  u is 1 where g is used:        n[g] <= most[g] u[g]
 
-room[g] is max_load times the devices of a node. A model that shares a device with others counts
-as if each had a device of its own for its part of the time, so that the p99 of a device which
-several share is a little worse than planned.
+d[g] = per_node[g] (n[g] - lost u[g]) - spare[g] u[g]: the devices of the nodes that are left. What
+this leaves open is which models share a device: `placement.py`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from services.cli.planning.placement import GAP, TRACE, Pair
 from services.cli.planning.plan_profile import DeviceOffer, PlanProfile
 from services.contracts.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Capacities = Mapping[tuple[str, str], float]
 _MOST_NODES = 100_000
-# A solution so near to the best is as good; the last percents may take hours.
-_GAP = 0.005
 # A status of scipy.optimize.milp: iterations or time.
 _AT_LIMIT = 1
-_TRACE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSize:
-    """What a plan buys.
+    """What a plan buys, before models are placed on devices.
 
     Attributes:
         nodes: by generation.
-        used: devices that each model keeps busy on each generation, by both, in the hour that has
-            most of them.
+        used: devices that each model keeps busy on each generation, by both, hour by hour.
         price_per_h: of all nodes.
     """
 
     nodes: Mapping[str, int]
-    used: Mapping[tuple[str, str], float]
+    used: Sequence[Mapping[Pair, float]]
     price_per_h: float
+
+
+class _Programme:
+    """Rows of the programme, by place of the variables x, n, u and y."""
+
+    def __init__(
+        self,
+        rates: Mapping[str, Sequence[float]],
+        capacities: Mapping[Pair, float],
+        shares: Mapping[Pair, float],
+        profile: PlanProfile,
+    ) -> None:
+        self.pairs = sorted(p for p in capacities if capacities[p] > 0 and p[1] in profile.devices)
+        self.num_hours = len(next(iter(rates.values())))
+        self.num_x = self.num_hours * len(self.pairs)
+        self._rates = rates
+        self._capacities = capacities
+        self._shares = shares
+        self._profile = profile
+        self._num_g = len(profile.devices)
+        self.num_columns = self.num_x + 2 * self._num_g + len(self.pairs)
+
+    def x_of(self, hour: int, pair: int) -> int:
+        return hour * len(self.pairs) + pair
+
+    def rows(self, spare: Mapping[str, float]) -> tuple[list[dict[int, float]], list[float]]:
+        """All rows, and what each is at least."""
+        needs = [
+            {
+                self.x_of(hour, i): self._capacities[pair]
+                for i, pair in enumerate(self.pairs)
+                if pair[0] == model
+            }
+            for hour, model in product(range(self.num_hours), self._rates)
+        ]
+        least = [self._rates[m][hour] for hour, m in product(range(self.num_hours), self._rates)]
+        rows = needs + self._rooms(spare) + self._presence()
+        return rows, least + [0.0] * (len(rows) - len(least))
+
+    def _rooms(self, spare: Mapping[str, float]) -> list[dict[int, float]]:
+        """Of each generation: time in each hour, memory, and most nodes."""
+        rows = []
+        for g, (name, offer) in enumerate(self._profile.devices.items()):
+            nodes = self.num_x + g
+            is_used = nodes + self._num_g
+            lost = self._profile.nodes_lost * offer.per_node + spare.get(name, 0.0)
+            devices = {nodes: float(offer.per_node), is_used: -lost}
+            here = [i for i, pair in enumerate(self.pairs) if pair[1] == name]
+            room = {place: self._profile.max_load * num for place, num in devices.items()}
+            rows += [
+                room | {self.x_of(hour, i): -1.0 for i in here} for hour in range(self.num_hours)
+            ]
+            rows.append(devices | {self._y_of(i): -self._shares[self.pairs[i]] for i in here})
+            rows.append({nodes: -1.0, is_used: float(offer.max_nodes or _MOST_NODES)})
+        return rows
+
+    def _presence(self) -> list[dict[int, float]]:
+        """A model is on a generation where it keeps something of it busy in any hour."""
+        rows = []
+        for i, pair in enumerate(self.pairs):
+            if self._shares[pair]:
+                for hour, rate in enumerate(self._rates[pair[0]]):
+                    most = rate / self._capacities[pair]
+                    rows.append({self._y_of(i): most, self.x_of(hour, i): -1.0})
+        return rows
+
+    def _y_of(self, pair: int) -> int:
+        return self.num_x + 2 * self._num_g + pair
 
 
 def cheapest_fleet(
     rates: Mapping[str, Sequence[float]],
-    capacities: Capacities,
+    capacities: Mapping[Pair, float],
+    shares: Mapping[Pair, float],
     profile: PlanProfile,
+    *,
+    spare: Mapping[str, float] | None = None,
     time_limit_s: float = 20.0,
 ) -> FleetSize:
     """The cheapest nodes that carry every hour.
@@ -60,7 +129,9 @@ def cheapest_fleet(
     Args:
         rates: requests per second by model, one for each hour.
         capacities: requests per second of a whole device, by model and generation; some above 0.
+        shares: of a GPU's memory that a replica is given, by both; 0 on CPUs.
         profile: with the devices that can be had.
+        spare: devices of each generation that are to be left, as models do not fit together.
         time_limit_s: of the solver.
 
     Raises:
@@ -69,74 +140,50 @@ def cheapest_fleet(
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     offers = profile.devices
-    pairs = sorted(pair for pair in capacities if capacities[pair] > 0 and pair[1] in offers)
-    num_hours = len(next(iter(rates.values())))
-    num_x = num_hours * len(pairs)
+    programme = _Programme(rates, capacities, shares, profile)
+    num_x = programme.num_x
     most = [offer.max_nodes or _MOST_NODES for offer in offers.values()]
-    rows = _model_rows(rates, pairs, capacities)
-    least = [rate for of_hours in zip(*rates.values(), strict=True) for rate in of_hours]
-    rows += _room_rows(pairs, profile, num_hours)
-    rows += [{num_x + g: -1, num_x + len(most) + g: limit} for g, limit in enumerate(most)]
-    least += [0.0] * (len(rows) - len(least))
+    ones = [1] * (len(offers) + len(programme.pairs))
+    rows, least = programme.rows(spare or {})
     # A device in use costs nothing beside its node; a trace of a price keeps models on few.
-    prices = [_TRACE] * num_x + [o.price_per_h * o.per_node for o in offers.values()]
+    prices = [TRACE] * num_x + [o.price_per_h * o.per_node for o in offers.values()]
     found = milp(
-        np.array(prices + [0.0] * len(most)),
-        integrality=np.array([0] * num_x + [1] * 2 * len(most)),
-        bounds=Bounds(0, [np.inf] * num_x + most + [1] * len(most)),
-        constraints=LinearConstraint(_matrix(rows, num_x + 2 * len(most)), least),
-        options={"time_limit": time_limit_s, "mip_rel_gap": _GAP},
+        np.array(prices + [0.0] * len(ones)),
+        integrality=np.array([0] * num_x + [1] * (len(most) + len(ones))),
+        bounds=Bounds(0, [np.inf] * num_x + most + ones),
+        constraints=LinearConstraint(_matrix(rows, programme.num_columns), least),
+        options={"time_limit": time_limit_s, "mip_rel_gap": GAP},
     )
     if found.status == _AT_LIMIT:
         raise InvalidRequestError(
-            f"the solver found no fleet that is surely within {_GAP:.1%} of the cheapest in "
+            f"the solver found no fleet that is surely within {GAP:.1%} of the cheapest in "
             f"{time_limit_s:g} s: offer fewer generations, or plan models apart"
         )
     if found.x is None:
-        raise InvalidRequestError(_too_few(offers))
+        raise InvalidRequestError(too_few_words(offers))
     nodes = {name: round(found.x[num_x + g]) for g, name in enumerate(offers)}
-    by_hour = found.x[:num_x].reshape(num_hours, len(pairs))
-    peak = by_hour[int(np.argmax(by_hour.sum(axis=1)))].tolist()
+    by_hour = found.x[:num_x].reshape(programme.num_hours, len(programme.pairs)).tolist()
     return FleetSize(
         nodes=nodes,
-        used={pair: used for pair, used in zip(pairs, peak, strict=True) if used > _TRACE},
-        price_per_h=sum(n * offers[g].per_node * offers[g].price_per_h for g, n in nodes.items()),
+        used=[
+            {pair: busy for pair, busy in zip(programme.pairs, each, strict=True) if busy > TRACE}
+            for each in by_hour
+        ],
+        price_per_h=price_per_h(nodes, offers),
     )
 
 
-def _model_rows(
-    rates: Mapping[str, Sequence[float]],
-    pairs: Sequence[tuple[str, str]],
-    capacities: Capacities,
-) -> list[dict[int, float]]:
-    """For each hour and model: what its devices can do, by place of x."""
-    num_hours = len(next(iter(rates.values())))
-    return [
-        {
-            hour * len(pairs) + i: capacities[pair]
-            for i, pair in enumerate(pairs)
-            if pair[0] == model
-        }
-        for hour in range(num_hours)
-        for model in rates
-    ]
+def price_per_h(nodes: Mapping[str, int], offers: Mapping[str, DeviceOffer]) -> float:
+    """Of all nodes."""
+    return sum(n * offers[g].per_node * offers[g].price_per_h for g, n in nodes.items())
 
 
-def _room_rows(
-    pairs: Sequence[tuple[str, str]],
-    profile: PlanProfile,
-    num_hours: int,
-) -> list[dict[int, float]]:
-    """For each hour and generation: devices of its nodes, less lost and used ones."""
-    num_x = num_hours * len(pairs)
-    rows = []
-    for hour in range(num_hours):
-        for g, (name, offer) in enumerate(profile.devices.items()):
-            room = profile.max_load * offer.per_node
-            used = {hour * len(pairs) + i: -1.0 for i, p in enumerate(pairs) if p[1] == name}
-            lost = {num_x + len(profile.devices) + g: -room * profile.nodes_lost}
-            rows.append(used | lost | {num_x + g: room})
-    return rows
+def too_few_words(offers: Mapping[str, DeviceOffer]) -> str:
+    """Why no fleet can be had."""
+    nodes = ", ".join(f"{g}: {o.max_nodes or 'any number of'} nodes" for g, o in offers.items())
+    return (
+        f"the offered nodes are too few ({nodes}): raise max_nodes or max_load, or lower nodes_lost"
+    )
 
 
 def _matrix(rows: Sequence[Mapping[int, float]], num_columns: int) -> "csr_array":
@@ -145,10 +192,3 @@ def _matrix(rows: Sequence[Mapping[int, float]], num_columns: int) -> "csr_array
     entries = [(r, c, value) for r, row in enumerate(rows) for c, value in row.items()]
     places_r, places_c, values = zip(*entries, strict=True)
     return csr_array((values, (places_r, places_c)), shape=(len(rows), num_columns))
-
-
-def _too_few(offers: Mapping[str, DeviceOffer]) -> str:
-    nodes = ", ".join(f"{g}: {o.max_nodes or 'any number of'} nodes" for g, o in offers.items())
-    return (
-        f"the offered nodes are too few ({nodes}): raise max_nodes or max_load, or lower nodes_lost"
-    )

@@ -27,6 +27,9 @@ class ModelDemand(_Asked):
         p99_ms: that 99 of 100 requests must be answered in, with `overhead_ms`.
         overhead_ms: what clients, network and gateway add to each; `smelt bench` shows a lone
             request's time beside its engine's.
+        host_ms: processor time of gateway and replica for each; a replica does one after the
+            other. By default what small requests took on two cores (dataplane_cpu_202611.md) and
+            on the host of an H200 (gpu/served_speed_h200_202611.md).
         sizes: share of the requests by size, for each dynamic dimension but the rows; the largest
             size of the buckets where none is given.
         rows: of each request.
@@ -36,6 +39,7 @@ class ModelDemand(_Asked):
     requests_per_s: float | tuple[float, ...]
     p99_ms: float = Field(gt=0)
     overhead_ms: float = Field(default=1.0, ge=0)
+    host_ms: float = Field(default=0.165, ge=0)
     sizes: dict[str, dict[int, float]] = Field(default={})
     rows: int = Field(default=1, ge=1)
     version: int | None = None
@@ -45,6 +49,11 @@ class ModelDemand(_Asked):
         """Requests per second in each hour."""
         given = self.requests_per_s
         return given if isinstance(given, tuple) else (given,) * HOURS
+
+    @property
+    def host_s(self) -> float:
+        """Seconds of `host_ms`."""
+        return self.host_ms / 1000
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -65,11 +74,13 @@ class DeviceOffer(_Asked):
         price_per_h: of one device, in any currency.
         per_node: devices that a node has, and a lost node takes away.
         max_nodes: that can be had; None for any number.
+        memory_gib: of a GPU; None for the least of those that proofs ran on.
     """
 
     price_per_h: float = Field(gt=0)
     per_node: int = Field(default=1, ge=1)
     max_nodes: int | None = Field(default=None, ge=1)
+    memory_gib: int | None = Field(default=None, ge=1)
 
 
 class PlanProfile(_Asked):

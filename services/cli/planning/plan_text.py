@@ -12,22 +12,26 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
     what_if = " and ".join(document["what_if"])
     yield Table(
         f"Devices, with room for the nodes that may be lost{what_if and f', if {what_if}'}",
-        ("generation", "nodes", "devices", "load", "a day"),
+        ("generation", "nodes", "devices", "shared", "load", "memory", "a day"),
         [
             (
                 each["generation"],
                 str(each["nodes"]),
                 str(each["num_devices"]),
+                str(each["num_shared"]),
                 f"{each['load']:.0%}",
+                f"{each['memory']:.0%}" if each["memory"] else "-",
                 f"{each['currency_per_day']:,.2f}",
             )
             for each in document["devices"]
         ],
     )
-    columns = ("model", "generation", "computes", "req/s each", "devices", "p99 ms", "wanted ms")
-    wide = ("busy", "rows of a batch")
+    columns = ("model", "generation", "computes", "req/s each", "devices", "replicas", "p99 ms")
+    wide = ("wanted ms", "req/s of a replica", "GiB each", "busy", "rows of a batch")
     rows = [_model_row(each) for each in document["models"]]
     yield Table("Models", (*columns, *wide), rows, wide)
+    if document["shared"]:
+        yield _shared_table(document["shared"])
     if len(document["by_hour"]) > 1:
         yield _hours_table(document["by_hour"])
     yield (
@@ -42,8 +46,24 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
                 f"With {each['computes']} it takes {counted(each['num_devices'], 'device')} "
                 f"and {each['currency_per_day']:,.2f} a day"
             )
+    for each in document["too_large"]:
+        yield f"{each['model']} has no room on {each['generation']}: {each['reason']}"
     for each in document["not_measured"]:
         yield f"{each['model']} was not measured on {each['generation']}, which is left out for it"
+
+
+def _shared_table(shared: Sequence[Mapping[str, Any]]) -> Table:
+    """Devices of several models: with how many replicas, and for which part of a device."""
+    rows = [
+        (
+            each["generation"],
+            f"{each['load']:.0%}",
+            f"{each['memory']:.0%}" if each["memory"] else "-",
+            ", ".join(f"{m['model']} {m['part']:.2f} ({m['replicas']})" for m in each["models"]),
+        )
+        for each in shared
+    ]
+    return Table("Shared devices", ("generation", "load", "memory", "part (replicas)"), rows)
 
 
 def _hours_table(hours: Sequence[Mapping[str, Any]]) -> Table:
@@ -54,11 +74,14 @@ def _hours_table(hours: Sequence[Mapping[str, Any]]) -> Table:
             str(number),
             *(str(hour["nodes"][generation]) for generation in generations),
             f"{hour['currency_per_h']:,.2f}",
-            ", ".join(f"{each['model']} {each['devices']:.2f}" for each in hour["devices"]),
+            ", ".join(
+                f"{each['model']} {each['devices']:.2f} ({each['replicas']})"
+                for each in hour["devices"]
+            ),
         )
         for number, hour in enumerate(hours)
     ]
-    of_models = "devices of models"
+    of_models = "devices (replicas) of models"
     return Table("Nodes by hour", ("hour", *generations, "an hour", of_models), rows, (of_models,))
 
 
@@ -69,8 +92,11 @@ def _model_row(each: Mapping[str, Any]) -> tuple[str, ...]:
         each["computes"],
         f"{each['requests_per_s_of_a_device']:,.0f}",
         f"{each['devices']:.2f}",
+        str(each["replicas"]),
         "-" if each["p99_s"] is None else f"{each['p99_s'] * 1000:.1f}",
         f"{each['p99_wanted_s'] * 1000:.1f}",
+        f"{each['requests_per_s_of_a_replica']:,.0f}",
+        "-" if each["memory_gib"] is None else f"{each['memory_gib']:.1f}",
         "-" if each["busy"] is None else f"{each['busy']:.0%}",
         "-" if each["rows_of_a_batch"] is None else f"{each['rows_of_a_batch']:.1f}",
     )

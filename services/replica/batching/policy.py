@@ -95,13 +95,22 @@ class BatchPolicy:
             first = ends[first]
         return sorted(map(itemgetter(2), items[first : ends[first]]))
 
+    def cuts(self, longest_first: Sequence[Sizes]) -> list[int]:
+        """Where the batch ends that begins at each request, if all from there on is cut best.
+
+        What it is does not depend on the requests before.
+        """
+        dim = self._dim
+        return self._ends([_Item(_unit(each, dim), each[dim], 0, each) for each in longest_first])
+
     def _ends(self, items: Sequence[_Item]) -> list[int]:
-        """Where the batch that begins at each item ends, if all from there on is cut best."""
         fixed = self.fixed_elements if math.isfinite(self.fixed_elements) else _UNKNOWN_COST
         costs = [0.0] * (len(items) + 1)
         ends = [0] * len(items)
         for first in range(len(items) - 1, -1, -1):
-            box = self._box(items[first].sizes)
+            if first + 1 == len(items) or items[first].sizes != items[first + 1].sizes:
+                own = self._box(items[first].sizes)
+            box = own
             best = math.inf
             rows = 0
             real = 0

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.cli.planning.curves import MeasuredSide, measured_curves
+from services.cli.planning.device_simulation import Part, simulated
 from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.contracts.hardware.facts import DeviceFacts
@@ -74,7 +75,7 @@ def test_only_engines_of_one_shape_a_bucket_take_as_long_as_the_largest_batch(
 
     def took(rows: int) -> float:
         demand = ModelDemand(requests_per_s=1, p99_ms=1000, rows=rows)
-        return ReplicaQueue(model, demand, engine).simulated(0.01).p50_s
+        return simulated([Part(ReplicaQueue(model, demand, engine), 0.01)])[0].p50_s
 
     assert took(1) == pytest.approx(0.001)
     assert took(2) == pytest.approx(two_rows_s)

@@ -21,7 +21,7 @@ def nodes(
 ) -> dict[str, int]:
     demands = {name: ModelDemand(requests_per_s=1, p99_ms=9) for name in rates}
     profile = PlanProfile(models=demands, devices=offers, nodes_lost=lost, max_load=load)
-    return dict(cheapest_fleet(rates, capacities, profile).nodes)
+    return dict(cheapest_fleet(rates, capacities, dict.fromkeys(capacities, 0.0), profile).nodes)
 
 
 def test_the_better_price_for_a_request_is_taken() -> None:
@@ -76,7 +76,7 @@ def test_a_solver_that_ran_out_of_time_says_nothing_of_the_offer() -> None:
     demands = {name: ModelDemand(requests_per_s=1, p99_ms=9) for name in rates}
     profile = PlanProfile(models=demands, devices={"large": LARGE, "small": SMALL})
     with pytest.raises(InvalidRequestError, match=r"the solver found no fleet .* in 0 s"):
-        cheapest_fleet(rates, capacities, profile, time_limit_s=0.0)
+        cheapest_fleet(rates, capacities, dict.fromkeys(capacities, 0.0), profile, time_limit_s=0.0)
 
 
 def test_ten_thousand_nodes_are_planned() -> None:

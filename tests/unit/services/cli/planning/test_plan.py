@@ -11,6 +11,7 @@ from services.cli.planning.curves import Curve, MeasuredSide
 from services.cli.planning.plan import sizing_document
 from services.cli.planning.plan_profile import PlanProfile
 from services.cli.planning.plan_text import plan_text
+from services.cli.planning.replica_memory import ReplicaMemory
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.recipe import Bucket, DimRange
 from services.contracts.text.text_table import Table
@@ -20,6 +21,7 @@ BUCKET = Bucket(
     dims={"batch": DimRange(min=1, opt=8, max=8), "length": DimRange(min=1, opt=8, max=8)}
 )
 GPU = "cuda-sm89"
+MEMORY = ReplicaMemory(share=0.3, needed_gib=5.8, memory_gib=24)
 PROFILE = """\
 models:
   m:
@@ -55,7 +57,8 @@ def line(name: str, factor: float) -> Curve:
 def document(profile: PlanProfile, *sides: MeasuredSide) -> dict[str, Any]:
     factors = {MeasuredSide.ENGINE: 1 / 1.74, MeasuredSide.FALLBACK: 0.9, MeasuredSide.EAGER: 1.0}
     curves = {side: line(side, factors[side]) for side in sides or MeasuredSide}
-    return sizing_document(profile, {"m": planned_model(BUCKET)}, {("m", GPU): curves})
+    pair = ("m", GPU)
+    return sizing_document(profile, {"m": planned_model(BUCKET)}, {pair: curves}, {pair: MEMORY})
 
 
 def test_forty_devices_become_twenty_three(profile: Callable[..., PlanProfile]) -> None:

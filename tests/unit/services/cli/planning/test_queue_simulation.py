@@ -6,6 +6,7 @@ from statistics import mean
 import pytest
 
 from services.cli.planning.curves import Curve
+from services.cli.planning.device_simulation import Part, capacity, simulated
 from services.cli.planning.plan_profile import ModelDemand
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.contracts.errors import InvalidRequestError
@@ -41,7 +42,7 @@ def test_without_batches_it_is_the_queue_of_the_books(load: float) -> None:
     queue = ReplicaQueue(
         planned_model(ONE), ModelDemand(requests_per_s=1, p99_ms=50), curve((8, RUN_S))
     )
-    found = [queue.simulated(load / RUN_S, seed) for seed in range(8)]
+    found = [simulated([Part(queue, load / RUN_S)], seed)[0] for seed in range(8)]
     late = waits_at_most(mean(f.p99_s for f in found) - RUN_S, load / RUN_S)
     assert late == pytest.approx(0.99, abs=0.004)
     # Half do not wait at all where it is idle for so long.
@@ -54,27 +55,27 @@ def test_without_batches_it_is_the_queue_of_the_books(load: float) -> None:
 def test_capacity_is_where_the_p99_is_as_allowed() -> None:
     demand = ModelDemand(requests_per_s=1, p99_ms=31, overhead_ms=1)
     queue = ReplicaQueue(planned_model(MANY), demand, curve((64, 0.005), (2048, 0.02)))
-    capacity = queue.capacity()
-    assert queue.simulated(capacity).p99_s == pytest.approx(0.03, rel=0.02)
-    assert queue.simulated(1.1 * capacity).p99_s > 0.03
+    most = capacity(queue)
+    assert simulated([Part(queue, most)])[0].p99_s == pytest.approx(0.03, rel=0.02)
+    assert simulated([Part(queue, 1.1 * most)])[0].p99_s > 0.03
     # One after the other they would be 200, in full batches 1600.
-    assert 200 < capacity < 1600
+    assert 200 < most < 1600
 
 
 def test_nothing_keeps_what_a_lone_run_exceeds() -> None:
     demand = ModelDemand(requests_per_s=1, p99_ms=5)
-    assert ReplicaQueue(planned_model(ONE), demand, curve((8, RUN_S))).capacity() == 0
+    assert capacity(ReplicaQueue(planned_model(ONE), demand, curve((8, RUN_S)))) == 0
 
 
 def test_a_tight_p99_allows_a_small_share_of_what_full_batches_do() -> None:
     line = curve((64, RUN_S), (2048, 1.01 * RUN_S))
     demand = ModelDemand(requests_per_s=1, p99_ms=11.6, overhead_ms=1)
     queue = ReplicaQueue(planned_model(MANY), demand, line)
-    capacity = queue.capacity()
+    most = capacity(queue)
     # Full batches do 3,168.
-    assert 0 < capacity < 20
-    assert queue.simulated(capacity).p99_s <= 0.0107
-    assert queue.simulated(1.1 * capacity).p99_s > 0.0106
+    assert 0 < most < 20
+    assert simulated([Part(queue, most)])[0].p99_s <= 0.0107
+    assert simulated([Part(queue, 1.1 * most)])[0].p99_s > 0.0106
 
 
 def test_more_rows_than_a_bucket_takes_are_refused() -> None:
@@ -90,12 +91,12 @@ def test_numbers_of_a_demand_are_finite(rate: float) -> None:
 
 
 def test_short_requests_cost_less_than_long_ones() -> None:
-    def capacity(length: int) -> float:
+    def most(length: int) -> float:
         demand = ModelDemand(requests_per_s=1, p99_ms=100, sizes={"length": {length: 1, 64: 1}})
         line = curve((1, 0.001), (2048, 0.1))
-        return ReplicaQueue(planned_model(MANY), demand, line).capacity()
+        return capacity(ReplicaQueue(planned_model(MANY), demand, line))
 
-    assert capacity(8) > 1.3 * capacity(64)
+    assert most(8) > 1.3 * most(64)
 
 
 def test_a_larger_run_is_never_taken_for_a_quicker_one() -> None:

@@ -1,0 +1,125 @@
+"""The nodes of a plan: the cheapest by the programme, once its models are placed on devices."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from services.cli.planning.device_use import DeviceUse
+from services.cli.planning.fleet_size import FleetSize, cheapest_fleet, price_per_h, too_few_words
+from services.cli.planning.placement import GAP, Pair, Placement, Placer
+from services.cli.planning.plan_profile import PlanProfile
+from services.contracts.errors import InvalidRequestError
+
+# What does not fit together is planned anew so often: another generation may be cheaper then.
+_ROUNDS = 4
+# Of replicas, where no fleet has room for all of them.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan:
+    """Nodes, and what is on the devices of those that are left when some are lost.
+
+    Attributes:
+        nodes: by generation.
+        price_per_h: of all nodes.
+        hours: what is on devices, of each hour that decides.
+        used: devices that models keep busy, of each of these hours.
+    """
+
+    nodes: Mapping[str, int]
+    price_per_h: float
+    hours: Sequence[Placement]
+    used: Sequence[Mapping[Pair, float]]
+
+
+class FleetPlanner:
+    """Plans for one profile and what devices do."""
+
+    def __init__(self, profile: PlanProfile, uses: Mapping[Pair, DeviceUse]) -> None:
+        """Take both."""
+        self.placer = Placer(profile, uses)
+        self._profile = profile
+        self._uses = uses
+        self._known: dict[tuple[tuple[float, ...], ...], FleetPlan] = {}
+
+    def plan(self, hours: Sequence[int]) -> FleetPlan:
+        """The cheapest nodes that carry these hours, whatever is asked for in others.
+
+        Raises:
+            InvalidRequestError: no number of the offered nodes is enough.
+        """
+        demands = self._profile.models
+        asked = deciding([tuple(demand.rates[h] for demand in demands.values()) for h in hours])
+        if asked not in self._known:
+            rates = dict(zip(demands, zip(*asked, strict=True), strict=True))
+            self._known[asked] = self._planned(rates)
+        return self._known[asked]
+
+    def _planned(self, rates: Mapping[str, Sequence[float]]) -> FleetPlan:
+        """Solve, place, and solve again with what could not be placed left free."""
+        capacities = {pair: use.capacity for pair, use in self._uses.items()}
+        shares = {pair: use.share for pair, use in self._uses.items()}
+        spare = dict.fromkeys(self._profile.devices, 0.0)
+        best: FleetPlan | None = None
+        for _ in range(_ROUNDS):
+            try:
+                size = cheapest_fleet(rates, capacities, shares, self._profile, spare=spare)
+            except InvalidRequestError as error:
+                if best:
+                    break
+                raise InvalidRequestError(f"{error}{self._memory_words()}") from error
+            rooms = {g: self._num_left(g, num) for g, num in size.nodes.items()}
+            found = self._placed(size, rooms)
+            if self._can_be_had(found) and (not best or found.price_per_h < best.price_per_h):
+                best = found
+            if found.price_per_h <= (1 + GAP) * size.price_per_h:
+                break
+            for g, num in found.nodes.items():
+                spare[g] += max(self._num_left(g, num) - rooms[g], 0)
+        if best is None:
+            few = too_few_words(self._profile.devices)
+            raise InvalidRequestError(f"{few}{self._memory_words()}")
+        return best
+
+    def _placed(self, size: FleetSize, rooms: Mapping[str, int]) -> FleetPlan:
+        hours = [self.placer.placed(used, rooms) for used in size.used]
+        nodes = {}
+        for g, offer in self._profile.devices.items():
+            most = max(sum(device.count for device in hour[g]) for hour in hours)
+            lost = self._profile.nodes_lost if most else 0
+            nodes[g] = math.ceil(most / offer.per_node) + lost
+        price = price_per_h(nodes, self._profile.devices)
+        return FleetPlan(nodes=nodes, price_per_h=price, hours=hours, used=size.used)
+
+    def _num_left(self, generation: str, num_nodes: int) -> int:
+        """Devices of the nodes that are left."""
+        num = max(num_nodes - self._profile.nodes_lost, 0)
+        return num * self._profile.devices[generation].per_node
+
+    def _memory_words(self) -> str:
+        """What the largest replicas need of GPUs."""
+        needs = [(use.share, pair, use.memory) for pair, use in self._uses.items() if use.memory]
+        largest = sorted(needs, key=lambda each: each[:2], reverse=True)[:_MOST_NAMED]
+        return "".join(f"; {name} on {g}: {memory.words()}" for _, (name, g), memory in largest)
+
+    def _can_be_had(self, plan: FleetPlan) -> bool:
+        offers = self._profile.devices
+        return all(num <= (offers[g].max_nodes or num) for g, num in plan.nodes.items())
+
+
+def deciding(asked: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+    """Rates of the hours that ask for more of some model than any other hour does.
+
+    Args:
+        asked: of each hour, the rates of all models.
+    """
+    different = sorted(set(asked), reverse=True)
+    return tuple(
+        one
+        for one in different
+        if not any(
+            one != other and all(a <= b for a, b in zip(one, other, strict=True))
+            for other in different
+        )
+    )
