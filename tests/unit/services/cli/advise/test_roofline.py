@@ -1,15 +1,19 @@
 """The roofline: what is counted of a graph, and what devices reach."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import numpy_helper, parser
 
+from compiler_worker.builders.graphs import fx_graph
+from compiler_worker.profiling.eager_run import dispatched_ops
 from services.cli.advise.roofline import BucketWork, DevicePeak, bucket_work, device_peak
 from services.contracts.hardware.kinds import Precision
-from tests.conformance.tiny_model import WIDTH, tiny_model
+from tests.conformance.tiny_model import WIDTH, draw_inputs, save_master, tiny_model
 
 HEADER = '<ir_version: 10, opset_import: ["" : 23, "com.other" : 1]>\n'
 # Batch b is 2. What is counted: a multiplication and an addition for each term.
@@ -86,6 +90,15 @@ def test_an_encoder_grows_with_rows_and_more_with_length() -> None:
     assert rows == 2 * one < longer
     # Four projections and two of the block beside them; scores and values grow with the square.
     assert one == 2 * 8 * (3 * WIDTH**2 + 4 * WIDTH**2) + 2 * 2 * 8 * 8 * WIDTH
+
+
+def test_a_profile_counts_the_same_flops(tmp_path: Path) -> None:
+    """Advice counts a graph that torch may refuse, without weights; a profile what torch ran."""
+    model = tiny_model()
+    module = fx_graph(save_master(model, tmp_path), Precision.FP32)
+    inputs = [torch.from_numpy(each) for each in draw_inputs(2, 8).values()]
+    ran = sum(op.num_flops for op in dispatched_ops(module, inputs))
+    assert ran == bucket_work(model, {"batch": 2, "sequence": 8}).flops
 
 
 @pytest.mark.parametrize(
