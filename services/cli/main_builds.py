@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.contracts.hardware.kinds import EngineKind, Precision
 
 builds_app = typer.Typer()
 
@@ -31,7 +32,7 @@ def build(
         typer.Option(help="For this generation, not this machine's own; may be repeated."),
     ] = None,
     kind: Annotated[
-        list[str] | None,
+        list[EngineKind] | None,
         typer.Option(help="Only this engine kind of the recipe's; may be repeated."),
     ] = None,
     store: Store = "",
@@ -75,7 +76,9 @@ def profile(
     bucket: Annotated[
         str, typer.Option(help="Label of one of its buckets; by default the largest.")
     ] = "",
-    precision: Annotated[str, typer.Option(help="Of both sides: fp32, fp16, bf16.")] = "fp32",
+    precision: Annotated[
+        Precision, typer.Option(help="Of both sides: fp32, fp16, bf16.")
+    ] = Precision.FP32,
     source: Annotated[
         str,
         typer.Option(help="PyTorch source to look for graph breaks in: MODULE_OR_FILE.py:FUNCTION"),
@@ -86,9 +89,10 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
-    from services.cli.builds.profile import options_from, run_profile
+    from compiler_worker.profiling.profile_options import ProfileOptions
+    from services.cli.builds.profile import run_profile
 
-    options = options_from(bucket, precision, source, out)
+    options = ProfileOptions(bucket=bucket, precision=precision, source=source, out=out)
     settings = settings_for(store)
     run_profile(settings, name, version, options, as_json=as_json, is_wide=wide)
 

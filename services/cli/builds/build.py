@@ -15,7 +15,6 @@ from services.cli.output.show import print_error, show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_key import BuildKey
-from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion
@@ -26,7 +25,7 @@ def run_build(
     settings: CliSettings,
     name: str,
     generations: Sequence[str],
-    kinds: Sequence[str],
+    kinds: Sequence[EngineKind],
     *,
     as_json: bool,
 ) -> int:
@@ -44,12 +43,13 @@ def run_build(
 
     Raises:
         NotFoundError: no such model.
-        InvalidRequestError: an unknown generation or kind, or a kind that the recipe leaves out.
+        InvalidRequestError: an unknown generation, or a kind that the recipe leaves out.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
     version = registry.model_version(name)
     steps = Steps(is_quiet=as_json)
-    report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
+    wanted = Wanted(generations=tuple(map(Generation.parse, generations)), kinds=tuple(kinds))
+    report = build_engines(settings, registry, version, wanted, steps)
     # Replicas take new engines at once, and not when the controller reads the store next.
     notify_fleet(settings)
     lines = report_lines(report, settings.store_url)
@@ -106,18 +106,6 @@ def _counts(report: BuildReport) -> str:
     counts = {"refused by their proofs": num_refused, "failed": len(report.failures)}
     words = [f"{num_built} built", f"{len(report.up_to_date)} up to date"]
     return ", ".join([*words, *(f"{num} {what}" for what, num in counts.items() if num)])
-
-
-def wanted_from(generations: Sequence[str], kinds: Sequence[str]) -> Wanted:
-    """What the options ask for; raises InvalidRequestError naming what is known."""
-    unknown = sorted(set(kinds) - {kind.value for kind in EngineKind})
-    if unknown:
-        known = ", ".join(kind.value for kind in EngineKind)
-        raise InvalidRequestError(f"--kind {unknown[0]}: expected one of {known}")
-    return Wanted(
-        generations=tuple(Generation.parse(text) for text in generations),
-        kinds=tuple(EngineKind(kind) for kind in kinds),
-    )
 
 
 def _show_event(line: StepLine, key: BuildKey, event: ChildEvent) -> None:

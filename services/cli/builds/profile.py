@@ -1,7 +1,5 @@
 """`smelt profile`: what compiling a model changes, as tables and files."""
 
-from pathlib import Path
-
 from compiler_worker.children.requests import ChildEvent
 from compiler_worker.open_worker import new_worker
 from compiler_worker.profiling.profile_job import profile_model
@@ -13,8 +11,6 @@ from services.cli.output.progress import Steps
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware.kinds import Precision
 
 
 def run_profile(
@@ -55,18 +51,3 @@ def run_profile(
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
     document = report.model_dump(mode="json")
     show(document, report_parts(report), as_json=as_json, is_wide=is_wide)
-
-
-def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileOptions:
-    """What the options ask for; raises InvalidRequestError for an unknown precision.
-
-    Args:
-        bucket: label of one of the model's buckets; "" is the largest.
-        precision: of the engine.
-        source: PyTorch source to look for graph breaks in; "" for none.
-        out: folder for the files; None names one after the model, in the current folder.
-    """
-    if precision not in set(Precision):
-        known = ", ".join(Precision)
-        raise InvalidRequestError(f"--precision {precision}: expected one of {known}")
-    return ProfileOptions(bucket=bucket, precision=Precision(precision), source=source, out=out)
