@@ -14,7 +14,7 @@ from compiler_worker.profiling.profile_report import (
 )
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
-from services.contracts.text.words import readable_size
+from services.contracts.text.words import counted, readable_size
 
 _SUMMARY_COLUMNS = ("", "before: eager", "after: compiled", "ratio")
 _FUSION_COLUMNS = (
@@ -184,11 +184,9 @@ def notes(report: ProfileReport) -> list[str]:
 
 def source_line(source: SourceReport) -> str:
     """How whole the source's graph is."""
-    num = len(source.breaks)
-    return (
-        f"{source.source}: {num} graph break{'' if num == 1 else 's'}, {source.num_graphs} "
-        f"graph{'' if source.num_graphs == 1 else 's'} of {source.num_ops} ops together"
-    )
+    breaks = counted(len(source.breaks), "graph break")
+    graphs = counted(source.num_graphs, "graph")
+    return f"{source.source}: {breaks}, {graphs} of {source.num_ops} ops together"
 
 
 def file_lines(report: ProfileReport) -> list[str]:

@@ -1,17 +1,15 @@
 """What became of it: engines that were proven and timed, beside the first choice of an advice."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from services.cli.advise.expectation import Expectation, Graph, ProvenSpeed
 from services.contracts.builds.build_plan import BuildPlan
 from services.contracts.hardware.facts import Generation
-from services.contracts.model.manifest import ProofOutcome, PublishedEngine, Timing
+from services.contracts.model.manifest import ProofOutcome
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.joint_order import deciding_timings
 from services.contracts.selection.selection import joint_order_of
 from services.contracts.selection.speed_gate import (
-    deciding,
     is_wild,
     speed_bounds,
     speed_over_fallback,
@@ -37,7 +35,7 @@ class Proofs:
         found = []
         for each in self._timed:
             key = each.manifest.key
-            timings = self._timings(each)
+            timings = deciding_timings(each, self._runs)
             if speed := speed_over_fallback(timings):
                 bounds = speed_bounds(timings)
                 doubt = bounds.high / bounds.low if bounds else 1.0
@@ -79,15 +77,13 @@ class Proofs:
         is_refused = any(map(self._registry.build_records, tried))
         # The only one that was proven is no choice that could have been wrong.
         is_right = behind <= _RIGHT if behind and len(here) > 1 else None
+        timings = deciding_timings(here[best], self._runs)
         return {
             "kind": best[0],
             "precision": best[1],
-            "speed": speed_over_fallback(self._timings(here[best])),
-            "is_wild": is_wild(self._timings(here[best])),
+            "speed": speed_over_fallback(timings),
+            "is_wild": is_wild(timings),
             "behind": behind,
             "is_right": False if is_refused and not behind else is_right,
             "num_engines": len(here),
         }
-
-    def _timings(self, engine: PublishedEngine) -> Sequence[Timing]:
-        return deciding(engine_history(engine, engine.manifest.key.generation, self._runs))

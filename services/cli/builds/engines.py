@@ -7,9 +7,9 @@ from typing import Any
 from services.cli.output.show import print_json, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.joint_order import deciding_timings
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.own_engines import own_engines
 from services.contracts.selection.selection import (
@@ -21,7 +21,6 @@ from services.contracts.selection.selection import (
     recipe_fault,
 )
 from services.contracts.selection.speed_gate import (
-    deciding,
     is_wild,
     rejection_reason,
     speed_over_fallback,
@@ -104,7 +103,7 @@ def _model_document(
                 e.digest: fault
                 for e in engines
                 if (fault := _rejection_reason(e, version, runs))
-                and gate_reason(_timings(e, runs)) is reason
+                and gate_reason(deciding_timings(e, runs)) is reason
             }
             for reason in GATED
         },
@@ -158,17 +157,12 @@ def _version_text(
 def _rejection_reason(
     engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]
 ) -> str:
-    return rejection_reason(_timings(engine, runs), version.recipe, version.name)
-
-
-def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timing]:
-    """What it took in the run that counts."""
-    return deciding(engine_history(engine, engine.manifest.key.generation, runs))
+    return rejection_reason(deciding_timings(engine, runs), version.recipe, version.name)
 
 
 def _row(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[str, ...]:
     key = engine.manifest.key
-    timings = _timings(engine, runs)
+    timings = deciding_timings(engine, runs)
     num_bytes = engine.manifest.num_bytes
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (

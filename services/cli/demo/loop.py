@@ -14,13 +14,12 @@ from services.cli.demo.words import (
     serving_words,
 )
 from services.cli.settings import CliSettings
-from services.cli.why.precision_words import precision_document
+from services.cli.why.why import model_cases
 from services.contracts.events import EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.controller.build.key_status import KeyState
 from services.controller.events.serving_events import serving_of
-from services.controller.explain.why_cases import explained_cases
 from services.pb import fleet_v1_pb2 as fleet
 
 _PERIOD_S = 0.5
@@ -144,15 +143,8 @@ class DemoLoop:
         return cases if all(map(_is_settled, cases)) else []
 
     def _cases(self, snapshot: fleet.FleetSnapshot) -> list[dict[str, Any]]:
-        of = (self._settings.store_url, self._settings.trust_root)
-        cases = explained_cases(self._registry, self._version, "", snapshot, *of)
-        return [
-            case
-            | precision_document(self._version, case["generation"])
-            | {"given_up": self._given_up(case)}
-            for case in cases
-            if case["replicas"]
-        ]
+        cases = model_cases(self._settings, self._registry, self._version, snapshot)
+        return [case | {"given_up": self._given_up(case)} for case in cases if case["replicas"]]
 
     def _given_up(self, case: dict[str, Any]) -> str:
         """Why a generation gets no plan; "" when it has one, or may get one."""

@@ -9,6 +9,7 @@ from typing import Self
 
 from services.contracts.errors import SmeltError
 from services.contracts.text.durations import milliseconds
+from services.contracts.text.words import counted
 
 # So few that engines are timed beside them: calls that meet none of them are enough for a verdict.
 PERIOD_S = 0.5
@@ -35,13 +36,12 @@ class Counts:
     @property
     def words(self) -> str:
         """For one line."""
-        noun = "request" if self.num_requests == 1 else "requests"
-        counted = f"{self.num_requests} {noun}, {self.num_failed} failed"
+        words = f"{counted(self.num_requests, 'request')}, {self.num_failed} failed"
         if self.first_p50_s is None or self.p50_s is None:
-            return counted
+            return words
         first = milliseconds(self.first_p50_s)
         now = milliseconds(self.p50_s)
-        return f"{counted}, median {first} at the start, {now} now"
+        return f"{words}, median {first} at the start, {now} now"
 
 
 class DemoTraffic:

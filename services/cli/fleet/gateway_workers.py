@@ -4,6 +4,7 @@ import os
 from typing import Final
 
 from services.cli.fleet.fleet_file import RunningFleet
+from services.contracts.text.words import counted
 from services.engines.device.cuda_driver import first_cuda_device
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
@@ -47,7 +48,7 @@ def workers_words(running: RunningFleet, workers: dict[str, int] | None) -> str:
     if workers and workers["serving"] < num:
         words = f"{workers['serving']} of {words} serve"
     if workers and (restarts := workers["restarts"]):
-        words += f", {restarts} {'restart' if restarts == 1 else 'restarts'}"
+        words += f", {counted(restarts, 'restart')}"
     return words
 
 

@@ -18,7 +18,7 @@ from services.contracts.hardware.facts import generation_named
 from services.contracts.selection.selection import reason_words
 from services.contracts.text.nearest import nearest
 from services.contracts.text.text_table import Table
-from services.contracts.text.words import readable_time
+from services.contracts.text.words import counted, readable_time
 from services.controller.events.fallback_words import (
     INTERIM,
     fallback_name,
@@ -136,7 +136,7 @@ def process_lines(running: RunningFleet) -> list[str]:
         for name, fault in sorted(running.troubles.items())
     ]
     again = [
-        f"{name} was started again {each.num} time{'' if each.num == 1 else 's'}, last at "
+        f"{name} was started again {counted(each.num, 'time')}, last at "
         f"{readable_time(each.last_at)}: it {each.why}"
         for name, each in sorted(running.restarts.items())
     ]

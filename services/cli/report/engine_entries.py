@@ -7,9 +7,8 @@ from services.contracts.builds.build_record import BuildRecord
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import Proof, PublishedEngine, SideTiming, Timing
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.joint_order import deciding_timings
 from services.contracts.selection.joint_run import JointRun
-from services.contracts.selection.speed_gate import deciding
 from services.contracts.text.words import readable_time
 
 
@@ -68,7 +67,7 @@ def timed_sides(entries: Sequence[EngineEntry], runs: Sequence[JointRun]) -> lis
     for name, _, engine, _ in entries:
         if engine is None:
             continue
-        timings = deciding(engine_history(engine, engine.manifest.key.generation, runs))
+        timings = deciding_timings(engine, runs)
         mine = (each for each in reversed(runs) if engine.digest in each.digests)
         run = next((each for each in mine if each.timings(engine.digest) == timings), None)
         source = f"joint run of {made(run)}" if run else f"proof of {made(engine.proof)}"

@@ -20,14 +20,13 @@ from services.cli.registry import open_registry
 from services.cli.report import report_parts
 from services.cli.report.engine_entries import engine_entries, timed_sides
 from services.cli.settings import CliSettings
-from services.cli.why.why import case_text, with_precisions
+from services.cli.why.why import case_text, model_cases
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.own_engines import own_engines
 from services.contracts.text.words import readable_time
 from services.controller.explain.proof_words import proof_words
-from services.controller.explain.why_cases import explained_cases
 
 
 class Prices(PlanProfile):
@@ -82,10 +81,9 @@ def _parts(
     names = (each for each in registry.model_names() if each != version.name)
     others = [Advised(registry, registry.model_version(e), is_sampled=False) for e in names]
     proven = [speed for each in (own, *others) for speed in each.proofs.speeds(each.graph)]
-    where = settings.store_url, settings.trust_root
     snapshot, why_not = fleet_or_why_not(settings)
-    found = explained_cases(registry, version, "", snapshot, *where)
-    cases = {case["generation"]: with_precisions(case, version) for case in found}
+    found = model_cases(settings, registry, version, snapshot)
+    cases = {case["generation"]: case for case in found}
     engines = own_engines(registry, version)
     used = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
     planned = devices_of([own], "") if own.plans or not used else {}

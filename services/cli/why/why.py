@@ -15,6 +15,7 @@ from services.cli.why.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
 from services.contracts.text.text_table import Table
@@ -64,10 +65,7 @@ def run_why(
         return
     explained, note = measured_version(registry, name, version)
     snapshot = fleet_on_store(settings)
-    found = explained_cases(
-        registry, explained, wanted, snapshot, settings.store_url, settings.trust_root
-    )
-    cases = [with_precisions(case, explained) for case in found]
+    cases = model_cases(settings, registry, explained, snapshot, wanted)
     unplaced, not_loaded = _placement(snapshot, explained)
     standby = standby_document(snapshot)
     # Before what would serve if a replica could.
@@ -89,10 +87,30 @@ def run_why(
     show(document, text, as_json=as_json, is_wide=is_wide)
 
 
-def with_precisions(case: dict[str, Any], version: ModelVersion) -> dict[str, Any]:
-    """A case, and what is known of precisions there."""
-    where = {"generation": case["generation"]}
-    return where | precision_document(version, case["generation"]) | case
+def model_cases(
+    settings: CliSettings,
+    registry: Registry,
+    version: ModelVersion,
+    snapshot: fleet.FleetSnapshot | None,
+    wanted: str = "",
+) -> list[dict[str, Any]]:
+    """A version on each generation that is planned, serves or is queued, with its precisions.
+
+    Args:
+        settings: of the command line.
+        registry: on the store.
+        version: of the model.
+        snapshot: of the fleet; None without one.
+        wanted: one generation; "" for all.
+
+    Raises:
+        NotFoundError: nothing is known of the generation.
+    """
+    where = settings.store_url, settings.trust_root
+    return [
+        {"generation": case["generation"]} | precision_document(version, case["generation"]) | case
+        for case in explained_cases(registry, version, wanted, snapshot, *where)
+    ]
 
 
 def _placement(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> tuple[str, str]:
@@ -109,7 +127,7 @@ def case_text(
     """What serves, what is planned, and why.
 
     Args:
-        case: one of `with_precisions`.
+        case: one of `model_cases`.
         version: of the model.
         is_brief: without proofs, what is skipped, and bounds.
     """

@@ -86,6 +86,11 @@ def engine_history(
     return [*beside[:num_before], engine.proof.timings, *beside[num_before:]]
 
 
+def deciding_timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timing]:
+    """What an engine took in the run that counts, on devices of its own generation."""
+    return deciding(engine_history(engine, engine.manifest.key.generation, runs))
+
+
 def unsettled(
     engines: Iterable[PublishedEngine], recipe: Recipe, generation: str, runs: Sequence[JointRun]
 ) -> frozenset[str]:

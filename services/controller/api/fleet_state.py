@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequ
 from dataclasses import dataclass, field
 
 from services.contracts.hardware.facts import generation_named
+from services.contracts.text.words import counted
 from services.controller.api.takeover import answering_versions, as_answering
 from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import STARTING
@@ -333,7 +334,7 @@ def _lost(report: fleet.ReplicaReport, revision: int) -> fleet.ReplicaReport:
 def _loading(model: fleet.ServedModel, replicas: Counter[str]) -> fleet.ServedModel:
     """The version with what became of its replicas as the reason."""
     states = ((replicas[state], state) for state in ("lost", "loading", "failed"))
-    words = (f"{num} replica{'' if num == 1 else 's'} {state}" for num, state in states if num)
+    words = (f"{counted(num, 'replica')} {state}" for num, state in states if num)
     shown = fleet.ServedModel()
     shown.CopyFrom(model)
     shown.state = DeploymentState.LOADING

@@ -11,10 +11,9 @@ from services.contracts.hardware.facts import DeviceFacts, generation_named
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.joint_order import deciding_timings
 from services.contracts.selection.own_engines import own_engines
 from services.contracts.selection.selection import Selection, select
-from services.contracts.selection.speed_gate import deciding
 from services.controller.build.build_view import FleetView, plan_for_pool
 from services.controller.build.key_status import KeyStatus, RetryPolicy
 from services.controller.explain.running_builds import stage_document
@@ -81,10 +80,7 @@ class Case:
 
     def timings(self, engine: PublishedEngine | None) -> Sequence[Timing]:
         """What an engine took in the run that counts."""
-        if engine is None:
-            return ()
-        generation = engine.manifest.key.generation
-        return deciding(engine_history(engine, generation, self._runs))
+        return deciding_timings(engine, self._runs) if engine else ()
 
     def has_worst_sample(self, digest: str) -> bool:
         """Whether a key's last attempt failed at a sample that can be run again."""
