@@ -42,8 +42,6 @@ _LEND_PATIENCE_S = 1.0
 # A peer may close its end late or never.
 _TLS_SHUTDOWN_TIMEOUT_S = 1.0
 
-__all__ = ["ConnectionLostError", "ReplicaConnection", "connect"]
-
 
 class ReplicaConnection(FrameProtocol):
     """The gateway's end; make one with `connect`."""
@@ -140,10 +138,9 @@ class ReplicaConnection(FrameProtocol):
         await asyncio.wait((self._lending,), timeout=_LEND_PATIENCE_S)
 
     async def _lend(self, arena: RequestArena) -> None:
-        if self._transport is not None:
-            connection = self._transport.get_extra_info("socket")
-            ask = partial(self._ask, Kind.LEND, b"")
-            self._link = await lend_arena(arena, connection, ask)
+        assert self._transport is not None
+        connection = self._transport.get_extra_info("socket")
+        self._link = await lend_arena(arena, connection, partial(self._ask, Kind.LEND, b""))
 
     async def wait_lost(self) -> None:
         """Returns when the connection is gone, whichever end closed it."""
