@@ -41,4 +41,4 @@ ENV PATH=/opt/smelt/bin:${PATH} \
     PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
-ENTRYPOINT ["python", "-m", "services.replica"]
+ENTRYPOINT ["ray"]

@@ -24,51 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aservices/pb/fleet_v1.proto\x12\x0esmelt.fleet.v1\"\x9a\x04\n\rReplicaReport\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\x03\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.smelt.fleet.v1.ReplicaState\x12\x11\n\taddresses\x18\x05 \x03(\t\x12\x0f\n\x07host_id\x18\x06 \x01(\t\x12\x19\n\x11\x64\x65vice_facts_json\x18\x07 \x01(\x0c\x12\x15\n\rengine_digest\x18\x08 \x01(\t\x12\x13\n\x0b\x65ngine_kind\x18\t \x01(\t\x12\x18\n\x10\x65ngine_precision\x18\n \x01(\t\x12\x19\n\x11\x65ngine_generation\x18\x0b \x01(\t\x12\x17\n\x0f\x66\x61llback_reason\x18\x0c \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\r \x01(\t\x12\x12\n\nprocess_id\x18\x0e \x01(\x05\x12\x12\n\ndata_token\x18\x0f \x01(\x0c\x12\x32\n\rengine_speeds\x18\x10 \x03(\x0b\x32\x1b.smelt.fleet.v1.EngineSpeed\x12\x18\n\x10\x66\x61llback_refuted\x18\x11 \x01(\t\x12\x15\n\rlost_revision\x18\x12 \x01(\x04\x12\x13\n\x0bstate_since\x18\x13 \x01(\t\x12\x1b\n\x13is_fallback_interim\x18\x14 \x01(\x08\x12\x15\n\rfallback_name\x18\x15 \x01(\t\"3\n\x0b\x45ngineSpeed\x12\r\n\x05shape\x18\x01 \x01(\t\x12\x15\n\rsamples_per_s\x18\x02 \x01(\x01\"~\n\x0eReplicaCommand\x12\x39\n\x0f\x65ngines_changed\x18\x01 \x01(\x0b\x32\x1e.smelt.fleet.v1.EnginesChangedH\x00\x12&\n\x05\x64rain\x18\x02 \x01(\x0b\x32\x15.smelt.fleet.v1.DrainH\x00\x42\t\n\x07\x63ommand\">\n\x0e\x45nginesChanged\x12\x15\n\rmaster_digest\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\"\x07\n\x05\x44rain\"+\n\x15WatchEndpointsRequest\x12\x12\n\ngateway_id\x18\x01 \x01(\t\"\x11\n\x0fGetFleetRequest\"\xd2\x01\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x1a\n\x12model_version_json\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x1b\n\x13num_replicas_wanted\x18\x06 \x01(\x05\x12\x0e\n\x06weight\x18\x07 \x01(\x01\x12\x13\n\x0bis_unloaded\x18\x08 \x01(\x08\x12\x10\n\x08unplaced\x18\t \x01(\t\x12\x15\n\rexternal_json\x18\n \x01(\x0c\"\xe2\x02\n\rFleetSnapshot\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12+\n\x06models\x18\x02 \x03(\x0b\x32\x1b.smelt.fleet.v1.ServedModel\x12/\n\x08replicas\x18\x03 \x03(\x0b\x32\x1d.smelt.fleet.v1.ReplicaReport\x12\x11\n\tstore_url\x18\x04 \x01(\t\x12\x19\n\x11metrics_addresses\x18\x06 \x03(\t\x12*\n\x06\x62uilds\x18\x07 \x03(\x0b\x32\x1a.smelt.fleet.v1.FleetBuild\x12\r\n\x05\x65poch\x18\x08 \x01(\x06\x12-\n\x06unseen\x18\t \x03(\x0b\x32\x1d.smelt.fleet.v1.ReplicaReport\x12\r\n\x05\x66\x61ult\x18\n \x01(\t\x12(\n\x07standby\x18\x0b \x01(\x0b\x32\x17.smelt.fleet.v1.StandbyJ\x04\x08\x05\x10\x06R\nprocess_id\"8\n\x07Standby\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xab\x01\n\nFleetBuild\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x12\n\nnode_class\x18\x04 \x01(\t\x12\x13\n\x0bis_anywhere\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x12\n\nstarted_at\x18\x07 \x01(\t\x12\x11\n\tqueued_at\x18\x08 \x01(\t\"\x12\n\x10ReconcileRequest\"\"\n\x0eReconcileReply\x12\x10\n\x08revision\x18\x01 \x01(\x04\"F\n\x10SetServedRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x11\n\tis_served\x18\x02 \x01(\x08\x12\x0b\n\x03who\x18\x03 \x01(\t\"2\n\x0eSetServedReply\x12\x10\n\x08is_ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"I\n\tUseReport\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12(\n\x06models\x18\x02 \x03(\x0b\x32\x18.smelt.fleet.v1.ModelUse\"3\n\x08ModelUse\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x13\n\x0bseconds_ago\x18\x02 \x01(\x01\"\n\n\x08UseReply*\x97\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_LOADING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x04\x32\xe1\x03\n\x0c\x46leetControl\x12K\n\x06\x41ttach\x12\x1d.smelt.fleet.v1.ReplicaReport\x1a\x1e.smelt.fleet.v1.ReplicaCommand(\x01\x30\x01\x12X\n\x0eWatchEndpoints\x12%.smelt.fleet.v1.WatchEndpointsRequest\x1a\x1d.smelt.fleet.v1.FleetSnapshot0\x01\x12J\n\x08GetFleet\x12\x1f.smelt.fleet.v1.GetFleetRequest\x1a\x1d.smelt.fleet.v1.FleetSnapshot\x12M\n\tReconcile\x12 .smelt.fleet.v1.ReconcileRequest\x1a\x1e.smelt.fleet.v1.ReconcileReply\x12M\n\tSetServed\x12 .smelt.fleet.v1.SetServedRequest\x1a\x1e.smelt.fleet.v1.SetServedReply\x12@\n\tReportUse\x12\x19.smelt.fleet.v1.UseReport\x1a\x18.smelt.fleet.v1.UseReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aservices/pb/fleet_v1.proto\x12\x0esmelt.fleet.v1\"\x9a\x04\n\rReplicaReport\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\x03\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.smelt.fleet.v1.ReplicaState\x12\x11\n\taddresses\x18\x05 \x03(\t\x12\x0f\n\x07host_id\x18\x06 \x01(\t\x12\x19\n\x11\x64\x65vice_facts_json\x18\x07 \x01(\x0c\x12\x15\n\rengine_digest\x18\x08 \x01(\t\x12\x13\n\x0b\x65ngine_kind\x18\t \x01(\t\x12\x18\n\x10\x65ngine_precision\x18\n \x01(\t\x12\x19\n\x11\x65ngine_generation\x18\x0b \x01(\t\x12\x17\n\x0f\x66\x61llback_reason\x18\x0c \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\r \x01(\t\x12\x12\n\nprocess_id\x18\x0e \x01(\x05\x12\x12\n\ndata_token\x18\x0f \x01(\x0c\x12\x32\n\rengine_speeds\x18\x10 \x03(\x0b\x32\x1b.smelt.fleet.v1.EngineSpeed\x12\x18\n\x10\x66\x61llback_refuted\x18\x11 \x01(\t\x12\x15\n\rlost_revision\x18\x12 \x01(\x04\x12\x13\n\x0bstate_since\x18\x13 \x01(\t\x12\x1b\n\x13is_fallback_interim\x18\x14 \x01(\x08\x12\x15\n\rfallback_name\x18\x15 \x01(\t\"3\n\x0b\x45ngineSpeed\x12\r\n\x05shape\x18\x01 \x01(\t\x12\x15\n\rsamples_per_s\x18\x02 \x01(\x01\"\\\n\x0eReplicaCommand\x12\x39\n\x0f\x65ngines_changed\x18\x01 \x01(\x0b\x32\x1e.smelt.fleet.v1.EnginesChangedH\x00\x42\t\n\x07\x63ommandJ\x04\x08\x02\x10\x03\">\n\x0e\x45nginesChanged\x12\x15\n\rmaster_digest\x18\x01 \x01(\t\x12\x15\n\rdocument_keys\x18\x02 \x03(\t\"+\n\x15WatchEndpointsRequest\x12\x12\n\ngateway_id\x18\x01 \x01(\t\"\x11\n\x0fGetFleetRequest\"\xd2\x01\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x1a\n\x12model_version_json\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x1b\n\x13num_replicas_wanted\x18\x06 \x01(\x05\x12\x0e\n\x06weight\x18\x07 \x01(\x01\x12\x13\n\x0bis_unloaded\x18\x08 \x01(\x08\x12\x10\n\x08unplaced\x18\t \x01(\t\x12\x15\n\rexternal_json\x18\n \x01(\x0c\"\xe2\x02\n\rFleetSnapshot\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12+\n\x06models\x18\x02 \x03(\x0b\x32\x1b.smelt.fleet.v1.ServedModel\x12/\n\x08replicas\x18\x03 \x03(\x0b\x32\x1d.smelt.fleet.v1.ReplicaReport\x12\x11\n\tstore_url\x18\x04 \x01(\t\x12\x19\n\x11metrics_addresses\x18\x06 \x03(\t\x12*\n\x06\x62uilds\x18\x07 \x03(\x0b\x32\x1a.smelt.fleet.v1.FleetBuild\x12\r\n\x05\x65poch\x18\x08 \x01(\x06\x12-\n\x06unseen\x18\t \x03(\x0b\x32\x1d.smelt.fleet.v1.ReplicaReport\x12\r\n\x05\x66\x61ult\x18\n \x01(\t\x12(\n\x07standby\x18\x0b \x01(\x0b\x32\x17.smelt.fleet.v1.StandbyJ\x04\x08\x05\x10\x06R\nprocess_id\"8\n\x07Standby\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xab\x01\n\nFleetBuild\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x12\n\nnode_class\x18\x04 \x01(\t\x12\x13\n\x0bis_anywhere\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x12\n\nstarted_at\x18\x07 \x01(\t\x12\x11\n\tqueued_at\x18\x08 \x01(\t\"\x12\n\x10ReconcileRequest\"\"\n\x0eReconcileReply\x12\x10\n\x08revision\x18\x01 \x01(\x04\"F\n\x10SetServedRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x11\n\tis_served\x18\x02 \x01(\x08\x12\x0b\n\x03who\x18\x03 \x01(\t\"2\n\x0eSetServedReply\x12\x10\n\x08is_ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"I\n\tUseReport\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12(\n\x06models\x18\x02 \x03(\x0b\x32\x18.smelt.fleet.v1.ModelUse\"3\n\x08ModelUse\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x13\n\x0bseconds_ago\x18\x02 \x01(\x01\"\n\n\x08UseReply*\x97\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_LOADING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x04\x32\xe1\x03\n\x0c\x46leetControl\x12K\n\x06\x41ttach\x12\x1d.smelt.fleet.v1.ReplicaReport\x1a\x1e.smelt.fleet.v1.ReplicaCommand(\x01\x30\x01\x12X\n\x0eWatchEndpoints\x12%.smelt.fleet.v1.WatchEndpointsRequest\x1a\x1d.smelt.fleet.v1.FleetSnapshot0\x01\x12J\n\x08GetFleet\x12\x1f.smelt.fleet.v1.GetFleetRequest\x1a\x1d.smelt.fleet.v1.FleetSnapshot\x12M\n\tReconcile\x12 .smelt.fleet.v1.ReconcileRequest\x1a\x1e.smelt.fleet.v1.ReconcileReply\x12M\n\tSetServed\x12 .smelt.fleet.v1.SetServedRequest\x1a\x1e.smelt.fleet.v1.SetServedReply\x12@\n\tReportUse\x12\x19.smelt.fleet.v1.UseReport\x1a\x18.smelt.fleet.v1.UseReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.pb.fleet_v1_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASTATE']._serialized_start=2028
-  _globals['_REPLICASTATE']._serialized_end=2179
+  _globals['_REPLICASTATE']._serialized_start=1985
+  _globals['_REPLICASTATE']._serialized_end=2136
   _globals['_REPLICAREPORT']._serialized_start=47
   _globals['_REPLICAREPORT']._serialized_end=585
   _globals['_ENGINESPEED']._serialized_start=587
   _globals['_ENGINESPEED']._serialized_end=638
   _globals['_REPLICACOMMAND']._serialized_start=640
-  _globals['_REPLICACOMMAND']._serialized_end=766
-  _globals['_ENGINESCHANGED']._serialized_start=768
-  _globals['_ENGINESCHANGED']._serialized_end=830
-  _globals['_DRAIN']._serialized_start=832
-  _globals['_DRAIN']._serialized_end=839
-  _globals['_WATCHENDPOINTSREQUEST']._serialized_start=841
-  _globals['_WATCHENDPOINTSREQUEST']._serialized_end=884
-  _globals['_GETFLEETREQUEST']._serialized_start=886
-  _globals['_GETFLEETREQUEST']._serialized_end=903
-  _globals['_SERVEDMODEL']._serialized_start=906
-  _globals['_SERVEDMODEL']._serialized_end=1116
-  _globals['_FLEETSNAPSHOT']._serialized_start=1119
-  _globals['_FLEETSNAPSHOT']._serialized_end=1473
-  _globals['_STANDBY']._serialized_start=1475
-  _globals['_STANDBY']._serialized_end=1531
-  _globals['_FLEETBUILD']._serialized_start=1534
-  _globals['_FLEETBUILD']._serialized_end=1705
-  _globals['_RECONCILEREQUEST']._serialized_start=1707
-  _globals['_RECONCILEREQUEST']._serialized_end=1725
-  _globals['_RECONCILEREPLY']._serialized_start=1727
-  _globals['_RECONCILEREPLY']._serialized_end=1761
-  _globals['_SETSERVEDREQUEST']._serialized_start=1763
-  _globals['_SETSERVEDREQUEST']._serialized_end=1833
-  _globals['_SETSERVEDREPLY']._serialized_start=1835
-  _globals['_SETSERVEDREPLY']._serialized_end=1885
-  _globals['_USEREPORT']._serialized_start=1887
-  _globals['_USEREPORT']._serialized_end=1960
-  _globals['_MODELUSE']._serialized_start=1962
-  _globals['_MODELUSE']._serialized_end=2013
-  _globals['_USEREPLY']._serialized_start=2015
-  _globals['_USEREPLY']._serialized_end=2025
-  _globals['_FLEETCONTROL']._serialized_start=2182
-  _globals['_FLEETCONTROL']._serialized_end=2663
+  _globals['_REPLICACOMMAND']._serialized_end=732
+  _globals['_ENGINESCHANGED']._serialized_start=734
+  _globals['_ENGINESCHANGED']._serialized_end=796
+  _globals['_WATCHENDPOINTSREQUEST']._serialized_start=798
+  _globals['_WATCHENDPOINTSREQUEST']._serialized_end=841
+  _globals['_GETFLEETREQUEST']._serialized_start=843
+  _globals['_GETFLEETREQUEST']._serialized_end=860
+  _globals['_SERVEDMODEL']._serialized_start=863
+  _globals['_SERVEDMODEL']._serialized_end=1073
+  _globals['_FLEETSNAPSHOT']._serialized_start=1076
+  _globals['_FLEETSNAPSHOT']._serialized_end=1430
+  _globals['_STANDBY']._serialized_start=1432
+  _globals['_STANDBY']._serialized_end=1488
+  _globals['_FLEETBUILD']._serialized_start=1491
+  _globals['_FLEETBUILD']._serialized_end=1662
+  _globals['_RECONCILEREQUEST']._serialized_start=1664
+  _globals['_RECONCILEREQUEST']._serialized_end=1682
+  _globals['_RECONCILEREPLY']._serialized_start=1684
+  _globals['_RECONCILEREPLY']._serialized_end=1718
+  _globals['_SETSERVEDREQUEST']._serialized_start=1720
+  _globals['_SETSERVEDREQUEST']._serialized_end=1790
+  _globals['_SETSERVEDREPLY']._serialized_start=1792
+  _globals['_SETSERVEDREPLY']._serialized_end=1842
+  _globals['_USEREPORT']._serialized_start=1844
+  _globals['_USEREPORT']._serialized_end=1917
+  _globals['_MODELUSE']._serialized_start=1919
+  _globals['_MODELUSE']._serialized_end=1970
+  _globals['_USEREPLY']._serialized_start=1972
+  _globals['_USEREPLY']._serialized_end=1982
+  _globals['_FLEETCONTROL']._serialized_start=2139
+  _globals['_FLEETCONTROL']._serialized_end=2620
 # @@protoc_insertion_point(module_scope)

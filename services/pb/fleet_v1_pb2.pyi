@@ -75,12 +75,10 @@ class EngineSpeed(_message.Message):
     def __init__(self, shape: _Optional[str] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
 
 class ReplicaCommand(_message.Message):
-    __slots__ = ("engines_changed", "drain")
+    __slots__ = ("engines_changed",)
     ENGINES_CHANGED_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
     engines_changed: EnginesChanged
-    drain: Drain
-    def __init__(self, engines_changed: _Optional[_Union[EnginesChanged, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    def __init__(self, engines_changed: _Optional[_Union[EnginesChanged, _Mapping]] = ...) -> None: ...
 
 class EnginesChanged(_message.Message):
     __slots__ = ("master_digest", "document_keys")
@@ -89,10 +87,6 @@ class EnginesChanged(_message.Message):
     master_digest: str
     document_keys: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, master_digest: _Optional[str] = ..., document_keys: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Drain(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
 
 class WatchEndpointsRequest(_message.Message):
     __slots__ = ("gateway_id",)

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Awaitable, Callable
 
 logger = logging.getLogger(__name__)
@@ -41,19 +39,6 @@ async def stop_accepting(server: asyncio.Server) -> None:
     # What was accepted already gets its transport in this turn of the loop.
     await asyncio.sleep(0)
     server.close()
-
-
-def has_threads_left(timeout_s: float) -> bool:
-    """Whether threads are left that an interpreter waits for, after waiting for them to end.
-
-    One may hang in an engine without end, another read files from a slow store for minutes.
-    """
-    until_s = time.monotonic() + timeout_s
-    own = (threading.main_thread(), threading.current_thread())
-    left = [each for each in threading.enumerate() if each not in own and not each.daemon]
-    for thread in left:
-        thread.join(max(until_s - time.monotonic(), 0.0))
-    return any(thread.is_alive() for thread in left)
 
 
 async def ended(task: asyncio.Task[None]) -> None:

@@ -33,7 +33,6 @@ from services.replica.engine.failure_notes import FailureNotes
 from services.replica.engine.fallback import CompiledFallback
 from services.replica.engine.manager import EngineManager
 from services.replica.replica import Replica
-from services.replica.reporting.announced import address_towards, is_wildcard
 from services.replica.reporting.control_link import ControlLink
 from services.replica.reporting.reports import report_from_replica
 from services.replica.reporting.request_spans import RequestSpans
@@ -54,6 +53,8 @@ _WITHDRAWAL_S = 0.2
 _DRAIN_TIMEOUT_S = 30.0
 # What failed for a while is tried again; only without a controller is the store listed for it.
 _RESELECT_PERIOD_S = 60.0
+# A port there has no address of its own to dial.
+_ALL_INTERFACES = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 # Twice in the shortest period at which Ray exports.
 _SHOW_PERIOD_S = 0.5
 
@@ -65,7 +66,6 @@ class ReplicaServer:
         replica_id: unique in the fleet.
         addresses: where the data port listens.
         token: what gateways must send to it; any will do for a replica that serves alone.
-        drained: set when the controller asked to drain and all is answered.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class ReplicaServer:
         self.addresses: list[str] = []
         is_alone = not settings.controller_address
         self.token = NO_TOKEN if is_alone else secrets.token_bytes(TOKEN_BYTES)
-        self.drained = asyncio.Event()
         self._has_news = asyncio.Event()
         self._settings = settings
         self._recorder = recorder
@@ -120,7 +119,6 @@ class ReplicaServer:
             NotFoundError: no such model or version in the store.
             EngineError: no engine and no fallback can be loaded.
             InvalidRequestError: an address cannot be had.
-            NotReadyError: no address of this host leads to the controller.
         """
         model, device, manager, tokeniser, sampler = await asyncio.to_thread(self._open)
         self._manager = manager
@@ -235,7 +233,6 @@ class ReplicaServer:
                 token=self.token,
             ),
             on_engines_changed=self._engines_changed,
-            on_drain=lambda: self._spawn(self._drain_on_command()),
             dialer=self._dialer,
         )
         self._link.start()
@@ -253,17 +250,12 @@ class ReplicaServer:
         # Short, because the path of a unix socket holds 107 bytes.
         name = f"r-{os.getpid()}-{secrets.token_hex(3)}.sock"
         for address in (f"unix:{folder.absolute() / name}", f"{self._settings.host}:0"):
-            self.addresses.append(await self._announced(await self._data.listen(address)))
+            self.addresses.append(self._announced(await self._data.listen(address)))
 
-    async def _announced(self, address: str) -> str:
+    def _announced(self, address: str) -> str:
         """The address as gateways are to dial it."""
         host, _, port = address.rpartition(":")
-        if not is_wildcard(host):
-            return address
-        controller = self._settings.controller_address
-        named = self._settings.announced_host
-        if controller and not named:
-            named = await asyncio.to_thread(address_towards, controller)
+        named = self._settings.announced_host if host in _ALL_INTERFACES else ""
         return f"{named or host}:{port}"
 
     def _infer(self, frame: InferFrame) -> asyncio.Future[bytes]:
@@ -306,10 +298,6 @@ class ReplicaServer:
         while True:
             self.replica.show_now()
             await asyncio.sleep(_SHOW_PERIOD_S)
-
-    async def _drain_on_command(self) -> None:
-        await self._drain(_DRAIN_TIMEOUT_S)
-        self.drained.set()
 
     async def _drain(self, timeout_s: float) -> None:
         self.replica.set_state(fleet.REPLICA_STATE_DRAINING)

@@ -10,7 +10,7 @@ from services.contracts.transport.busy_poll import BUSY_POLL_S
 
 
 class ReplicaSettings(FleetSecuritySettings):
-    """Settings of one replica; `SMELT_REPLICA_<NAME>` in the environment when run by hand.
+    """Settings of one replica; `SMELT_REPLICA_<NAME>` in the environment of Ray's workers.
 
     Attributes:
         store_url: the artifact store.
@@ -21,7 +21,7 @@ class ReplicaSettings(FleetSecuritySettings):
         socket_dir: folder for the unix socket of the data port.
         host: interface of the TCP data port; loopback unless gateways run elsewhere.
         announced_host: where gateways of other hosts reach that port if `host` is all interfaces;
-            "" is the address of this host towards the controller.
+            "" is the address of this node in Ray's cluster.
         generation_override: a generation to report in place of the detected one.
         num_threads: threads of a CPU engine; 0 leaves it to the library.
         standby_s: how long an engine that was replaced stays loaded without being needed, to be
@@ -33,7 +33,6 @@ class ReplicaSettings(FleetSecuritySettings):
         sample_key: file of the key that sampled requests are encrypted with, made by `openssl rand
             -hex 32`; None has them in the clear. Unused where no recipe has `sampling`.
         fallback_timeout_s: longest wait for the compiler's export of the master's graph.
-        ready_fd: inherited pipe that gets one JSON line once it serves; -1 for none.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,4 +53,3 @@ class ReplicaSettings(FleetSecuritySettings):
     trust_root: Path | None = None
     sample_key: Path | None = None
     fallback_timeout_s: float = Field(default=900.0, gt=0)
-    ready_fd: int = -1

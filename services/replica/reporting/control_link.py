@@ -34,7 +34,6 @@ class ControlLink:
         report: Callable[[], pb.ReplicaReport],
         *,
         on_engines_changed: Callable[[pb.EnginesChanged], None],
-        on_drain: Callable[[], None],
         dialer: FleetDialer | None = None,
         outage_s: float = 10.0,
     ) -> None:
@@ -44,7 +43,6 @@ class ControlLink:
             address: the controller's gRPC address.
             report: what is true of the replica now.
             on_engines_changed: given the announcement; must not block.
-            on_drain: must not block.
             dialer: how the controller is spoken to; None does so in the clear.
             outage_s: warn of one that is away for longer than it restarts, or than a fleet stops.
         """
@@ -53,7 +51,6 @@ class ControlLink:
         self._outage_s = outage_s
         self._report = report
         self._on_engines_changed = on_engines_changed
-        self._on_drain = on_drain
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -125,7 +122,5 @@ class ControlLink:
         match command.WhichOneof("command"):
             case "engines_changed":
                 self._on_engines_changed(command.engines_changed)
-            case "drain":
-                self._on_drain()
             case unknown:
                 logger.warning("command %s is unknown to this replica; ignored", unknown)

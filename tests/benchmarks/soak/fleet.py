@@ -97,7 +97,9 @@ def _replica_spec(folder: Path, controller: str) -> ProcessSpec:
         "socket_dir": folder / "s",
         "num_threads": 1,
     }
-    return ProcessSpec(module="services.replica", env_prefix="SMELT_REPLICA_", settings=settings)
+    return ProcessSpec(
+        module="tests.replica_process", env_prefix="SMELT_REPLICA_", settings=settings
+    )
 
 
 def _gateway_spec(controller: str) -> ProcessSpec:

@@ -178,7 +178,6 @@ async def test_replicas_and_gateways_without_a_token_say_so_in_their_logs(
         secured.controller,
         lambda: fleet.ReplicaReport(replica_id="stranger"),
         on_engines_changed=lambda _: None,
-        on_drain=lambda: None,
         dialer=dialer,
     )
     refused = asyncio.Event()

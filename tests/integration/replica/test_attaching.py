@@ -22,11 +22,12 @@ async def test_a_port_on_all_interfaces_is_announced_under_an_address_to_dial(
 ) -> None:
     shelf.publish_model()
     shelf.publish_engine()
-    server = ReplicaServer(settings.model_copy(update={"host": "0.0.0.0"}), NullRecorder())
+    named = settings.model_copy(update={"host": "0.0.0.0", "announced_host": "127.0.0.1"})
+    server = ReplicaServer(named, NullRecorder())
     await server.start()
     try:
         report = await until(controller, fleet.REPLICA_STATE_READY)
-        assert not report.addresses[1].startswith("0.0.0.0")
+        assert report.addresses[1].startswith("127.0.0.1:")
         async with connected(report.addresses[1], report.data_token) as connection:
             ids = ids_of(1, 2)
             assert_answers(await connection.infer(request_of(ids)), ids)

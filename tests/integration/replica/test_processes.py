@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.errors import EngineError
+from services.contracts.errors import InvalidRequestError
+from services.contracts.process.settings import read_settings
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.__main__ import until_unhealthy
 from services.replica.settings import ReplicaSettings
 from services.telemetry.ready import wait_ready
 
@@ -24,9 +23,9 @@ from .controller import TestController
 from .published import Shelf, assert_answers, ids_of, request_of
 
 
-def environment_of(settings: ReplicaSettings, **changes: object) -> dict[str, str]:
+def environment_of(settings: ReplicaSettings, ready_fd: int) -> dict[str, str]:
     """This process's own, with these settings."""
-    values = {**settings.model_dump(mode="json"), **changes}
+    values = {**settings.model_dump(mode="json"), "ready_fd": ready_fd}
     own = {
         f"SMELT_REPLICA_{name.upper()}": str(value)
         for name, value in values.items()
@@ -35,12 +34,12 @@ def environment_of(settings: ReplicaSettings, **changes: object) -> dict[str, st
     return {**os.environ, **own}
 
 
-def start_process(settings: ReplicaSettings, **changes: str) -> tuple[subprocess.Popen[bytes], int]:
+def start_process(settings: ReplicaSettings) -> tuple[subprocess.Popen[bytes], int]:
     """A replica process and the pipe on which it announces itself."""
     read_fd, write_fd = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "services.replica"],
-        env=environment_of(settings, **{"ready_fd": write_fd, **changes}),
+        [sys.executable, "-m", "tests.replica_process"],
+        env=environment_of(settings, write_fd),
         pass_fds=(write_fd,),
         stderr=subprocess.PIPE,
     )
@@ -66,130 +65,6 @@ async def test_a_process_serves_and_drains_on_sigterm(
         assert status == 0, process.stderr and process.stderr.read().decode()
     await until(controller, fleet.REPLICA_STATE_DRAINING)
     assert list(settings.socket_dir.iterdir()) == []
-
-
-async def test_a_process_that_cannot_answer_any_more_ends_and_says_why(
-    shelf: Shelf, settings: ReplicaSettings
-) -> None:
-    shelf.publish_model()
-    shelf.publish_engine()
-    process, ready = start_process(settings)
-    with process:
-        said = await asyncio.to_thread(wait_ready, ready, 60, "replica")
-        # Its data port is there no more for anybody who connects.
-        path = Path(said["addresses"][0].removeprefix("unix:"))
-        await asyncio.to_thread(path.unlink)
-        _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
-    assert process.returncode == 70
-    assert re.search("health check failed, 3 of 3 in a row: data port .* does not", stderr.decode())
-    assert "the replica cannot answer any more" in stderr.decode()
-
-
-async def test_only_failures_in_a_row_end_a_process() -> None:
-    """One of them may be a machine that stood still."""
-    verdicts = iter([False, False, True, False, True, False, False, False])
-    num_asked = 0
-
-    class Server:
-        """Says what the test wants of its health."""
-
-        async def check_health(self) -> None:
-            """Fail or not."""
-            nonlocal num_asked
-            num_asked += 1
-            if not next(verdicts):
-                raise EngineError("ill")
-
-    async with asyncio.timeout(30):
-        await until_unhealthy(Server(), 0.0)
-    assert num_asked == 8
-
-
-@asynccontextmanager
-async def hung_process(
-    settings: ReplicaSettings, when: str, stall_s: float = 3600.0, **environment: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A replica process whose engine hangs; see there."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.integration.replica.hung_process",
-        when,
-        str(stall_s),
-        env=environment_of(settings) | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(90):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-
-
-async def test_a_process_whose_engine_hangs_ends_all_the_same(
-    shelf: Shelf, settings: ReplicaSettings
-) -> None:
-    shelf.publish_model()
-    shelf.publish_engine()
-    async with hung_process(settings, "serving", stall_s=0.0) as process:
-        _, stderr = await process.communicate()
-    assert process.returncode == 70, stderr.decode()
-    assert "engine has not returned" in stderr.decode()
-
-
-async def test_a_process_whose_engine_hangs_ends_as_it_is_told(
-    shelf: Shelf, settings: ReplicaSettings
-) -> None:
-    shelf.publish_model()
-    shelf.publish_engine()
-    # Spans leave at the end alone.
-    traced = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "3600000"}
-    async with hung_process(settings, "serving", **traced) as process:
-        assert process.stdout
-        assert await process.stdout.readline() == b"hangs\n"
-        process.send_signal(signal.SIGTERM)
-        stdout, stderr = await process.communicate()
-    assert process.returncode == 0, stderr.decode()
-    assert "1 requests unanswered after" in stderr.decode()
-    assert "ends without waiting for what may hang" in stderr.decode()
-    assert '"name": "batch"' in stdout.decode()
-
-
-async def test_a_process_that_cannot_start_ends_though_its_engine_hangs(
-    shelf: Shelf, settings: ReplicaSettings
-) -> None:
-    shelf.publish_model()
-    shelf.publish_engine()
-    async with hung_process(settings, "starting") as process:
-        _, stderr = await process.communicate()
-    assert process.returncode == 1, stderr.decode()
-    assert "no port is free" in stderr.decode()
-
-
-@pytest.mark.parametrize(
-    ("when", "told", "status"),
-    [
-        ("looking", signal.SIGTERM, 0),
-        ("looking", signal.SIGINT, 0),
-        # It serves nobody yet, so there is nothing to drain.
-        ("loading", signal.SIGTERM, -signal.SIGTERM),
-        ("loading", signal.SIGINT, -signal.SIGINT),
-    ],
-)
-async def test_a_process_ends_as_it_is_told_whatever_its_threads_wait_for(
-    shelf: Shelf, settings: ReplicaSettings, when: str, told: signal.Signals, status: int
-) -> None:
-    shelf.publish_model()
-    shelf.publish_engine()
-    async with hung_process(settings, when) as process:
-        assert process.stdout
-        assert await process.stdout.readline() == b"hangs\n"
-        process.send_signal(told)
-        _, stderr = await process.communicate()
-    assert process.returncode == status, stderr.decode()
 
 
 @pytest.mark.slow
@@ -219,23 +94,9 @@ def all_files(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(
-    ("changes", "status", "words"),
-    [
-        ({"num_threads": "-1"}, 2, "SMELT_REPLICA_NUM_THREADS: .*expected at least 0"),
-        ({"model": "absent"}, 1, "model 'absent' not found; there are: toy"),
-    ],
-)
-def test_a_process_that_cannot_serve_says_why(
-    shelf: Shelf, tmp_path: Path, changes: dict[str, str], status: int, words: str
-) -> None:
-    shelf.publish_model()
-    settings = ReplicaSettings(store_url=str(tmp_path / "store"), cache_dir=tmp_path, model="toy")
-    process, ready = start_process(settings, **changes)
-    os.close(ready)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert re.search(words, stderr.decode())
+def test_a_setting_that_is_wrong_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match="SMELT_REPLICA_NUM_THREADS: .*at least 0"):
+        read_settings(ReplicaSettings, store_url="x", cache_dir="y", model="m", num_threads=-1)
 
 
 @pytest.mark.slow

@@ -38,6 +38,22 @@ ABSENT = {
     "cli": ("transformers", "pytest", "pyarrow"),
 }
 
+# As Ray's actor does, with whatever the environment sets.
+_SERVE = """
+import asyncio
+from services.replica.server import ReplicaServer
+from services.replica.settings import ReplicaSettings
+from services.telemetry.recorder import NullRecorder
+
+async def serve():
+    server = ReplicaServer(ReplicaSettings(), NullRecorder())
+    await server.start()
+    print(server.replica.loaded.kind)
+    await server.stop()
+
+asyncio.run(serve())
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -133,20 +149,17 @@ def test_compiler_builds_what_the_command_line_added_and_a_replica_serves_with_i
     report = json.loads(output_of(process("compiler", "-m", "compiler_worker", *build, *where)))
     assert [record["outcome"] for record in report["records"]] == ["proven"]
 
-    read_fd, write_fd = os.pipe()
     replica = process(
         "replica",
-        "-m",
-        "services.replica",
+        "-c",
+        _SERVE,
         store_url=store,
         model="tiny",
         cache_dir=folder / "cache",
         socket_dir=folder,
         num_threads=1,
-        ready_fd=write_fd,
     )
-    os.close(write_fd)
-    assert served_until_told(replica, read_fd)["addresses"]
+    assert output_of(replica).split()[-1] == "onnxruntime"
 
 
 @pytest.mark.slow

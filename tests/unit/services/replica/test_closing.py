@@ -122,7 +122,6 @@ async def test_a_control_line_whose_task_died_can_be_closed() -> None:
         "localhost:1",
         fleet.ReplicaReport,
         on_engines_changed=lambda digest: None,
-        on_drain=lambda: None,
         dialer=BrokenDialer(),
     )
     link.start()

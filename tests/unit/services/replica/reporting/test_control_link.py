@@ -32,7 +32,6 @@ async def test_a_controller_is_missed_after_a_while_and_not_at_the_end_of_a_flee
         "127.0.0.1:1",
         pb.ReplicaReport,
         on_engines_changed=print,
-        on_drain=lambda: None,
         outage_s=outage_s,
     )
     with caplog.at_level(logging.DEBUG, ControlLink.__module__):
