@@ -44,11 +44,12 @@ class Simulated:
     """What a model's replicas on a device did under a load.
 
     Attributes:
-        p50_s, p99_s: of a request, from its arrival to its answer, without the overhead.
+        mean_s, p50_s, p99_s: of a request, from its arrival to its answer, without the overhead.
         busy: share of the time that their runs would take of the device if nothing else ran.
         mean_rows: of a batch.
     """
 
+    mean_s: float
     p50_s: float
     p99_s: float
     busy: float
@@ -145,6 +146,7 @@ def _summary(rows: int, answers: _Answers) -> Simulated:
     latencies_s = answers.latencies_s[int(len(answers.latencies_s) * _WARM_UP) :]
     p50_s, p99_s = np.quantile(latencies_s, (0.5, 0.99)).tolist()
     return Simulated(
+        mean_s=float(np.mean(latencies_s)),
         p50_s=p50_s,
         p99_s=p99_s,
         busy=answers.run_s / answers.end_s,
@@ -159,9 +161,9 @@ def _runs(parts: Sequence[Part], answers: Sequence[_Answers], seed: int) -> Iter
     """
     random = np.random.default_rng(seed)
     turns = [
-        (each, _replica(part, each, num, random))
-        for part, each, total in zip(parts, answers, _nums(parts), strict=True)
-        for num in np.full(part.num_replicas, max(total // part.num_replicas, 1)).tolist()
+        (each, _replica(part.queue, each, *requests))
+        for part, each, num in zip(parts, answers, _nums(parts), strict=True)
+        for requests in _requests(part, num, random)
     ]
     beginning = [(*next(replica), place) for place, (_, replica) in enumerate(turns)]
     heapify(beginning)
@@ -186,19 +188,28 @@ def _runs(parts: Sequence[Part], answers: Sequence[_Answers], seed: int) -> Iter
         yield found
 
 
+def _requests(
+    part: Part, num: int, random: np.random.Generator
+) -> Iterator[tuple[list[float], list[int]]]:
+    """When requests come and of which kind they are, of each replica that gets some by chance."""
+    queue = part.queue
+    arrivals_N = np.cumsum(random.exponential(1 / part.rate, num))
+    kinds_N = random.choice(len(queue.kinds), num, p=queue.shares)
+    replicas_N = random.integers(part.num_replicas, size=num)
+    for replica in np.unique(replicas_N):
+        mine_N = replicas_N == replica
+        yield arrivals_N[mine_N].tolist(), kinds_N[mine_N].tolist()
+
+
 def _replica(
-    part: Part, answers: _Answers, num_requests: int, random: np.random.Generator
+    queue: ReplicaQueue, answers: _Answers, arrivals: Sequence[float], kinds: Sequence[int]
 ) -> Generator[_Turn, float, None]:
     """The runs of one replica; it is sent when each has ended."""
-    queue = part.queue
     host_s = queue.demand.host_s
-    mean_s = part.num_replicas / part.rate
-    arrivals = np.cumsum(random.exponential(mean_s, num_requests)).tolist()
-    kinds = random.choice(len(queue.kinds), num_requests, p=queue.shares).tolist()
     waiting: list[int] = []
     now = 0.0
     num_arrived = 0
-    while num_arrived < num_requests or waiting:
+    while num_arrived < len(arrivals) or waiting:
         if not waiting:
             now = max(now, arrivals[num_arrived] + queue.delay_s)
         before = num_arrived

@@ -10,8 +10,10 @@ from services.cli.planning.placement import GAP, Pair, Placement, Placer
 from services.cli.planning.plan_profile import PlanProfile
 from services.contracts.errors import InvalidRequestError
 
-# What does not fit together is planned anew so often: another generation may be cheaper then.
-_ROUNDS = 4
+# Where models do not fit together on the cheapest nodes, so many dearer ones are tried.
+_ROUNDS = 12
+# In which the next are dearer at least.
+_DEARER = 1 + 1e-6
 # Of replicas, where no fleet has room for all of them.
 _MOST_NAMED = 5
 
@@ -57,14 +59,16 @@ class FleetPlanner:
         return self._known[asked]
 
     def _planned(self, rates: Mapping[str, Sequence[float]]) -> FleetPlan:
-        """Solve, place, and solve again with what could not be placed left free."""
+        """The cheapest nodes on which models have their places, or would with some more of them."""
         capacities = {pair: use.capacity for pair, use in self._uses.items()}
         shares = {pair: use.share for pair, use in self._uses.items()}
-        spare = dict.fromkeys(self._profile.devices, 0.0)
+        least_price = 0.0
         best: FleetPlan | None = None
         for _ in range(_ROUNDS):
             try:
-                size = cheapest_fleet(rates, capacities, shares, self._profile, spare=spare)
+                size = cheapest_fleet(
+                    rates, capacities, shares, self._profile, least_price=least_price
+                )
             except InvalidRequestError as error:
                 if best:
                     break
@@ -73,10 +77,9 @@ class FleetPlanner:
             found = self._placed(size, rooms)
             if self._can_be_had(found) and (not best or found.price_per_h < best.price_per_h):
                 best = found
-            if found.price_per_h <= (1 + GAP) * size.price_per_h:
+            if best and best.price_per_h <= (1 + GAP) * size.price_per_h:
                 break
-            for g, num in found.nodes.items():
-                spare[g] += max(self._num_left(g, num) - rooms[g], 0)
+            least_price = _DEARER * size.price_per_h
         if best is None:
             few = too_few_words(self._profile.devices)
             raise InvalidRequestError(f"{few}{self._memory_words()}")

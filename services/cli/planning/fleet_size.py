@@ -9,8 +9,9 @@ x[h, m, g]: devices of generation g that model m needs in hour h. n[g]: nodes.
                  y is 1 where m is on g:        x[h, m, g] <= most[m, g] y[m, g]
                  u is 1 where g is used:        n[g] <= most[g] u[g]
 
-d[g] = per_node[g] (n[g] - lost u[g]) - spare[g] u[g]: the devices of the nodes that are left. What
-this leaves open is which models share a device: `placement.py`.
+d[g] = per_node[g] (n[g] - lost u[g]): the devices of the nodes that are left. What this leaves open
+is which models share a device: where those of a solution do not fit together, the next dearer one
+is asked for (`fleet_plan.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class _Programme:
     def x_of(self, hour: int, pair: int) -> int:
         return hour * len(self.pairs) + pair
 
-    def rows(self, spare: Mapping[str, float]) -> tuple[list[dict[int, float]], list[float]]:
+    def rows(self, least_price: float) -> tuple[list[dict[int, float]], list[float]]:
         """All rows, and what each is at least."""
         needs = [
             {
@@ -81,16 +82,19 @@ class _Programme:
             for hour, model in product(range(self.num_hours), self._rates)
         ]
         least = [self._rates[m][hour] for hour, m in product(range(self.num_hours), self._rates)]
-        rows = needs + self._rooms(spare) + self._presence()
-        return rows, least + [0.0] * (len(rows) - len(least))
+        rows = needs + self._rooms() + self._presence()
+        least += [0.0] * (len(rows) - len(least))
+        offers = self._profile.devices.values()
+        price = {self.num_x + g: o.price_per_h * o.per_node for g, o in enumerate(offers)}
+        return [*rows, price], [*least, least_price]
 
-    def _rooms(self, spare: Mapping[str, float]) -> list[dict[int, float]]:
+    def _rooms(self) -> list[dict[int, float]]:
         """Of each generation: time in each hour, memory, and most nodes."""
         rows = []
         for g, (name, offer) in enumerate(self._profile.devices.items()):
             nodes = self.num_x + g
             is_used = nodes + self._num_g
-            lost = self._profile.nodes_lost * offer.per_node + spare.get(name, 0.0)
+            lost = float(self._profile.nodes_lost * offer.per_node)
             devices = {nodes: float(offer.per_node), is_used: -lost}
             here = [i for i, pair in enumerate(self.pairs) if pair[1] == name]
             room = {place: self._profile.max_load * num for place, num in devices.items()}
@@ -121,7 +125,7 @@ def cheapest_fleet(
     shares: Mapping[Pair, float],
     profile: PlanProfile,
     *,
-    spare: Mapping[str, float] | None = None,
+    least_price: float = 0.0,
     time_limit_s: float = 20.0,
 ) -> FleetSize:
     """The cheapest nodes that carry every hour.
@@ -131,7 +135,7 @@ def cheapest_fleet(
         capacities: requests per second of a whole device, by model and generation; some above 0.
         shares: of a GPU's memory that a replica is given, by both; 0 on CPUs.
         profile: with the devices that can be had.
-        spare: devices of each generation that are to be left, as models do not fit together.
+        least_price: of all nodes for an hour; what is cheaper is known not to do.
         time_limit_s: of the solver.
 
     Raises:
@@ -144,7 +148,7 @@ def cheapest_fleet(
     num_x = programme.num_x
     most = [offer.max_nodes or _MOST_NODES for offer in offers.values()]
     ones = [1] * (len(offers) + len(programme.pairs))
-    rows, least = programme.rows(spare or {})
+    rows, least = programme.rows(least_price)
     # A device in use costs nothing beside its node; a trace of a price keeps models on few.
     prices = [TRACE] * num_x + [o.price_per_h * o.per_node for o in offers.values()]
     found = milp(

@@ -111,6 +111,7 @@ def _model(
         "replicas_of_a_device": use.num_replicas,
         "memory_gib": use.memory and use.memory.needed_gib,
         "gpu_share": use.share,
+        "mean_s": worst and worst.mean_s + overhead_s,
         "p99_s": worst and worst.p99_s + overhead_s,
         "p99_wanted_s": profile.models[name].p99_ms / 1000,
         "busy": worst and worst.busy,
