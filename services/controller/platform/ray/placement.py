@@ -1,7 +1,5 @@
 """Why Ray places a replica nowhere, for people: what it needs, what nodes have, what holds it."""
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,30 +8,12 @@ from services.controller.interfaces import DeploymentKey, Unplaced
 from services.controller.platform.ray.gpu_room import GpuNode, gives_way, no_gpu_words
 from services.controller.room import Held
 
-# Serve's message about replicas that have waited for a node for half a minute; those that load have
-# "to initialize" in this place.
-_WAITING = re.compile(
-    r"has (\d+) replicas that have taken more than [\d.]+s to be scheduled.*"
-    r"Resources required for each replica: (\{.*?\})",
-    re.DOTALL,
-)
 _RESOURCES = ("GPU", "CPU")
 _FIX = ". Add a node, or unload or remove a model"
 
 
-def waiting_replicas(message: str) -> tuple[int, str] | None:
-    """How many replicas wait for a node, and what each needs; None when none does.
-
-    Args:
-        message: of Serve, about a deployment.
-    """
-    found = _WAITING.search(message)
-    return (int(found[1]), found[2]) if found else None
-
-
 def unplaced(
     num_replicas: int,
-    wanted: str,
     key: DeploymentKey,
     nodes: Iterable[Mapping[str, Any]],
     free: Mapping[str, Mapping[str, float]],
@@ -43,19 +23,19 @@ def unplaced(
 
     Args:
         num_replicas: that wait.
-        wanted: resources of each, in Serve's notation.
         key: of their deployment.
         nodes: as `ray.nodes()` gives them.
         free: unused resources of each node, by its id.
-        held: by deployments with replicas on that generation.
+        held: by deployments for that generation, this one's too.
     """
     there = [
         node
         for node in nodes
         if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == key.generation
     ]
-    others: dict[str, float] = json.loads(wanted)
-    share = others.pop("GPU", 0.0)
+    wanted = held[key].amounts
+    share = held[key].gpu_share
+    others = {name: amount for name, amount in wanted.items() if name != "GPU"}
     if share and any(_has_room(others, free.get(node["NodeID"], {})) for node in there):
         gpus = [GpuNode.of(node, free.get(node["NodeID"], {})) for node in there]
         words = f"{no_gpu_words(share, key.generation, gpus, held)}{_FIX}"
@@ -71,8 +51,9 @@ def unplaced(
         if other != key
     )
     return Unplaced(
-        f"no node has room for {num_replicas} of its replicas: each wants {wanted} on a node of "
-        f"{key.generation}; {have or 'there is none'}; replicas there: {replicas or 'none'}{_FIX}"
+        f"no node has room for {num_replicas} of its replicas: each wants {_amounts(wanted)} on a "
+        f"node of {key.generation}; {have or 'there is none'}; "
+        f"replicas there: {replicas or 'none'}{_FIX}"
     )
 
 

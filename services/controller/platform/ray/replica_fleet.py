@@ -1,7 +1,6 @@
 """The one place that calls Ray Serve: applications of a cluster that was joined."""
 
 import importlib
-import json
 import re
 import socket
 import sys
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey, Unplaced
-from services.controller.platform.ray.placement import unplaced, waiting_replicas
+from services.controller.platform.ray.placement import unplaced
 from services.controller.room import Held, Room
 from services.controller.settings import ADDRESS_ON_INPUT
 
@@ -125,21 +124,20 @@ class RayServeFleet:
         return bool(found.status is ApplicationStatus.RUNNING)
 
     def unplaced(self, key: DeploymentKey) -> Unplaced:
-        """Serve's own message, beside what the nodes have and which applications are there."""
+        """By what Ray seeks a node for, what the nodes have and which applications are there."""
         import ray
 
         # What Ray itself shows of each node; in public it only adds them up.
         from ray._private.state import available_resources_per_node
 
         deployments = _deployments()
-        messages = [deployments[key]["message"]] if key in deployments else []
-        waiting = next(filter(None, map(waiting_replicas, messages)), None)
-        if waiting is None:
+        if key not in deployments:
             return Unplaced()
         room = _rooms(deployments)[key.generation]
-        if not room.is_pending(json.loads(waiting[1])):
+        num_waiting = len(deployments[key]["replicas"]) - len(room.held[key].nodes)
+        if not num_waiting or not room.is_pending(room.held[key].amounts):
             return Unplaced()
-        return unplaced(*waiting, key, ray.nodes(), available_resources_per_node(), room.held)
+        return unplaced(num_waiting, key, ray.nodes(), available_resources_per_node(), room.held)
 
     def rooms(self) -> dict[str, Room]:
         """By what Serve's applications ask for, beside what Ray's nodes have."""

@@ -9,7 +9,12 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.controller.api.fleet_state import FleetState
 from services.controller.metrics.fleet_metrics import FleetMetrics
 from services.pb import fleet_v1_pb2 as fleet
-from services.telemetry.catalog import CONTROLLER_METRICS, REPLICAS_ATTACHED, REPLICAS_WANTED
+from services.telemetry.catalog import (
+    CONTROLLER_METRICS,
+    MODELS_UNPLACED,
+    REPLICAS_ATTACHED,
+    REPLICAS_WANTED,
+)
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 
 DEVICE = DeviceFacts(generation="cuda-sm90", name="H200", memory_gib=139)
@@ -67,6 +72,16 @@ def test_replicas_by_state_and_kind(metrics: FleetMetrics, collectors: Collector
     assert attached(collectors, "ready", "fallback", "slower_than_fallback") == 0
     assert attached(collectors, "ready", "tensorrt") == 2
     assert attached(collectors, "loading", "") == 0
+
+
+def test_a_model_without_room_is_seen_until_it_has_some(
+    metrics: FleetMetrics, collectors: CollectorRegistry
+) -> None:
+    for unplaced, value in (("needs 9.1 GiB", 1), ("", 0)):
+        model = fleet.ServedModel(name="m", version=2, unplaced=unplaced)
+        metrics.show(fleet.FleetSnapshot(models=[model]))
+        labels = {"model": "m", "version": "2"}
+        assert collectors.get_sample_value(MODELS_UNPLACED.name, labels) == value
 
 
 async def test_it_follows_the_state(

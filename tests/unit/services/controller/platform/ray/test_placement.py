@@ -1,4 +1,4 @@
-"""Why Ray places a replica nowhere, from Serve's words about a deployment."""
+"""Why Ray places a replica nowhere."""
 
 from typing import Any
 
@@ -6,18 +6,11 @@ import pytest
 
 from services.contracts.hardware.labels import GENERATION_LABEL, PREFIX
 from services.controller.interfaces import DeploymentKey, Unplaced
-from services.controller.platform.ray.placement import unplaced, waiting_replicas
+from services.controller.platform.ray.placement import unplaced
 from services.controller.room import Held, Room
 
 GENERATION = "cuda-sm90"
 KEY = DeploymentKey("m", 2, GENERATION)
-# As Ray 2.60 words it.
-SCHEDULED = (
-    "Deployment 'replica' in application 'smelt:m:1:cuda-sm90' has 2 replicas that have taken more "
-    "than 30s to be scheduled. This may be due to waiting for the cluster to auto-scale or for a "
-    'runtime environment to be installed. Resources required for each replica: {"CPU": 0.1, '
-    '"GPU": 1}, total resources available: {"CPU": 3.9}. Use `ray status` for more details.'
-)
 
 
 def node(
@@ -52,13 +45,8 @@ def wants(
     left = {
         node["NodeID"]: {"CPU": 9.0, "GPU": gpus} for node, gpus in zip(nodes, free, strict=True)
     }
-    return unplaced(1, f'{{"CPU": 0.1, "GPU": {share}}}', KEY, nodes, left, dict(held))
-
-
-def test_replicas_that_wait_for_a_node_are_told_from_those_that_load() -> None:
-    assert waiting_replicas(SCHEDULED) == (2, '{"CPU": 0.1, "GPU": 1}')
-    assert waiting_replicas(SCHEDULED.replace("to be scheduled", "to initialize")) is None
-    assert waiting_replicas("") is None
+    own = Held(amounts={"CPU": 0.1, "GPU": share}, nodes=[])
+    return unplaced(1, KEY, nodes, left, {KEY: own} | dict(held))
 
 
 def test_it_says_what_is_wanted_what_there_is_and_who_holds_it() -> None:
@@ -66,13 +54,13 @@ def test_it_says_what_is_wanted_what_there_is_and_who_holds_it() -> None:
     free = {"id of 10.0.0.1": {"CPU": 3.0, "GPU": 1.0}, "id of 10.0.0.3": {"CPU": 9.0}}
     words, ways = unplaced(
         2,
-        '{"CPU": 4}',
         KEY,
         nodes,
         free,
-        dict([holder("other", 1, 0.0, "10.0.0.1"), holder("m", 2, 0)]),
+        dict([holder("other", 1, 0.0, "10.0.0.1")])
+        | {KEY: Held(amounts={"CPU": 4.0, "GPU": 0.0}, nodes=[])},
     )
-    assert 'no node has room for 2 of its replicas: each wants {"CPU": 4} on a node of' in words
+    assert "no node has room for 2 of its replicas: each wants 4 CPU on a node of" in words
     assert (
         "10.0.0.1 has 1 GPU, 16 CPU, free: 1 GPU, 3 CPU; replicas there: other version 1 (1)."
         in (words)
@@ -116,8 +104,9 @@ def test_figures_are_of_the_smallest_gpu_and_of_every_node(
 
 def test_a_node_with_gpus_that_lacks_processors_is_told_as_one_without_gpus() -> None:
     free = {"id of n": {"CPU": 0.0, "GPU": 1.0}}
-    words, ways = unplaced(1, '{"CPU": 0.1, "GPU": 0.5}', KEY, [node("n")], free, {})
-    assert 'each wants {"CPU": 0.1, "GPU": 0.5}' in words
+    own = Held(amounts={"CPU": 0.1, "GPU": 0.5}, nodes=[])
+    words, ways = unplaced(1, KEY, [node("n")], free, {KEY: own})
+    assert "each wants 0.5 GPU, 0.1 CPU on a node of" in words
     assert ways == ()
 
 
