@@ -11,6 +11,8 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
@@ -21,7 +23,6 @@ from services.contracts.hardware.labels import SIMULATED_LABEL
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.process.lifetime import end_with_parent
 from services.contracts.process.settings import ProcessSettings, read_settings
-from services.controller.platform.ray.session_logs import session_logs
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
 
@@ -50,25 +51,28 @@ class RayNodeSettings(ProcessSettings):
     parent_pid: int = 0
 
 
-def start_node(settings: RayNodeSettings) -> str:
-    """Start a Ray whose head is this host; returns the address of its GCS."""
-    import ray
-    from ray._private.node import Node
+def start_node(settings: RayNodeSettings, on_up: Callable[[Any], None]) -> None:
+    """Start a Ray whose head is this host; `on_up` is called with its node once it can be joined.
 
-    # Without the dashboard Ray still starts its process, which does nothing, and waits for it: a
-    # third of the time that `init` takes on two cores. There is no setting for that.
-    Node.start_api_server = lambda *_, **__: None
+    Raises InvalidRequestError for no generation.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        # CUDA's driver starts while Ray is imported.
+        labels = beside.submit(own_node_labels, settings.generation_override)
+        import ray
+
+        from services.controller.platform.ray.local_node import node_class
+    ray._private.node.Node = node_class(on_up)  # noqa: SLF001 - `init` takes no other
     ray.init(
         address="local",
         num_cpus=settings.num_cpus or None,
         include_dashboard=False,
-        labels=own_node_labels(settings.generation_override),
+        labels=labels.result(),
         log_to_driver=False,
         logging_level="warning",
         # Ray starts workers at niceness 15: other busy processes would starve the replicas.
         _system_config={"worker_niceness": 0},
     )
-    return str(ray.get_runtime_context().gcs_address)
 
 
 def own_node_labels(generation_override: str) -> dict[str, str]:
@@ -112,12 +116,15 @@ def stop_node() -> None:
 
 
 def _run(settings: RayNodeSettings) -> int:
-    ready: dict[str, Any] = {"address": start_node(settings), "pid": os.getpid()}
-    ready["session"] = str(session_logs().parent)
+    def announce(node: Any) -> None:
+        session = node.get_session_dir_path()
+        ready = {"address": node.gcs_address, "pid": os.getpid(), "session": session}
+        announce_ready(settings.ready_fd, ready)
+
+    start_node(settings, announce)
     # After Ray has started, which installs a handler of its own.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        announce_ready(settings.ready_fd, ready)
         logger.error("%s of this host's Ray ended; the rest of it ends too", wait_for_end())
     except KeyboardInterrupt:
         stop_node()
