@@ -29,6 +29,7 @@ from services.telemetry.ready import announce_ready
 logger = logging.getLogger(__name__)
 
 _ESSENTIAL: Final = ("gcs_server", "raylet")
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 # A Ray that hangs must not keep `smelt down` waiting: its processes are killed then.
 _STOP_TIMEOUT_S: Final = 20.0
 
@@ -58,21 +59,41 @@ def start_node(settings: RayNodeSettings, on_up: Callable[[Any], None]) -> None:
     """
     with ThreadPoolExecutor(1) as beside:
         # CUDA's driver starts while Ray is imported.
-        labels = beside.submit(own_node_labels, settings.generation_override)
+        found = beside.submit(
+            lambda: (count_slices(), own_node_labels(settings.generation_override))
+        )
         import ray
 
         from services.controller.platform.ray.local_node import node_class
+    num_gpus, labels = found.result()
     ray._private.node.Node = node_class(on_up)  # noqa: SLF001 - `init` takes no other
     ray.init(
         address="local",
         num_cpus=settings.num_cpus or None,
+        num_gpus=num_gpus,
         include_dashboard=False,
-        labels=labels.result(),
+        labels=labels,
         log_to_driver=False,
         logging_level="warning",
         # Ray starts workers at niceness 15: other busy processes would starve the replicas.
         _system_config={"worker_niceness": 0},
     )
+
+
+def count_slices() -> int | None:
+    """How many GPUs Ray has to hand out where they are split by MIG; None elsewhere.
+
+    Ray counts no slices, and gives each replica one of those that CUDA_VISIBLE_DEVICES names. CUDA
+    shows a process the first of them alone: this one the smallest, whose memory all others have.
+    """
+    from services.engines.device.mig import is_mig, mig_devices
+
+    given = os.environ.get(_VISIBLE)
+    devices = mig_devices() if given is None else given.split(",")
+    if not any(map(is_mig, devices)):
+        return None
+    os.environ[_VISIBLE] = ",".join(devices)
+    return len(devices)
 
 
 def own_node_labels(generation_override: str) -> dict[str, str]:

@@ -1,9 +1,5 @@
 """Facts of devices: from the kernel's files, from a driver, and overridden."""
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +8,7 @@ from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import DeviceFacts, Platform
 from services.engines.device import device_probe
 from services.engines.device.device_probe import HostFiles, probe_device
+from tests.cuda_driver import needs_gcc, run_with_driver
 
 V3 = "sse4_2 ssse3 popcnt avx2 fma bmi2 f16c"
 AVX512 = f"{V3} avx512f avx512bw avx512vl avx512dq"
@@ -86,44 +83,6 @@ def test_cuda_is_an_error_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -
         probe_device(Platform.CUDA)
 
 
-# A driver in a few lines of C: the real entry points, by their real names and signatures.
-_DRIVER = """
-#include <string.h>
-#include <stddef.h>
-int cuInit(unsigned flags) { return INIT_STATUS; }
-int cuDeviceGet(int *device, int ordinal) { *device = 4; return ordinal == 0 ? 0 : 101; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  *value = device == 4 ? (attribute == 75 ? 10 : attribute == 76 ? 3 : -1) : -1;
-  return 0;
-}
-int cuDeviceGetName(char *name, int len, int device) {
-  strncpy(name, "NVIDIA B300", len);
-  return 0;
-}
-int cuDeviceGetPCIBusId(char *id, int len, int device) {
-  strncpy(id, device == 4 ? "0000:18:00.0" : "", len);
-  return 0;
-}
-int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 288ull << 30; return 0; }
-"""
-_NVML = """
-#include <string.h>
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-int nvmlSystemGetDriverVersion(char *version, unsigned len) {
-  strncpy(version, "580.95.05", len);
-  return 0;
-}
-int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) {
-  *device = (void *)7;
-  return strcmp(id, "0000:18:00.0");
-}
-int nvmlDeviceGetUtilizationRates(void *device, unsigned *utilization) {
-  utilization[0] = 37;
-  utilization[1] = 5;
-  return device == (void *)7 ? UTILIZATION_STATUS : 2;
-}
-"""
 _PROBE = """
 from services.engines.device.device_probe import probe_device
 print(probe_device().model_dump_json())
@@ -141,31 +100,8 @@ print(gpu_busy_share(), default_workers())
 """
 
 
-def run_with_driver(
-    folder: Path, code: str, init_status: int = 0, utilization_status: int = 0
-) -> str:
-    """What a program prints on a host with a GPU."""
-    for name, source in (("libcuda.so.1", _DRIVER), ("libnvidia-ml.so.1", _NVML)):
-        file = folder / f"{name}.c"
-        file.write_text(source)
-        defines = [f"-DINIT_STATUS={init_status}", f"-DUTILIZATION_STATUS={utilization_status}"]
-        command = ["gcc", "-shared", "-fPIC", *defines, "-o", str(folder / name), str(file)]
-        subprocess.run(command, check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
-
-
 def probe_with_driver(folder: Path, init_status: int) -> DeviceFacts:
     return DeviceFacts.from_json(run_with_driver(folder, _PROBE, init_status).encode())
-
-
-needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt install gcc")
 
 
 @needs_gcc
