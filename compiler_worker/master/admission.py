@@ -19,7 +19,7 @@ MAX_OPSET = defs.onnx_opset_version()
 # Trees and the like are no tensor programs, but some kinds of engines run them.
 ML_DOMAIN = "ai.onnx.ml"
 # ONNX's drafts: the importer and ONNX's own implementation run them, no other library does.
-DOMAINS = ("", ML_DOMAIN, "ai.onnx.preview", "ai.onnx.preview.training")
+DOMAINS = ("", ML_DOMAIN, "ai.onnx.preview")
 _NO_ZIPMAP = (
     "export it with zipmap=False (skl2onnx: convert_sklearn(..., options={'zipmap': False})), so "
     "that the probabilities are one tensor"

@@ -35,7 +35,6 @@ FAMILIES = (
     "tensors.sequences",
     "tensors.shape",
     "signals.spectral",
-    "networks.training",
     "elementwise.unary",
 )
 

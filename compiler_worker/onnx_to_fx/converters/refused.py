@@ -20,6 +20,7 @@ _REASONS = {
     "RandomUniformLike": _RANDOM,
     "ImageDecoder": "pictures are files, not tensors; decode them before the model",
 }
+_TRAINING = "ai.onnx.preview.training"
 
 
 def _refusing(reason: str) -> Callable[[Op], NoReturn]:
@@ -31,12 +32,16 @@ def _refusing(reason: str) -> Callable[[Op], NoReturn]:
 
 def _register_all() -> None:
     for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "" and schema.name in _REASONS:
+        reason = _REASONS.get(schema.name) if schema.domain == "" else None
+        if schema.domain == _TRAINING:
+            reason = "operators of training are not imported; export the model for inference"
+        if reason:
             register(
                 schema.name,
-                _refusing(_REASONS[schema.name]),
+                _refusing(reason),
                 versions=(schema.since_version,),
                 attributes=tuple(schema.attributes),
+                domain=schema.domain,
             )
 
 

@@ -15,30 +15,13 @@ from onnx.reference import ReferenceEvaluator
 from compiler_worker.master.opened import MODEL_FILE
 from compiler_worker.master.stored import store_onnx
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
+from services.contracts.errors import UnsupportedGraphError
 
 Save = Callable[..., Path]
-TRAINING = "ai.onnx.preview.training"
-STEP = """<ir_version: 10, opset_import: [IMPORTS]>
+STEP = """<ir_version: 10, opset_import: ["" : 20, "ai.onnx.preview.training" : 1]>
     g (float R, int64 T, float[N, 4] x, float[N, 4] gradient, float[N, 4] a, float[N, 4] b)
-    => (float[N, 4] y, float[N, 4] c, float[N, 4] d) { NODES }"""
-# The domains that a model imports, and its nodes.
-STEPS = {
-    "Adam": (
-        f'"{TRAINING}" : 1',
-        f"""y, c, d = {TRAINING}.Adam
-        <alpha = 0.9, beta = 0.99, norm_coefficient = 0.1> (R, T, x, gradient, a, b)""",
-    ),
-    "Momentum": (
-        f'"" : 20, "{TRAINING}" : 1',
-        f"""y, c = {TRAINING}.Momentum <alpha = 0.9, beta = 0.5, norm_coefficient = 0.1,
-        mode = "nesterov"> (R, T, x, gradient, a)  d = Identity (b)""",
-    ),
-    "Adagrad": (
-        f'"" : 20, "{TRAINING}" : 1',
-        f"""y, c = {TRAINING}.Adagrad
-        <norm_coefficient = 0.1, decay_factor = 0.2> (R, T, x, gradient, a)  d = Identity (b)""",
-    ),
-}
+    => (float[N, 4] y, float[N, 4] c, float[N, 4] d)
+    { y, c, d = ai.onnx.preview.training.Adam (R, T, x, gradient, a, b) }"""
 FLEX = """<ir_version: 13, opset_import: ["" : 26, "ai.onnx.preview" : 1]>
     g (float[B, 2, N, 4] q, float[B, 2, K, 4] k) => (float[B, 2, N, 4] y) {
     h = ai.onnx.preview.FlexAttention <score_mod = s (float[A, B, C, D] e) =>
@@ -58,15 +41,12 @@ def compare(master: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("step_of", STEPS)
-def test_a_step_of_an_optimizer(step_of: str, save: Save, tmp_path: Path) -> None:
-    imports, nodes = STEPS[step_of]
-    text = STEP.replace("IMPORTS", imports).replace("NODES", nodes)
-    master = stored(text, save, tmp_path / "target")
-    rng = np.random.default_rng(0)
-    for step, rows in ((0, 1), (3, 5)):
-        given = {name: rng.random((rows, 4), np.float32) for name in ("x", "gradient", "a", "b")}
-        compare(master, {"R": np.array(0.1, np.float32), "T": np.array(step), **given})
+def test_operators_of_training_are_refused_by_name(save: Save, tmp_path: Path) -> None:
+    named = "ai.onnx.preview.training::Adam-1"
+    with pytest.raises(UnsupportedGraphError, match=f"{named}.*'ai.onnx.preview.training' found"):
+        stored(STEP, save, tmp_path / "target")
+    with pytest.raises(UnsupportedGraphError, match=f"{named}.*: operators of training are not"):
+        graph_module_from_onnx(parser.parse_model(STEP))
 
 
 def test_attention_with_a_graph_of_its_own(save: Save, tmp_path: Path) -> None:
