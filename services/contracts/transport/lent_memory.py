@@ -19,7 +19,6 @@ the other has it in its memory.
 import fcntl
 import mmap
 import os
-import socket
 import struct
 from typing import Final
 
@@ -35,18 +34,9 @@ UNIT_BYTES: Final = 65_536 + 4_096
 # A larger request is copied: it would take the place of many.
 MAX_SLOT_BYTES: Final = 256 * UNIT_BYTES
 
-# Process, user and group.
-_CREDENTIALS: Final = struct.Struct("3i")
 # Linux 5.1 and later; Python 3.11 has no name for it.
 _SEAL_FUTURE_WRITE: Final = 0x10
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-
-
-def peer_process(connection: socket.socket) -> int:
-    """The id of the process at the other end of a unix socket; 0 where it has none here."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process: int = _CREDENTIALS.unpack(found)[0]
-    return process
 
 
 def sealed_memory(name: str, num_bytes: int, *, is_ours_to_write: bool) -> tuple[int, mmap.mmap]:

@@ -11,7 +11,7 @@ from services.pb import open_inference_v2_pb2 as pb
 async def external_metadata(table: RoutingTable, model: ExternalModel) -> pb.ModelMetadataResponse:
     """Inputs and outputs; none of an OpenAI server's. Raises as `KserveConnection.ask`."""
     own = pb.ModelMetadataResponse(platform=model.protocol.value)
-    answer: pb.ModelMetadataResponse = await _said(table, model, "ModelMetadata", own)
+    answer: pb.ModelMetadataResponse = await _answered(table, model, "ModelMetadata", own)
     answer.name = model.name
     return answer
 
@@ -19,12 +19,12 @@ async def external_metadata(table: RoutingTable, model: ExternalModel) -> pb.Mod
 async def external_config(table: RoutingTable, model: ExternalModel) -> pb.ModelConfigResponse:
     """Its configuration in Triton's terms. Raises as `KserveConnection.ask`."""
     own = pb.ModelConfigResponse(config=pb.ModelConfig(platform=model.protocol.value))
-    answer: pb.ModelConfigResponse = await _said(table, model, "ModelConfig", own)
+    answer: pb.ModelConfigResponse = await _answered(table, model, "ModelConfig", own)
     answer.config.name = model.name
     return answer
 
 
-async def _said(table: RoutingTable, model: ExternalModel, rpc: str, own: Any) -> Any:
+async def _answered(table: RoutingTable, model: ExternalModel, rpc: str, own: Any) -> Any:
     """What the server answers; `own` where its protocol has no such question."""
     (endpoint,) = table.pool(model.name, str(model.version)).endpoints
     connection = endpoint.connection

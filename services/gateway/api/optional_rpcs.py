@@ -54,7 +54,8 @@ class OptionalRpcs:
             self._switch_on("model_repository", control.methods)
             self._followers |= control.followers
         if settings.admin and tracing:
-            self._switch_on("trace", {"TraceSetting": TraceSettings(tracing).answer})
+            settings_of_traces = TraceSettings(tracing.share, tracing.set_share)
+            self._switch_on("trace", {"TraceSetting": settings_of_traces.answer})
         if keeper:
             self.methods = keeper.shared(self.methods, self._followers, self.regions)
 

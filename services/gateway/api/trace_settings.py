@@ -1,7 +1,8 @@
 """TraceSetting: reads and sets how many requests this gateway process traces, in Triton's words."""
 
 import logging
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.pb import open_inference_v2_pb2 as pb
@@ -21,23 +22,12 @@ _DEFAULT_RATE: Final = 1000
 _MAX_RATE: Final = 2**31 - 1
 
 
-class Shared(Protocol):
-    """What makes traces of a share of the requests; `telemetry.tracing.Tracing` is one."""
-
-    share: float
-
-    def set_share(self, share: float) -> None:
-        """Trace another share from now on."""
-        ...
-
-
 class TraceSettings:
     """The share of requests that begin a trace, as a level and a rate."""
 
-    def __init__(self, tracing: Shared) -> None:
-        """What `tracing` was started with is what cleared settings go back to."""
-        self._tracing = tracing
-        share = tracing.share
+    def __init__(self, share: float, set_share: Callable[[float], None]) -> None:
+        """Begin with `share`, which cleared settings go back to; `set_share` sets another one."""
+        self._set_share = set_share
         self._first = (share > 0, round(1 / share) if share > 0 else _DEFAULT_RATE)
         self._is_on, self._rate = self._first
 
@@ -85,7 +75,7 @@ class TraceSettings:
             return
         self._is_on = is_on
         self._rate = rate
-        self._tracing.set_share(1 / rate if is_on else 0.0)
+        self._set_share(1 / rate if is_on else 0.0)
         logger.warning("a client set traces to %s", self._texts())
 
     def _texts(self) -> dict[str, str]:

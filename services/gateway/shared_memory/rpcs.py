@@ -40,21 +40,6 @@ def opened_file(regions: SharedMemoryRegions, rpc: str, request: Any) -> int:
     return regions.region(request.name).fd if rpc == REGISTER else -1
 
 
-async def follow_change(regions: SharedMemoryRegions, rpc: str, request: Any, fd: int) -> None:
-    """Make a change that the process above this worker has made.
-
-    Args:
-        regions: of this worker.
-        rpc: one of `region_changes`.
-        request: its message.
-        fd: what `opened_file` gave there, as a file of this process.
-    """
-    if rpc == REGISTER:
-        regions.adopt(request, fd)
-    else:
-        await regions.unregister(request)
-
-
 async def _unregister_cuda(
     _: pb.CudaSharedMemoryUnregisterRequest,
 ) -> pb.CudaSharedMemoryUnregisterResponse:

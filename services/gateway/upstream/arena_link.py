@@ -9,12 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from services.contracts.errors import SmeltError
-from services.contracts.transport.lent_memory import (
-    DESCRIPTORS,
-    UNIT_BYTES,
-    peer_process,
-    sealed_memory,
-)
+from services.contracts.transport.lent_memory import DESCRIPTORS, UNIT_BYTES, sealed_memory
+from services.contracts.transport.peer_process import peer_process
 from services.gateway.upstream.arena import RequestArena, Slot
 
 logger = logging.getLogger(__name__)

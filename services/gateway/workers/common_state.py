@@ -1,18 +1,16 @@
 """What clients change of a gateway with several workers: kept by the process above them.
 
 It makes each change itself first, as it decides whether the change can be made, and can send all
-that was changed to a worker that comes later. Files of shared memory are opened here alone and
-handed on open, so that all workers have the same object under a name, also when its name was
-given to another one meanwhile.
+that was changed to a worker that comes later. Files of shared memory are opened by their names here
+alone, and by workers as this process's open files, so that all have the same object under a name,
+also when its name was given to another one meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.log_settings import log_settings
 from services.gateway.api.service import request_class
 from services.gateway.api.trace_settings import TraceSettings
@@ -23,7 +21,7 @@ from services.gateway.shared_memory.rpcs import (
     opened_file,
     region_changes,
 )
-from services.gateway.workers.packets import Packet, PacketKind
+from services.gateway.workers.change_channel import Change
 from services.pb import open_inference_v2_pb2 as pb
 
 _LOG = "LogSettings"
@@ -32,16 +30,6 @@ _TRACE = "TraceSetting"
 CHANGING: Final = (_LOG, _TRACE, REGISTER, UNREGISTER)
 # Those that change the fleet, which comes to each worker from the controller: sooner or later.
 FOLLOWED: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
-
-
-@dataclass
-class _Share:
-    """The share of requests that workers trace, here as a number alone."""
-
-    share: float
-
-    def set_share(self, share: float) -> None:
-        self.share = share
 
 
 def is_reading(request: Any) -> bool:
@@ -66,17 +54,19 @@ class CommonState:
         self._trace = pb.TraceSettingRequest()
         self._answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
             _LOG: log_settings,
-            _TRACE: TraceSettings(_Share(trace_share)).answer,
+            # Workers trace requests, not this process.
+            _TRACE: TraceSettings(trace_share, lambda _: None).answer,
             **region_changes(self.regions),
         }
 
-    async def change(self, name: str, body: bytes) -> tuple[bytes, Packet]:
-        """Make a change that the caller asked for; its answer, and what workers have to do.
+    async def make(self, change: Change) -> tuple[bytes, Change]:
+        """Make a change that a client asked for; its answer, and what workers have to do.
 
         Raises:
             SmeltError: it cannot be made, and nothing was changed.
         """
-        request = request_class(name).FromString(body)
+        name = change.name
+        request = request_class(name).FromString(change.body)
         answer = await self._answers[name](request)
         # Of a setting the last word counts.
         if name == _LOG:
@@ -84,22 +74,17 @@ class CommonState:
         elif name == _TRACE:
             self._trace.MergeFrom(request)
         fd = opened_file(self.regions, name, request)
-        return answer.SerializeToString(), _change(name, body, fd, CALLER_NAME.get())
+        return answer.SerializeToString(), change._replace(fd=fd)
 
-    def changes(self) -> Iterator[Packet]:
+    def changes(self) -> Iterator[Change]:
         """What leads from a worker's first state to the present one."""
         for name, settings in ((_LOG, self._log), (_TRACE, self._trace)):
             if settings.settings:
-                yield _change(name, settings.SerializeToString())
+                yield Change(name, settings.SerializeToString())
         for region in self.regions.all():
             body = region.request().SerializeToString()
-            yield _change(REGISTER, body, region.fd, region.owner)
+            yield Change(REGISTER, body, region.owner, region.fd)
 
     def close(self) -> None:
         """Let go of every region."""
         self.regions.close()
-
-
-def _change(name: str, body: bytes, fd: int = -1, caller: str = "") -> Packet:
-    """For a worker; the open file of a region belongs to the state."""
-    return Packet(PacketKind.APPLY, 0, name.encode(), body, fd, caller.encode())

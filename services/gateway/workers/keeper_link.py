@@ -12,9 +12,9 @@ from services.contracts.errors import NotReadyError
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.service import request_class, response_class
 from services.gateway.shared_memory.regions import SharedMemoryRegions
-from services.gateway.shared_memory.rpcs import follow_change, region_changes
+from services.gateway.shared_memory.rpcs import REGISTER, UNREGISTER
+from services.gateway.workers.change_channel import Change, ChangeChannel
 from services.gateway.workers.common_state import CHANGING, FOLLOWED, is_reading
-from services.gateway.workers.packets import Packet, PacketChannel, PacketKind
 
 UnaryMethod = Callable[[Any], Awaitable[Message]]
 Follower = Callable[[Any], Awaitable[None]]
@@ -29,7 +29,7 @@ class KeeperLink:
         self._followers: Mapping[str, Follower] = {}
         self._regions = SharedMemoryRegions()
         os.set_inheritable(fd, False)
-        self._channel = PacketChannel(socket.socket(fileno=fd), self._apply)
+        self._channel = ChangeChannel(socket.socket(fileno=fd), self._apply)
 
     def shared(
         self,
@@ -59,7 +59,7 @@ class KeeperLink:
         Raises:
             NotReadyError: the supervisor process is gone.
         """
-        await self._ask(Packet(PacketKind.RESTORE))
+        await self._ask(Change())
 
     def close(self) -> None:
         """Stop reading from the supervisor."""
@@ -83,31 +83,31 @@ class KeeperLink:
         await self._ask(_change(name, request))
         return answer
 
-    async def _ask(self, packet: Packet) -> bytes:
+    async def _ask(self, change: Change) -> bytes:
         try:
-            return await self._channel.ask(packet)
+            return await self._channel.ask(change)
         except OSError as error:
             raise NotReadyError(
                 "the process that keeps the gateway's workers is gone, and this one ends; ask again"
             ) from error
 
-    async def _apply(self, packet: Packet) -> bytes:
+    async def _apply(self, change: Change) -> bytes:
         """Make one change; the supervisor waits for the end, so they come one by one."""
-        name = packet.name.decode()
-        CALLER_NAME.set(packet.caller.decode())  # of this task alone
-        request = request_class(name).FromString(packet.body)
+        name = change.name
+        CALLER_NAME.set(change.caller)  # of this task alone
+        request = request_class(name).FromString(change.body)
         if name in self._followers:
             await self._followers[name](request)
-        elif name in region_changes(self._regions):
-            await follow_change(self._regions, name, request, packet.fd)
+        elif name == REGISTER:
+            self._regions.adopt(request, self._channel.open_file(change, os.O_RDWR))
+        elif name == UNREGISTER:
+            await self._regions.unregister(request)
         elif name in self._methods:
             await self._methods[name](request)
         # What is off here is off everywhere, and no client can have asked for it.
         return b""
 
 
-def _change(name: str, request: Message) -> Packet:
+def _change(name: str, request: Message) -> Change:
     """What a client asks for."""
-    body = request.SerializeToString()
-    caller = CALLER_NAME.get().encode()
-    return Packet(PacketKind.ASK, name=name.encode(), body=body, caller=caller)
+    return Change(name, request.SerializeToString(), CALLER_NAME.get())

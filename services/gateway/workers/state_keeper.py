@@ -16,14 +16,8 @@ from typing import Final
 
 from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
+from services.gateway.workers.change_channel import Change, ChangeChannel, socket_pair
 from services.gateway.workers.common_state import CHANGING, CommonState
-from services.gateway.workers.packets import (
-    Packet,
-    PacketChannel,
-    PacketKind,
-    close_file,
-    socket_pair,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +35,7 @@ class WorkerLink:
     def __init__(
         self,
         end: socket.socket,
-        answer: Callable[["WorkerLink", Packet], Awaitable[bytes]],
+        answer: Callable[["WorkerLink", Change], Awaitable[bytes]],
         what: str,
     ) -> None:
         """Begin to listen.
@@ -54,7 +48,7 @@ class WorkerLink:
         self.is_restored = False
         self._what = what
         self._kill: Callable[[], None] = lambda: None
-        self._channel = PacketChannel(end, partial(answer, self), self._end)
+        self._channel = ChangeChannel(end, partial(answer, self), self._end)
 
     @property
     def is_open(self) -> bool:
@@ -65,7 +59,7 @@ class WorkerLink:
         """Take how to end the worker, should it not make a change."""
         self._kill = kill
 
-    async def apply(self, change: Packet) -> None:
+    async def apply(self, change: Change) -> None:
         """Have the worker make a change; it is ended when it does not."""
         try:
             async with asyncio.timeout(APPLY_TIMEOUT_S):
@@ -73,7 +67,7 @@ class WorkerLink:
         except (OSError, SmeltError) as error:
             self._end(error)
 
-    async def follow(self, change: Packet) -> None:
+    async def follow(self, change: Change) -> None:
         """Return once the worker sees what was changed of the fleet.
 
         One that goes meanwhile knows the fleet when it comes again.
@@ -118,22 +112,19 @@ class StateKeeper:
             link.close()
         self._state.close()
 
-    async def _answer(self, link: WorkerLink, packet: Packet) -> bytes:
-        close_file(packet)  # workers send none
-        if packet.kind is PacketKind.RESTORE:
+    async def _answer(self, link: WorkerLink, change: Change) -> bytes:
+        if not change.name:
             await self._restore(link)
             return b""
-        CALLER_NAME.set(packet.caller.decode())  # of this task alone
-        name = packet.name.decode()
-        if name in CHANGING:
+        CALLER_NAME.set(change.caller)  # of this task alone
+        if change.name in CHANGING:
             async with self._turn:
-                answer, change = await self._state.change(name, packet.body)
+                answer, made = await self._state.make(change)
                 restored = [each for each in self._links if each.is_restored]
-                await asyncio.gather(*(each.apply(change) for each in restored))
+                await asyncio.gather(*(each.apply(made) for each in restored))
             return answer
         # What the asking one sees the others are to see; changes go on meanwhile.
         others = [each for each in self._links if each.is_restored and each is not link]
-        change = packet._replace(kind=PacketKind.APPLY)
         await asyncio.gather(*(each.follow(change) for each in others))
         return b""
 

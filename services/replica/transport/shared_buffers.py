@@ -3,20 +3,13 @@
 import mmap
 import os
 import socket
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.transport.lent_memory import (
-    DESCRIPTORS,
-    UNIT_BYTES,
-    peer_process,
-    peers_memory,
-)
-
-# A descriptor may be a pipe's, whose opening would wait for its other end.
-_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK
+from services.contracts.transport.lent_memory import DESCRIPTORS, UNIT_BYTES, peers_memory
+from services.contracts.transport.peer_process import open_peers_file
 
 
 class SharedBuffers:
@@ -44,10 +37,9 @@ class SharedBuffers:
                 f"data port: LEND of {len(lent)} bytes, wanted {DESCRIPTORS.size}; run gateway and "
                 "replica of one release"
             )
-        process = peer_process(connection)
         arena, ledger = DESCRIPTORS.unpack(lent)
-        slots = _mapped(process, arena, is_writable=False)
-        records = _mapped(process, ledger, is_writable=True)
+        slots = _mapped(connection, arena, is_writable=False)
+        records = _mapped(connection, ledger, is_writable=True)
         if len(records) * UNIT_BYTES != len(slots):
             raise InvalidRequestError(
                 f"memory of {len(slots)} bytes with a ledger of {len(records)}; wanted a byte for "
@@ -76,11 +68,10 @@ class SharedBuffers:
         self._ledger[unit] = 0
 
 
-def _mapped(process: int, descriptor: int, *, is_writable: bool) -> mmap.mmap:
-    """Memory of another process of this user, by the number of its descriptor there."""
-    access = os.O_RDWR if is_writable else os.O_RDONLY
+def _mapped(connection: socket.socket, descriptor: int, *, is_writable: bool) -> mmap.mmap:
+    """Memory of the peer's, by the number of its descriptor there."""
     try:
-        own = os.open(f"/proc/{process}/fd/{descriptor}", access | _FLAGS)
+        own = open_peers_file(connection, descriptor, os.O_RDWR if is_writable else os.O_RDONLY)
     except OSError as error:
         raise InvalidRequestError(f"lent memory cannot be opened: {error}") from error
     try:

@@ -237,7 +237,7 @@ async def test_requests_are_copied_where_memory_cannot_be_shared(
     unix = await port.serve(echo, family="unix")
     await _copied(port, arena, kinds, await port.connect(unix))
     # As across PID namespaces, seen by either end.
-    for end in ("gateway.upstream.arena_link", "replica.transport.shared_buffers"):
+    for end in ("gateway.upstream.arena_link", "contracts.transport.peer_process"):
         with monkeypatch.context() as patched:
             patched.setattr(f"services.{end}.peer_process", lambda _: 0)
             elsewhere = await port.connect(unix, arena=arena)

@@ -15,9 +15,9 @@ from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.log_settings import log_settings
 from services.gateway.shared_memory.regions import SharedMemoryRegions
 from services.gateway.shared_memory.rpcs import REGISTER
+from services.gateway.workers.change_channel import Change, ChangeChannel
 from services.gateway.workers.common_state import CommonState
 from services.gateway.workers.keeper_link import KeeperLink
-from services.gateway.workers.packets import Packet, PacketChannel, PacketKind
 from services.gateway.workers.state_keeper import StateKeeper
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -80,11 +80,11 @@ async def test_one_that_refuses_what_others_do_is_ended_and_the_client_is_answer
     await above.worker("good")
     questions = above.questions
 
-    async def refuse(_: Packet) -> bytes:
+    async def refuse(_: Change) -> bytes:
         raise InvalidRequestError("not here")
 
-    end = PacketChannel(above.end_for("bad"), refuse)
-    await asyncio.wait_for(end.ask(Packet(PacketKind.RESTORE)), 30)
+    end = ChangeChannel(above.end_for("bad"), refuse)
+    await asyncio.wait_for(end.ask(Change()), 30)
     found = await asyncio.wait_for(questions["LogSettings"](QUIET), 30)
     assert found.settings["log_info"].bool_param is False
     await asyncio.wait_for(above.was_killed.wait(), 30)
@@ -96,14 +96,14 @@ async def test_one_that_refuses_what_others_do_is_ended_and_the_client_is_answer
 async def test_one_that_dies_over_a_change_hinders_nobody() -> None:
     above = Above()
     await above.worker("good")
-    end: PacketChannel
+    end: ChangeChannel
 
-    async def die(_: Packet) -> bytes:
+    async def die(_: Change) -> bytes:
         end.close()
         return b""
 
-    end = PacketChannel(above.end_for("dying"), die)
-    await asyncio.wait_for(end.ask(Packet(PacketKind.RESTORE)), 30)
+    end = ChangeChannel(above.end_for("dying"), die)
+    await asyncio.wait_for(end.ask(Change()), 30)
     found = await asyncio.wait_for(above.questions["LogSettings"](QUIET), 30)
     assert found.settings["log_info"].bool_param is False
     assert above.killed == []  # whoever keeps it sees that it has gone

@@ -3,13 +3,12 @@
 import fcntl
 import mmap
 import os
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.transport.lent_memory import peer_process, peers_memory, sealed_memory
+from services.contracts.transport.lent_memory import peers_memory, sealed_memory
 
 NUM_BYTES = 4 * mmap.PAGESIZE
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -148,11 +147,3 @@ def test_a_failure_to_make_it_leaves_no_descriptor(monkeypatch: pytest.MonkeyPat
         sealed_memory("smelt-test", -1, is_ours_to_write=True)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made[0])
-
-
-def test_the_kernel_names_the_process_at_the_other_end() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        assert peer_process(one) == os.getpid()
-    with socket.socket(socket.AF_INET) as of_a_network:
-        assert peer_process(of_a_network) == 0

@@ -34,7 +34,7 @@ def _is_wanted(tracing: Tracing) -> bool:
 
 
 async def test_what_is_set_decides_which_requests_are_traced(tracing: Tracing) -> None:
-    settings = TraceSettings(tracing)
+    settings = TraceSettings(tracing.share, tracing.set_share)
     first = {
         "trace_level": ["TIMESTAMPS"],
         "trace_rate": ["4"],
@@ -62,7 +62,7 @@ async def test_what_is_set_decides_which_requests_are_traced(tracing: Tracing) -
     ],
 )
 async def test_wrong_settings_change_nothing(tracing: Tracing, name: str, value: str) -> None:
-    settings = TraceSettings(tracing)
+    settings = TraceSettings(tracing.share, tracing.set_share)
     with pytest.raises(InvalidRequestError, match=name):
         await _answered(settings, **{"trace_level": "OFF", name: value})
     assert tracing.share == 0.25
@@ -72,7 +72,7 @@ async def test_settings_of_trace_files_are_ignored_with_a_warning(
     tracing: Tracing, caplog: pytest.LogCaptureFixture
 ) -> None:
     """perf_analyzer sends them with --trace-count and --log-frequency, and ends when refused."""
-    settings = TraceSettings(tracing)
+    settings = TraceSettings(tracing.share, tracing.set_share)
     answer = await _answered(settings, trace_rate="2", trace_count="100", log_frequency="50")
     assert answer["trace_rate"] == ["2"]
     assert (answer["trace_count"], answer["log_frequency"]) == (["-1"], ["0"])
@@ -85,4 +85,4 @@ async def test_one_model_alone_cannot_be_traced(tracing: Tracing) -> None:
     request = pb.TraceSettingRequest(model_name="m")
     request.settings["trace_rate"].value.append("1")
     with pytest.raises(UnsupportedFeatureError, match="for all models"):
-        await TraceSettings(tracing).answer(request)
+        await TraceSettings(tracing.share, tracing.set_share).answer(request)
