@@ -9,12 +9,9 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from services.contracts.errors import EngineError
-from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.document import Document
-from services.contracts.model.manifest import EngineManifest, MasterRecord
 from services.contracts.model.recipe import InputRecipe
 from services.contracts.process.lifetime import end_with_parent
 from services.engines.base import LoadSpec
@@ -27,28 +24,11 @@ _TAIL_LINES = 5
 
 
 class CheckOrder(Document):
-    """A LoadSpec as text, how to draw inputs, and the process that waits for the verdict."""
+    """What to load, how to draw inputs, and the process that waits for the verdict."""
 
-    manifest: EngineManifest
-    master: MasterRecord
-    directory: Path
-    master_path: Path
-    device: DeviceFacts
-    num_threads: int
+    spec: LoadSpec
     inputs: dict[str, InputRecipe]
     parent_pid: int
-
-    @property
-    def load_spec(self) -> LoadSpec:
-        """What the engine's `load` takes."""
-        return LoadSpec(
-            manifest=self.manifest,
-            master=self.master,
-            directory=self.directory,
-            master_path=self.master_path,
-            device=self.device,
-            num_threads=self.num_threads,
-        )
 
 
 def check_in_child(spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
@@ -57,16 +37,7 @@ def check_in_child(spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
     Raises:
         EngineError: the child failed, crashed or did not end in time; with its last output.
     """
-    order = CheckOrder(
-        manifest=spec.manifest,
-        master=spec.master,
-        directory=spec.directory,
-        master_path=spec.master_path,
-        device=spec.device,
-        num_threads=spec.num_threads,
-        inputs=inputs,
-        parent_pid=os.getpid(),
-    )
+    order = CheckOrder(spec=spec, inputs=inputs, parent_pid=os.getpid())
     try:
         done = subprocess.run(
             [sys.executable, "-m", "services.replica.engine.check_child"],
@@ -95,9 +66,10 @@ def main() -> int:
     # A replica that was killed needs no verdict, and its successor needs the device.
     end_with_parent(order.parent_pid)
     try:
-        engine = engine_class(order.manifest.key.kind).load(order.load_spec)
-        smallest = probe_sizes(order.master.inputs, order.manifest.buckets)
-        engine.run(sample_inputs(order.master, order.inputs, smallest))
+        spec = order.spec
+        engine = engine_class(spec.manifest.key.kind).load(spec)
+        smallest = probe_sizes(spec.master.inputs, spec.manifest.buckets)
+        engine.run(sample_inputs(spec.master, order.inputs, smallest))
         engine.close()
     except Exception as error:
         logger.error("%s: %s", type(error).__name__, error)

@@ -1,6 +1,6 @@
 """An engine that is loaded and warm, with its facts for reports and metrics."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
@@ -44,12 +44,9 @@ class RunningEngine(Protocol):
         ...
 
 
-class FallbackLoader(Protocol):
-    """Makes the engine that serves when no published one can."""
-
-    def __call__(self, model: ModelVersion) -> RunningEngine:
-        """A loaded fallback; raises EngineError with the reason when there can be none."""
-        ...
+# Loads what serves when no published engine can; raises EngineError with the reason when there can
+# be none.
+FallbackLoader = Callable[[ModelVersion], RunningEngine]
 
 
 class FoundBy(StrEnum):

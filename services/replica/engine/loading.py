@@ -6,7 +6,7 @@ Everything blocks. `choice.py` decides which engine it is, and what comes after 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts, Platform
@@ -151,18 +151,9 @@ class EngineLoader:
         )
         engine, refutation = self._fallback.load(self._model)
         longest_run_s = self._warm(engine, buckets)
-        return LoadedEngine(
-            engine=engine,
-            buckets=buckets,
-            kind=FALLBACK_KIND,
-            precision=Precision.FP32.value,
-            generation=self._device.generation,
-            fallback_reason=reason,
-            refutation=refutation,
-            detail=detail,
-            load_duration_s=self._clock() - start_s,
-            stall_s=self._stall_limit_s(longest_run_s, buckets),
-        )
+        stall_s = self._stall_limit_s(longest_run_s, buckets)
+        loaded = self._in_place_of_engines(engine, reason, detail, start_s)
+        return replace(loaded, refutation=refutation, stall_s=stall_s)
 
     def load_interim(self, reason: FallbackReason | None, detail: str) -> LoadedEngine | None:
         """What answers at once, until the fallback is compiled; None where nothing does."""
@@ -176,6 +167,12 @@ class EngineLoader:
             self._model.version,
             detail,
         )
+        loaded = self._in_place_of_engines(engine, reason, detail, start_s)
+        return replace(loaded, is_interim=True, stall_s=INTERIM_STALL_S)
+
+    def _in_place_of_engines(
+        self, engine: RunningEngine, reason: FallbackReason | None, detail: str, start_s: float
+    ) -> LoadedEngine:
         return LoadedEngine(
             engine=engine,
             buckets=self._model.buckets,
@@ -183,10 +180,8 @@ class EngineLoader:
             precision=Precision.FP32.value,
             generation=self._device.generation,
             fallback_reason=reason,
-            is_interim=True,
             detail=detail,
             load_duration_s=self._clock() - start_s,
-            stall_s=INTERIM_STALL_S,
         )
 
     def _stall_limit_s(self, longest_run_s: float, buckets: tuple[Bucket, ...]) -> float:
