@@ -4,11 +4,12 @@ A builder answers three questions before anything is built (can this machine bui
 with which options, on which toolchain: the last two enter the build key), then builds.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from compiler_worker.builders.failures import check_available
 from compiler_worker.progress import Progress
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.compile_caches import CacheScope
@@ -61,41 +62,45 @@ class BuildResult(Document):
     peak_memory_bytes: int = 0
 
 
-class Builder(Protocol):
+class Builder(ABC):
     """Makes engines of one kind.
 
     Attributes:
         is_ai_onnx_only: whether the library knows the ops of ai.onnx and no others.
     """
 
-    is_ai_onnx_only: bool
+    is_ai_onnx_only = False
 
+    @abstractmethod
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
-        ...
 
+    @abstractmethod
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
         """Flags that change the generated code, for the build key."""
-        ...
 
+    @abstractmethod
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """Version by library that the engine depends on, for the build key."""
-        ...
 
     def is_device_bound(self, generation: Generation) -> bool:
-        """Whether device name, memory and driver belong into the build key."""
-        ...
+        """Whether device name, memory and driver belong into the build key.
+
+        No, where the library chooses kernels when the engine is loaded.
+        """
+        return False
 
     def cache_scope(self, key: BuildKey) -> CacheScope | None:
         """What must be equal for a compile cache to be of use; None if the kind keeps none."""
-        ...
+        return None
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
         """Build into an empty folder.
 
         Args:
             plan: what to build, and where its inputs are on this host.
-            workspace: an empty folder; everything that is to be published is written into it.
+            workspace: an empty folder; everything that is to be published is written into it. It
+                stays empty where the engine runs the master itself.
             progress: called with each step in words.
 
         Returns:
@@ -103,18 +108,18 @@ class Builder(Protocol):
 
         Raises:
             BuildUnavailableError: this machine cannot build it.
-            BuildError: the builder refused or failed; its message is included.
+            BuildError: a bucket lacks a dimension, or the library refused or failed; its message
+                is included.
+            UnsupportedGraphError: the graph holds something that is not translated, or cannot be
+                had in that precision.
         """
-        ...
+        generation = Generation.parse(plan.key.generation)
+        reason = self.unavailable_reason(generation, plan.key.precision)
+        check_available(reason, f"an engine of kind {plan.key.kind}")
+        return self._build(plan, generation, workspace, progress)
 
-
-class CompilesAtLoad:
-    """The part of a builder whose library chooses kernels where the engine is loaded."""
-
-    def is_device_bound(self, generation: Generation) -> bool:
-        """No: nothing is compiled for a device."""
-        return False
-
-    def cache_scope(self, key: BuildKey) -> CacheScope | None:
-        """None: nothing is compiled that could be kept."""
-        return None
+    @abstractmethod
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
+        """Build what this machine can build."""

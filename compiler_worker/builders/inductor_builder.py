@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from compiler_worker.builders.base import BuildResult, BuildSpec
-from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
+from compiler_worker.builders.failures import build_errors, recorded_warnings
 from compiler_worker.builders.hosts import PORTABLE_CPU, foreign_cpu_reason, foreign_cuda_reason
 from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
@@ -37,10 +37,8 @@ _CPU_REASONS = {
 }
 
 
-class InductorBuilder:
+class InductorBuilder(Builder):
     """Builder for x86-64 CPUs from AVX2 on (fp32, bf16, int8), the local GPU (floats, fp8)."""
-
-    is_ai_onnx_only = False
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -76,23 +74,10 @@ class InductorBuilder:
         """A generation's: torch's own keys name the device where its results depend on it."""
         return CacheScope(compiler=key.kind, generation=key.generation, toolchain=key.toolchain)
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
-        """Import, export and compile.
-
-        Args:
-            plan: what to build.
-            workspace: an empty folder.
-            progress: called with each step in words.
-
-        Raises:
-            BuildUnavailableError: not for this machine.
-            BuildError: a bucket lacks a dimension, or Inductor failed.
-            UnsupportedGraphError: the graph holds something that is not translated.
-        """
-        generation = Generation.parse(plan.key.generation)
-        check_available(
-            self.unavailable_reason(generation, plan.key.precision), "an inductor engine"
-        )
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
+        """Import, export and compile."""
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         with recorded_warnings() as findings, build_errors("Inductor failed"):
             built = _compile(plan, generation, workspace, progress)

@@ -6,8 +6,8 @@ CUDA in fp16 the typed graph is, because ONNX Runtime has no precision switch of
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildResult, BuildSpec, CompilesAtLoad
-from compiler_worker.builders.failures import build_errors, check_available
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
+from compiler_worker.builders.failures import build_errors
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import typed_files
@@ -25,10 +25,8 @@ _CPU_REASONS = {
 }
 
 
-class OnnxruntimeBuilder(CompilesAtLoad):
+class OnnxruntimeBuilder(Builder):
     """Builder for CPU in fp32 and int8, and for CUDA where the CUDA provider is installed."""
-
-    is_ai_onnx_only = False
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -49,23 +47,10 @@ class OnnxruntimeBuilder(CompilesAtLoad):
         """ONNX Runtime optimises at load, so its version is all that counts."""
         return {"onnxruntime": installed_version("onnxruntime")}
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
-        """Open one session on the graph; publish the graph when it is not the master's.
-
-        Args:
-            plan: what to build.
-            workspace: an empty folder; stays empty where the engine runs the master itself.
-            progress: called with each step in words.
-
-        Raises:
-            BuildUnavailableError: not for this machine.
-            BuildError: ONNX Runtime refused the graph, or it could not be quantised.
-            UnsupportedGraphError: the graph cannot be had in that precision.
-        """
-        generation = Generation.parse(plan.key.generation)
-        check_available(
-            self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine"
-        )
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
+        """Open one session on the graph; publish the graph when it is not the master's."""
         progress("opening the graph with ONNX Runtime")
         is_typed = plan.key.precision is not Precision.FP32
         files = typed_files(plan, workspace / TYPED_MODEL, progress) if is_typed else {}

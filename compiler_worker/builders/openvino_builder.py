@@ -5,8 +5,8 @@ In fp32 and bf16 it reads the master itself, so nothing is published; a quantise
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildResult, BuildSpec, CompilesAtLoad
-from compiler_worker.builders.failures import build_errors, check_available
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
+from compiler_worker.builders.failures import build_errors
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import typed_files
 from compiler_worker.progress import Progress
@@ -23,7 +23,7 @@ from services.engines.openvino_engine import (
 )
 
 
-class OpenvinoBuilder(CompilesAtLoad):
+class OpenvinoBuilder(Builder):
     """Builder for CPU generations: fp32, bf16, int8."""
 
     is_ai_onnx_only = True
@@ -53,23 +53,10 @@ class OpenvinoBuilder(CompilesAtLoad):
         """OpenVINO compiles at load, so its version is all that counts."""
         return {"openvino": installed_version("openvino")}
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
-        """Compile the graph once for this processor; publish the graph if it is quantised.
-
-        Args:
-            plan: what to build.
-            workspace: an empty folder; stays empty where the engine runs the master itself.
-            progress: called with each step in words.
-
-        Raises:
-            BuildUnavailableError: not for this machine.
-            BuildError: OpenVINO refused the graph, or it could not be quantised.
-            UnsupportedGraphError: an input has a type that is not served.
-        """
-        generation = Generation.parse(plan.key.generation)
-        check_available(
-            self.unavailable_reason(generation, plan.key.precision), "an openvino engine"
-        )
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
+        """Compile the graph once for this processor; publish the graph if it is quantised."""
         is_typed = plan.key.precision.is_quantised
         files = typed_files(plan, workspace / TYPED_MODEL, progress) if is_typed else {}
         progress("compiling the graph with OpenVINO")

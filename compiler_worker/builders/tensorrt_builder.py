@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildResult, BuildSpec
-from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, check_available
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
+from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors
 from compiler_worker.builders.quantiser import quantiser_options
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
 from compiler_worker.builders.tensorrt_api import unavailable_reason as api_unavailable_reason
@@ -29,7 +29,7 @@ from services.engines.tensorrt_engine import PLAN
 from services.engines.tensorrt_runtime import Messages
 
 
-class TensorrtBuilder:
+class TensorrtBuilder(Builder):
     """Builder for GPUs: ahead of time with tensorrt_rtx, on the device with tensorrt."""
 
     is_ai_onnx_only = True
@@ -68,26 +68,14 @@ class TensorrtBuilder:
             flags=key.builder_options,
         )
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
         """Parse, add a profile per bucket, build.
 
         An op that TensorRT refuses although ONNX defines it by simpler ones is lowered to
         those, and the refusal becomes a finding.
-
-        Args:
-            plan: what to build.
-            workspace: an empty folder.
-            progress: called with each step in words.
-
-        Raises:
-            BuildUnavailableError: not for this machine.
-            BuildError: a bucket lacks a dimension, or TensorRT refused the graph.
-            UnsupportedGraphError: the graph cannot be had in that precision.
         """
-        generation = Generation.parse(plan.key.generation)
-        check_available(
-            self.unavailable_reason(generation, plan.key.precision), "a tensorrt engine"
-        )
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         api = api_for(generation)
         with build_errors(f"{api.library} failed"):

@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler_worker.builders.base import BuildResult, BuildSpec
-from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
+from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
+from compiler_worker.builders.failures import build_errors, recorded_warnings
 from compiler_worker.builders.hosts import foreign_cpu_reason, foreign_cuda_reason
 from compiler_worker.builders.typed_graphs import check_outputs, check_ranges
 from compiler_worker.progress import Progress
-from services.contracts.builds.build_key import BuildKey
-from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.instructions import missing_instructions
 from services.contracts.hardware.kinds import Precision
@@ -39,10 +37,8 @@ _TORCHAX = "torchax"
 _REWRITTEN_FOR = "cpu"
 
 
-class XlaBuilder:
+class XlaBuilder(Builder):
     """Builder for x86-64 CPUs from AVX2 on (fp32, bf16) and for the local GPU (floats)."""
-
-    is_ai_onnx_only = False
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -80,26 +76,13 @@ class XlaBuilder:
         """On CUDA: XLA tries kernels on the device that builds."""
         return generation.platform is Platform.CUDA
 
-    def cache_scope(self, key: BuildKey) -> CacheScope | None:
-        """None: XLA compiles within seconds."""
-        return None
-
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
         """Import, lower and compile each bucket at its largest sizes.
 
-        Args:
-            plan: what to build.
-            workspace: an empty folder.
-            progress: called with each step in words.
-
-        Raises:
-            BuildUnavailableError: not for this machine.
-            BuildError: a bucket lacks a dimension, an output has a size of its own, torchax lacks
-                an operation, or XLA failed.
-            UnsupportedGraphError: the graph holds something that is not translated.
+        Raises BuildError also where an output has a size of its own, or torchax lacks an operation.
         """
-        generation = Generation.parse(plan.key.generation)
-        check_available(self.unavailable_reason(generation, plan.key.precision), "an xla engine")
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         check_outputs(plan.master.inputs, plan.master.outputs)
         with recorded_warnings() as findings, build_errors("XLA failed"):

@@ -12,13 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import (
-    Editor,
-    aten,
-    is_addition,
-    only_user,
-    shape_of,
-)
+from compiler_worker.fx_rewrites.editor import Editor, aten, shape_of
+from compiler_worker.fx_rewrites.products import with_bias
 
 
 class Projection(NamedTuple):
@@ -54,12 +49,8 @@ def _projection(editor: Editor, product: fx.Node) -> Projection | None:
     weight_KM = editor.weight(product.args[1])
     if weight_KM is None or weight_KM.dim() != 2:
         return None
-    user = only_user(product)
-    if user is not None and is_addition(user):
-        bias_M = editor.weight(next((a for a in user.args if a is not product), None))
-        if bias_M is not None and bias_M.shape == weight_KM.shape[1:]:
-            return Projection(product, user, weight_KM, bias_M)
-    return Projection(product, product, weight_KM, None)
+    result, bias = with_bias(editor, product, weight_KM.shape[1])
+    return Projection(product, result, weight_KM, editor.weight(bias))
 
 
 def _merge(editor: Editor, group: list[Projection]) -> None:

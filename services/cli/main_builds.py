@@ -90,6 +90,7 @@ def profile(
 ) -> None:
     """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
     from compiler_worker.profiling.profile_options import ProfileOptions
+
     from services.cli.builds.profile import run_profile
 
     options = ProfileOptions(bucket=bucket, precision=precision, source=source, out=out)

@@ -71,7 +71,7 @@ class BuildRegistry(RecordKeeper):
 
     def rebuild_requests(self, model: str) -> list[RebuildRequest]:
         """All requests for a model, oldest first."""
-        return self._records.all(_rebuilds_prefix(model), RebuildRequest)
+        return self._records.revisions(_rebuilds_prefix(model), RebuildRequest)
 
     def start_task(self, start: TaskStart) -> None:
         """Keep what a task is to do, before it is launched; one that is there stays."""

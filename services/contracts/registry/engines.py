@@ -141,7 +141,7 @@ class EngineRegistry(RecordKeeper):
 
     def build_records(self, key_digest: str) -> list[BuildRecord]:
         """All attempts to build a key, oldest first."""
-        return self._records.all(_builds_prefix(key_digest), BuildRecord)
+        return self._records.revisions(_builds_prefix(key_digest), BuildRecord)
 
     def _folder(self, digest: str) -> str:
         folders = _folders(self._records.keys(_ENGINES))

@@ -108,10 +108,9 @@ class Records:
         """Numbers of the revisions directly below a prefix, ascending."""
         return revision_numbers(self.keys(prefix), prefix)
 
-    def all(self, prefix: str, document_type: type[_DocumentT]) -> list[_DocumentT]:
-        """The revisions directly below a prefix, oldest first; raises as `read` does."""
-        keys = [numbered_key(prefix, number) for number in self.numbers(prefix)]
-        return [self.read(key, document_type) for key in keys]
+    def revisions(self, prefix: str, document_type: type[_DocumentT]) -> list[_DocumentT]:
+        """The documents of all revisions directly below a prefix, oldest first."""
+        return [self.read(numbered_key(prefix, n), document_type) for n in self.numbers(prefix)]
 
     def read(self, key: str, document_type: type[_DocumentT]) -> _DocumentT:
         """A document; raises NotFoundError, or StoreError when it cannot be understood."""

@@ -41,7 +41,7 @@ class ServingRegistry(RecordKeeper):
 
     def serving_changes(self, name: str) -> list[ServingChange]:
         """All loads and unloads of a model, oldest first."""
-        return self._records.all(_prefix(name), ServingChange)
+        return self._records.revisions(_prefix(name), ServingChange)
 
     def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
         """Note that a model is to be served or not.

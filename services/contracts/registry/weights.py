@@ -41,7 +41,7 @@ class WeightRegistry(ModelRegistry):
 
     def weight_changes(self, name: str) -> list[VersionWeights]:
         """All weights that a model's versions ever had, oldest first."""
-        return self._records.all(_prefix(name), VersionWeights)
+        return self._records.revisions(_prefix(name), VersionWeights)
 
     def set_version_weights(
         self, name: str, weights: Mapping[int, float], *, who: str = ""

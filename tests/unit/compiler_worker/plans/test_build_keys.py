@@ -31,7 +31,7 @@ CPU_ONLY: Devices = {Platform.CPU: CPU}
 WITH_GPU: Devices = {Platform.CPU: CPU, Platform.CUDA: HOPPER}
 
 
-class TableBuilder:
+class TableBuilder(Builder):
     """A builder that only answers questions, from given values."""
 
     def __init__(self, *, is_bound: bool = False, refuses: str = "") -> None:
@@ -50,7 +50,9 @@ class TableBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         return self._is_bound
 
-    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildResult:
+    def _build(
+        self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
+    ) -> BuildResult:
         raise AssertionError("planning builds nothing")
 
 
