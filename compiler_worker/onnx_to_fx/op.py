@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,11 +102,11 @@ class Op:
         """Return a string attribute or its ONNX default; raises UnsupportedGraphError."""
         return self._required(name, bytes).decode()
 
-    def choice(self, name: str, known: Container[str]) -> str:
+    def choice(self, name: str, known: Collection[str]) -> str:
         """Return a string attribute that is one of those known; raises UnsupportedGraphError."""
         value = self.attr_str(name)
         if value not in known:
-            raise self.refuse(f"{name} '{value}' is not translated")
+            raise self.refuse(f"{name} '{value}' is not translated, only {', '.join(known)}")
         return value
 
     def maybe_int(self, name: str) -> int | None:

@@ -34,9 +34,7 @@ def tf_idf_vectorizer(op: Op) -> Tensor:
     Raises UnsupportedGraphError for another rank, and for weights in another order than outputs.
     """
     x = op.tensor(0)
-    mode = op.attr_str("mode")
-    if mode not in ("TF", "IDF", "TFIDF"):
-        raise op.refuse(f"mode '{mode}' is not one of TF, IDF, TFIDF")
+    mode = op.choice("mode", ("TF", "IDF", "TFIDF"))
     if x.rank not in (1, 2):
         raise op.refuse(f"input has rank {x.rank}, wanted 1 or 2")
     columns = op.maybe_ints("ngram_indexes") or []
