@@ -38,9 +38,9 @@ def _fold(editor: Editor, norm: fx.Node) -> bool:
         return False
     # In float64, and rounded once: products of rounded weights would err twice.
     wide: list[Any] = [None if each is None else each.detach().double() for each in known]
-    scale, shift, mean, variance = wide[2:]
+    wide_weight, bias, scale, shift, mean, variance = wide
     epsilon: Any = norm.args[7]
-    fused = fuse_conv_bn_weights(*wide[:2], mean, variance, epsilon, scale, shift)
+    fused = fuse_conv_bn_weights(wide_weight, bias, mean, variance, epsilon, scale, shift)
     parts = [editor.add_weight(each.detach().to(weight.dtype), norm) for each in fused]
     args: list[Any] = [conv.args[0], *parts, *conv.args[3:]]
     kwargs = {name: value for name, value in conv.kwargs.items() if name != "bias"}

@@ -55,5 +55,5 @@ def _of_one_length(
         # torch gives zeros for a bag of padding alone.
         largest_BD = rows_BLD.masked_fill(~counts_BL1, -torch.inf).amax(1)
         return torch.where(counts_BL1.any(1), largest_BD, torch.zeros_like(largest_BD))
-    total_BD = (rows_BLD * counts_BL1).sum(1)
+    total_BD: torch.Tensor = (rows_BLD * counts_BL1).sum(1)
     return total_BD if mode == "sum" else total_BD / counts_BL1.sum(1).clamp(min=1)
