@@ -7,7 +7,7 @@ from services.cli.planning.plan_profile import DeviceOffer
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.gpu_share import gpu_share, needed_bytes, passed_proofs
+from services.contracts.selection.gpu_share import gpu_share, passed_proofs, replica_bytes
 
 _GIB = 2**30
 
@@ -34,7 +34,7 @@ class ReplicaMemory:
     def words(self) -> str:
         """The arithmetic, for people."""
         return (
-            f"a replica needs {self.needed_gib:.1f} GiB (two CUDA contexts and the two largest of "
+            f"a replica needs {self.needed_gib:.1f} GiB (a CUDA context and the two largest of "
             f"its engines and fallback), and asks for {self.share:g} of a GPU of {self.memory_gib} "
             "GiB"
         )
@@ -61,7 +61,7 @@ def _of(
     share = gpu_share(version, proofs, memory_gib)
     needed_gib = share.needed * memory_gib
     if not version.recipe.gpu_share:
-        needed_gib = needed_bytes(version.master.num_parameters, proofs) / _GIB
+        needed_gib = replica_bytes(version.master.num_parameters, proofs) / _GIB
     return ReplicaMemory(share=share.asked, needed_gib=needed_gib, memory_gib=memory_gib)
 
 

@@ -61,9 +61,9 @@ def gpu_share(version: ModelVersion, proofs: Sequence[Proof], memory_gib: int) -
     if not memory_gib:
         return GpuShare()
     shared_bytes = memory_gib * _GIB - _CHECK_BYTES
-    loaded_bytes = _loaded_bytes(version.master.num_parameters, proofs)
-    needed = (_CONTEXT_BYTES + loaded_bytes) / shared_bytes
-    asked = (_CONTEXT_BYTES + loaded_bytes * _HEADROOM) / shared_bytes
+    needed_bytes = replica_bytes(version.master.num_parameters, proofs)
+    needed = needed_bytes / shared_bytes
+    asked = (_CONTEXT_BYTES + (needed_bytes - _CONTEXT_BYTES) * _HEADROOM) / shared_bytes
     return GpuShare(asked=min(math.ceil(asked * _PLACES) / _PLACES, 1.0), needed=min(needed, 1.0))
 
 
@@ -77,14 +77,14 @@ def passed_proofs(engines: Iterable[PublishedEngine], generation: str) -> list[P
     ]
 
 
-def _loaded_bytes(num_parameters: int, proofs: Sequence[Proof]) -> float:
-    """Device memory of the two largest of what a replica may load."""
+def replica_bytes(num_parameters: int, proofs: Sequence[Proof]) -> float:
+    """Device memory of a replica's context and the two largest of what it may load."""
     unproven = _UNPROVEN_BASE_BYTES + _UNPROVEN_PER_WEIGHT * _BYTES_PER_PARAMETER * num_parameters
     fallback = max((_fallback_bytes(proof) for proof in proofs), default=0)
     loaded = [fallback or unproven, *map(_engine_bytes, proofs)]
     if not proofs:
         loaded.append(unproven)
-    return sum(sorted(loaded)[-2:])
+    return _CONTEXT_BYTES + sum(sorted(loaded)[-2:])
 
 
 def _engine_bytes(proof: Proof) -> int:

@@ -65,7 +65,7 @@ def test_what_does_not_fit_together_is_refused_with_the_arithmetic() -> None:
         planner(uses, rates, cuda_sm80=few).plan([0])
     assert "the offered nodes are too few (cuda-sm80: 1 nodes)" in str(refused.value)
     assert (
-        "a on cuda-sm80: a replica needs 12.0 GiB (two CUDA contexts and the two largest of its "
+        "a on cuda-sm80: a replica needs 12.0 GiB (a CUDA context and the two largest of its "
         "engines and fallback), and asks for 0.6 of a GPU of 24 GiB"
     ) in str(refused.value)
 
