@@ -9,13 +9,17 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.cli.planning.curves import MeasuredSide, measured_curves
 from services.cli.planning.device_simulation import Part, simulated
-from services.cli.planning.plan_profile import ModelDemand
+from services.cli.planning.plan import sizing_document
+from services.cli.planning.plan_profile import DeviceOffer, ModelDemand, PlanProfile
 from services.cli.planning.queue_simulation import ReplicaQueue
+from services.cli.planning.replica_memory import ReplicaMemory, replica_memory
+from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange
 from services.contracts.registry.registry import Registry
+from services.contracts.selection.gpu_share import gpu_share
 from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from tests.documents import small_key, small_manifest, small_proof
@@ -41,7 +45,7 @@ def _published(
         Timing(bucket="b", sizes=sizes, p50_s=seconds, p95_s=seconds, throughput=1, eager_p50_s=1)
         for sizes, seconds in timed
     )
-    device = DeviceFacts(generation=generation, name="device", memory_gib=1)
+    device = DeviceFacts(generation=generation, name="device", memory_gib=4)
     proof = small_proof(ProofOutcome.PASSED).model_copy(
         update={"timings": timings, "device": device}
     )
@@ -101,6 +105,26 @@ def test_a_usual_batch_that_is_padded_to_its_bucket_is_no_measurement_of_a_small
     curve = measured_curves(registry, model)["cuda-sm90"][MeasuredSide.ENGINE]
     assert curve.elements == elements
     assert curve.seconds == pytest.approx(seconds)
+
+
+def test_a_replica_needs_what_its_proofs_measured_of_a_gpu(tmp_path: Path) -> None:
+    model = planned_model(*BUCKETS)
+    timed = [({"batch": 1, "length": 8}, 0.001)]
+    registry = _published(tmp_path, model, EngineKind.INDUCTOR, "cuda-sm90", timed)
+    offers = {g: DeviceOffer(price_per_h=1) for g in ("cuda-sm90", "cpu-x86_64-v3")}
+    (found,) = replica_memory(registry, model, offers).items()
+    proofs = [each.proof for each in registry.engines(model.master.digest)]
+    share = gpu_share(model, proofs, 4)
+    assert found == ("cuda-sm90", ReplicaMemory(share=share.asked, needed_gib=1.02, memory_gib=4))
+    # A context and an estimate of the fallback are more.
+    offers["cuda-sm90"] = DeviceOffer(price_per_h=1, memory_gib=1)
+    small = replica_memory(registry, model, offers)["cuda-sm90"]
+    assert not small.fits
+    curves = {("m", g): sides for g, sides in measured_curves(registry, model).items()}
+    demand = ModelDemand(requests_per_s=1, p99_ms=1000)
+    profile = PlanProfile(models={"m": demand}, devices=offers)
+    with pytest.raises(InvalidRequestError, match="m has no room on cuda-sm90: a replica needs"):
+        sizing_document(profile, {"m": model}, curves, {("m", "cuda-sm90"): small})
 
 
 def test_a_precision_of_which_no_engine_serves_is_refused(tmp_path: Path) -> None:
