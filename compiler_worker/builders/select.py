@@ -7,17 +7,18 @@ from compiler_worker.builders.expected_speed import EXPECTED
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import ModelVersion
 
 
-def build_place(key: BuildKey) -> int:
+def build_place(key: BuildKey, version: ModelVersion) -> tuple[bool, int]:
     """Where a key stands in the order of builds: what promises most on its generation is first.
 
     A replica leaves the fallback for the first engine that is proven, and changes again for each
-    that is faster.
+    that is faster. So what a proof is expected to refuse comes last.
     """
     order = EXPECTED[Generation.parse(key.generation).platform]
     found = (place for place, each in enumerate(order) if each[:2] == (key.kind, key.precision))
-    return next(found, len(order))
+    return bool(version.rounding_fault(key.precision)), next(found, len(order))
 
 
 def builder_for(kind: EngineKind) -> Builder:

@@ -104,7 +104,8 @@ def build_model(
     """
     timed_before = worker.registry.joint_runs(version.master.digest)
     plans = chosen(keep_plans(version, wanted, worker), wanted, worker.registry)
-    keys = sorted((each.key for plan in plans for each in plan.planned), key=build_place)
+    planned = (each.key for plan in plans for each in plan.planned)
+    keys = sorted(planned, key=lambda key: build_place(key, version))
     records: list[BuildRecord] = []
     up_to_date: list[PublishedEngine] = []
     turns = Turns(keys, worker)

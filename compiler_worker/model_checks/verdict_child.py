@@ -19,6 +19,7 @@ from compiler_worker.measures.answer_sizes import typical_sizes
 from compiler_worker.measures.comparison import has_numbers
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from compiler_worker.measures.tolerances import EAGER_FACTOR, together_for, tolerance_for
+from compiler_worker.model_checks.rounding_check import check_rounding
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim, reason_of, sizes_text
 from compiler_worker.proof.comparing import Comparing
@@ -100,6 +101,7 @@ class _Judge:
         self._reference = reference
         self._witness = witness
         self._eager = eager
+        self._began_s = time.monotonic()
 
     def verdict(self, report: Progress) -> FallbackVerdict:
         samples = list(self._affordable(report))
@@ -114,8 +116,13 @@ class _Judge:
         kept = self._kept(samples, faulty)
         if kept:
             write_answers(self._request.folder / ANSWERS_FILE, kept)
+        # Of a graph that is wrong itself roundings say nothing.
+        of_rounding = self._request, self._reference, samples, self._began_s, report
+        rounding, untried = ({}, "") if refuted else check_rounding(*of_rounding)
         return FallbackVerdict(
             refuted=refuted,
+            rounding=rounding,
+            rounding_untried=untried,
             witness=self._reference.witness_name,
             code=importer_code(),
             num_samples=len(samples),

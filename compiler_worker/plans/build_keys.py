@@ -107,7 +107,7 @@ def plan_for(
         facts=facts,
         compiler=compiler,
         proof_code=proof_code(),
-        planned=tuple(sorted(planned, key=lambda each: build_place(each.key))),
+        planned=tuple(sorted(planned, key=lambda each: build_place(each.key, version))),
         skipped=tuple(skipped),
         created_at=timestamp(),
     )

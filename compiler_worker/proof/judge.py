@@ -66,11 +66,15 @@ def judge(
         # Nothing may come from an import that is wrong: neither wide bounds nor ties of ids.
         errors = {}
         claim = replace(claim, master_path=None)
-    verdict = _compared(engine, trusted, claim, samples, errors, report)
+    verdict = compared(engine, trusted, claim, samples, errors, report)
+    if not verdict.reason:
+        report("running it with NaN and Inf in its inputs")
+        found = check_nonfinite(engine, trusted, claim, samples)
+        verdict = replace(verdict, reason=found.fault, notes=found.notes)
     return replace(verdict, notes=(*notes, *verdict.notes), reference=trusted.name)
 
 
-def _compared(
+def compared(
     engine: Model,
     reference: Reference,
     claim: Claim,
@@ -78,7 +82,19 @@ def _compared(
     errors: Mapping[str, Errors],
     report: Progress,
 ) -> ProofVerdict:
-    """Compare with a reference that is trusted."""
+    """Compare with a reference that is trusted, and measure what that would have refused.
+
+    Args:
+        engine: under test, loaded.
+        reference: whose outputs are right.
+        claim: what the engine is to be equal in.
+        samples: that the reference computes.
+        errors: of eager float32 by output; empty without an import.
+        report: called with each step in words.
+
+    Raises:
+        ProofError: the reference cannot be run.
+    """
     allowed = {
         spec.name: tolerance_for(claim.precision, claim.recipe, *errors.get(spec.name, Errors()))
         for spec in claim.master.outputs
@@ -97,11 +113,7 @@ def _compared(
     power = _power(comparing, reference.model, claim, samples)
     blindness = _blindness(power, claim.precision)
     reason = blindness or same_answers(claim, comparing.answered.kept)
-    if reason:
-        return replace(verdict, power=power, reason=reason)
-    report("running it with NaN and Inf in its inputs")
-    found = check_nonfinite(engine, reference, claim, samples)
-    return replace(verdict, power=power, reason=found.fault, notes=found.notes)
+    return replace(verdict, power=power, reason=reason)
 
 
 def _counted(samples: Sequence[Sample]) -> dict[str, int]:
@@ -137,7 +149,7 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
             # Some models compute only some sizes, multiples of a stride for one.
             notes.append(f"the model itself does not compute {sizes_text(sample.sizes)}: {error}")
             continue
-        if not sample.variant.is_extreme or _is_in_range(reference, sample, wanted):
+        if not sample.variant.is_extreme or is_in_range(reference, sample, wanted):
             samples.append(sample)
         else:
             values = _EXTREMES[sample.variant]
@@ -151,10 +163,15 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
     return reference, samples, notes
 
 
-def _is_in_range(reference: Reference, sample: Sample, wanted: Mapping[str, Array]) -> bool:
+def is_in_range(reference: Reference, sample: Sample, wanted: Mapping[str, Array]) -> bool:
     """Whether extreme values give numbers in the master's own types too.
 
     What overflows float32 and not float64 is no fault of an engine, nor of the importer.
+
+    Args:
+        reference: has the witness.
+        sample: of extreme values.
+        wanted: the reference's outputs at it.
     """
     if not has_numbers(wanted):
         return False

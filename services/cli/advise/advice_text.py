@@ -75,7 +75,7 @@ def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
     yield Table(
         "Try in this order, times the fallback",
         ("engine", "expected", "by"),
-        [(_engine(t), _range(t), t["why"]) for t in each["try"]],
+        [(_engine(t), _range(t), _why(t)) for t in each["try"]],
     )
     left_out = [("\n".join(engines), reason) for reason, engines in each["left_out"].items()]
     yield Table("Left out", ("engine", "why"), left_out)
@@ -104,6 +104,14 @@ def least_ms(seconds: float | None) -> str:
 
 def _engine(each: Mapping[str, Any]) -> str:
     return f"{each['kind']} {each['precision']}"
+
+
+def _why(each: Mapping[str, Any]) -> str:
+    if not each["rounding"]:
+        return str(each["why"])
+    # What to do about it is for an engine that was refused.
+    fault = each["rounding"].partition("; ")[0]
+    return f"{each['why']}; expected to be refused, as {each['precision']} alone is: {fault}"
 
 
 def _range(each: Mapping[str, Any]) -> str:

@@ -169,6 +169,9 @@ def _on_generation(
             tried.append(even)
         else:
             tried.append(each)
+    # What promises less and may be proven stands before what is expected to be refused.
+    fault_of = advised.version.rounding_fault
+    tried.sort(key=lambda each: bool(fault_of(each.precision)))
     plan = plans[-1] if plans else None
     peak = device_peak(generation, facts.name if facts else "")
     precisions = dict.fromkeys((Precision.FP32, *(each.precision for each in tried[:1])))
@@ -181,7 +184,7 @@ def _on_generation(
             | {"limit": peak.limit(work) if peak else ""}
             for sizes, work in advised.works
         ],
-        "try": [each._asdict() for each in tried],
+        "try": [each._asdict() | {"rounding": fault_of(each.precision)} for each in tried],
         "left_out": left_out,
         "remarks": list(_remarks(advised, peak, facts)),
         "outcome": advised.proofs.outcome(generation, tried[0], plan) if tried else None,

@@ -7,6 +7,7 @@ own compiled fallback on its own device.
 
 from pydantic import Field
 
+from services.contracts.hardware.kinds import Precision
 from services.contracts.model.document import Document
 from services.contracts.model.recipe import Tolerance
 
@@ -23,6 +24,9 @@ class FallbackVerdict(Document):
             another.
         num_samples: how many were compared.
         allowed: how far a fallback may be from the kept answers, by output.
+        rounding: by fp16 and bf16, why a proof refuses the graph in that precision, computed
+            eagerly; those that pass, and those that were not tried, are left out.
+        rounding_untried: why some were not tried; "" when all were, and in older records.
     """
 
     refuted: str = ""
@@ -33,6 +37,8 @@ class FallbackVerdict(Document):
     code: str = ""
     num_samples: int = 0
     allowed: dict[str, Tolerance] = {}
+    rounding: dict[Precision, str] = Field(default={}, exclude_if=lambda v: not v)
+    rounding_untried: str = Field(default="", exclude_if=lambda v: not v)
 
     def refutes(self, code: str) -> bool:
         """Whether a graph that this importer makes is known to be wrong, or is none."""

@@ -47,8 +47,13 @@ def request_of(path: Path, samples_s: float = 60.0) -> VerdictRequest:
     )
 
 
-def verdict_of(path: Path, samples_s: float = 60.0) -> FallbackVerdict:
-    return verdict_one(request_of(path, samples_s), Events(io.StringIO()))
+def verdict_of(
+    path: Path,
+    samples_s: float = 60.0,
+    recipe: Recipe = Recipe(),  # noqa: B008
+) -> FallbackVerdict:
+    request = request_of(path, samples_s).model_copy(update={"recipe": recipe})
+    return verdict_one(request, Events(io.StringIO()))
 
 
 @pytest.fixture

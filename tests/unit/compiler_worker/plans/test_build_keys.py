@@ -21,6 +21,7 @@ from services.contracts.model.calibration_recipe import Calibration
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import BlobRef, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.selection.fallback_verdict import FallbackVerdict
 from tests.conformance.tiny_model import master_record
 
 CPU = DeviceFacts(generation="cpu-x86_64-amx", name="Some Xeon", memory_gib=64)
@@ -175,6 +176,17 @@ def test_what_promises_most_comes_first(
     plan = plan_for(made, Generation.parse(generation), WITH_GPU, always(TableBuilder()))
     order = [f"{key.kind} {key.precision}" for key in keys(plan)]
     assert order[: len(found)] == found
+
+
+def test_what_rounding_alone_would_have_refused_is_built_last() -> None:
+    builder = always(TableBuilder())
+    plain = version()
+    found = FallbackVerdict(rounding={Precision.BF16: "output 'y': rel_l2 9.5e-02 found"})
+    judged = plain.model_copy(update={"fallback_verdict": found})
+    usual, other = (keys(plan_for(each, AMX, CPU_ONLY, builder)) for each in (plain, judged))
+    is_narrow = [key.precision is Precision.BF16 for key in usual]
+    assert is_narrow != sorted(is_narrow), "bf16 promises more than fp32"
+    assert other == sorted(usual, key=lambda key: key.precision is Precision.BF16)
 
 
 def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import Timing
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -136,6 +136,24 @@ def test_sampled_requests_are_the_usual_sizes(registry: Registry) -> None:
     assert (seen["num_different"], seen["p50"], seen["largest"]) == (4, 5, 90)
     # All run at 128, the largest size of the only bucket.
     assert seen["waste"] == pytest.approx(1 - (3 + 5 + 5 + 6 + 90) / (5 * 128))
+
+
+@pytest.mark.usefixtures("registry")
+def test_what_rounding_alone_would_have_refused_stands_behind_the_others(tmp_path: Path) -> None:
+    fault = "output 'y': rel_l2 9.5e-02 found, 2.0e-02 allowed"
+    found = FallbackVerdict(rounding={Precision.FP16: f"{fault}; and 3 more"})
+    add(tmp_path, "r", fallback_verdict=found)
+    words = ("--generation", "cuda-sm90")
+    usual, judged = (asked(name, *words)["generations"][0]["try"] for name in ("m", "r"))
+    assert usual[0]["precision"] == "fp16"
+    assert {each["rounding"] for each in usual} == {""}
+    order = [[(each["kind"], each["precision"]) for each in rows] for rows in (usual, judged)]
+    assert order[1] == sorted(order[0], key=lambda each: each[1] == "fp16")
+    assert judged[-1]["rounding"] == f"{fault}; and 3 more"
+    printed = CliRunner().invoke(app, ["advise", "r", *words], catch_exceptions=False)
+    row = f"expected to be refused, as fp16 alone is: {fault}"
+    assert row in " ".join(printed.output.split())
+    assert "and 3 more" not in printed.output
 
 
 @pytest.mark.usefixtures("registry")

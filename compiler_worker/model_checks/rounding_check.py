@@ -1,0 +1,111 @@
+"""Whether proofs would refuse rounding alone, in fp16 and in bf16: found when a model is added.
+
+An engine rounds at other places than the graph that its compiler begins with, and sums in another
+order: about as much is off. So the graph is proven in an engine's place, by the same code.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from compiler_worker.children.requests import VerdictRequest
+from compiler_worker.inputs.sample_sizes import timed_sizes
+from compiler_worker.inputs.sampling import Sample
+from compiler_worker.model_checks.sizes_check import has_room
+from compiler_worker.progress import Progress
+from compiler_worker.proof.claim import Claim
+from compiler_worker.proof.judge import compared, is_in_range
+from compiler_worker.references.models import Model
+from compiler_worker.references.reference import Reference
+from compiler_worker.references.reference_cache import CachedModel, reference_folder
+from services.contracts.errors import ProofError, UnsupportedGraphError
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.precisions import admitted_precisions
+
+# Of the seconds for samples, those for other sizes than the usual ones, in each precision.
+_SHARE_FOR_OTHERS = 0.125
+# Times the seconds for samples, after which nothing is begun: a child that is ended in the middle
+# leaves no verdict at all.
+_LATEST = 4
+
+
+def check_rounding(
+    request: VerdictRequest,
+    reference: Reference,
+    samples: Sequence[Sample],
+    began_s: float,
+    report: Progress,
+) -> tuple[dict[Precision, str], str]:
+    """Prove the typed graphs at usual sizes of the first bucket, and at more while there is time.
+
+    Args:
+        request: has the master, its recipe and the seconds for samples.
+        reference: whose outputs are right.
+        samples: that it computes.
+        began_s: when the request was taken, by the monotonic clock.
+        report: given what is compared.
+
+    Returns:
+        By precision why it would be refused, those that would not left out; and why some were not
+        tried, "" where all were that the recipe admits.
+    """
+    usual = timed_sizes(request.buckets[0])[0]
+    ordered = sorted(_comparable(reference, samples), key=lambda each: each.sizes != usual)
+    admitted = admitted_precisions(request.recipe, has_calibration=False)
+    refused = dict[Precision, str]()
+    untried = []
+    for precision in (each for each in (Precision.FP16, Precision.BF16) if each in admitted):
+        report(f"rounding to {precision} beside float64")
+        try:
+            if not ordered or time.monotonic() - began_s >= _LATEST * request.samples_s:
+                raise ProofError("no time was left")
+            if not has_room(request.master_path):
+                raise ProofError("the memory of this host does not hold the weights twice")
+            if reason := _refusal(request, reference, ordered, precision, report):
+                refused[precision] = reason
+        except (ProofError, UnsupportedGraphError) as error:
+            untried.append(f"{precision}: {error}")
+    return refused, "; ".join(untried)
+
+
+def _comparable(reference: Reference, samples: Sequence[Sample]) -> Iterator[Sample]:
+    for sample in samples:
+        with suppress(ProofError):
+            wanted = reference.model.run(sample.inputs)
+            if not sample.variant.is_extreme or is_in_range(reference, sample, wanted):
+                yield sample
+
+
+def _refusal(
+    request: VerdictRequest,
+    reference: Reference,
+    samples: Sequence[Sample],
+    precision: Precision,
+    report: Progress,
+) -> str:
+    # Imports torch, as the parent of this process must not.
+    from compiler_worker.references.rounded import RoundedModel
+
+    master = request.master
+    opened = RoundedModel(request.master_path, master, precision)
+    # A proof runs some samples twice.
+    folder = reference_folder(request.folder / "cache")
+    model = CachedModel(f"{master.digest} rounded to {precision}", lambda: opened, folder)
+    claim = Claim(
+        master=master,
+        recipe=request.recipe,
+        precision=precision,
+        buckets=request.buckets,
+        master_path=request.master_path,
+    )
+    until_s = time.monotonic() + _SHARE_FOR_OTHERS * request.samples_s
+    ran = list(_run_in_time(model, samples, until_s))
+    return compared(model, reference, claim, ran, {}, report).reason
+
+
+def _run_in_time(model: Model, samples: Sequence[Sample], until_s: float) -> Iterator[Sample]:
+    """Those of the first one's sizes however long they take; of others what there is time for."""
+    for sample in samples:
+        if sample.sizes == samples[0].sizes or time.monotonic() < until_s:
+            model.run(sample.inputs)
+            yield sample
