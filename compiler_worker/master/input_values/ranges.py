@@ -27,9 +27,8 @@ from compiler_worker.master.input_values.tree_splits import TREES, tree_splits
 from compiler_worker.master.input_values.value_shapes import known_shape
 from services.contracts.model.input_values import Ranges
 
-# Of more thresholds, as many of each part.
+# Of more thresholds, as many of each part; of many columns fewer, and their ends at least.
 _MOST = 64
-_MOST_FEATURES = 512
 # In what a scaler gives: spreads, or widths of the whole range.
 _REACH = 2.0
 # How far beyond the outermost thresholds is drawn, in parts of them.
@@ -54,9 +53,6 @@ def ranges(model: ir.Model, value: ir.Value) -> Ranges:
     if dtype in (ir.DataType.INT8, ir.DataType.UINT8):
         return ()
     lists = [_held(each, dtype) for each in _NumberLists(model, _RULES).by_place(value)]
-    # Of so many features a few numbers each would leave out most thresholds.
-    if len(lists) > _MOST_FEATURES and len(set(lists)) > 1:
-        return ()
     return few_of(lists, _MOST, _evenly_kept)
 
 

@@ -217,6 +217,16 @@ def test_of_many_thresholds_some_are_kept_with_the_outermost(tmp_path: Path) -> 
     assert known[-1] == pytest.approx(1125)
 
 
+def test_of_many_columns_the_ends_are_known(tmp_path: Path) -> None:
+    body = f"{{ y = {trees((0, 30), (2999, 500), (2999, 600))} (x) }}"
+    found = record(body, tmp_path, inputs="float[batch, 3000] x")
+    assert (len(ranges(found)), ranges(found)[0]) == (3000, (26.25, 33.75))
+    assert ranges(found)[2999] == (425, 675)
+    drawn = draw_sample(found, Recipe(), BUCKET, {"batch": 8}).inputs["x"]
+    assert drawn[:, 0].min() > 26
+    assert drawn[:, 2999].min() > 424
+
+
 def test_an_integer_that_is_looked_up_is_drawn_within_its_table(tmp_path: Path) -> None:
     body = f"""<float[5, 1] table = {{0, 1, 2, 3, 4}}> {{ a = Gather (table, x)
         n = Cast <to = 1> (x) b = {trees((0, 30))} (n) y = Add (a, b) }}"""
