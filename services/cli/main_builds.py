@@ -89,8 +89,7 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
-    from compiler_worker.profiling.profile_options import ProfileOptions
-
+    from compiler_worker.profiling.profile_request import ProfileOptions
     from services.cli.builds.profile import run_profile
 
     options = ProfileOptions(bucket=bucket, precision=precision, source=source, out=out)

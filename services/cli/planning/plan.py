@@ -1,6 +1,7 @@
 """`smelt plan`: how many devices of which generation, what they cost, and what engines save."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def sizing_document(
         "shared": shared_of(plan, planner.placer),
         "by_hour": [hour_of(each) for each in by_hour],
         "without_engines": [
-            {"computes": words} | _fleet_of(profile, lambda sides=sides: uses(*sides))
+            {"computes": words} | _fleet_of(profile, partial(uses, *sides))
             for words, sides in without.items()
         ],
         "not_measured": [
