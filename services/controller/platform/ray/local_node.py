@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ray._private.node import Node
-from ray._raylet import persist_port  # type: ignore[attr-defined]  # its stub lacks it
+from ray._raylet import persist_port  # type: ignore[attr-defined]  # of a C extension
 
 # Below those that the kernel hands out, and those of Kubernetes' services: agents bind them later.
 _FIRST_PORT: Final = 20_000
