@@ -24,8 +24,8 @@ from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.gateway.triton_metrics import typed_as_counters
 from services.gateway.workers.keeper_link import KeeperLink
-from services.gateway.workers.metrics import WorkerMetrics
 from services.gateway.workers.supervisor import Workers
+from services.gateway.workers.worker_metrics import WorkerMetrics
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.prometheus_recorder import (

@@ -45,7 +45,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.shared_memory.interceptor import SharedMemoryInference
 from services.gateway.triton_metrics import TritonMetrics
 from services.gateway.upstream.arena import request_arena
-from services.gateway.upstream.connection import connect
+from services.gateway.upstream.replica_connection import connect
 from services.gateway.workers.keeper_link import KeeperLink
 from services.grpc_server.aio_server import AioServer
 from services.grpc_server.server import GrpcServer
@@ -159,7 +159,7 @@ class GatewayServer:
     def _new_http(self, handlers: Mapping[str, Any], statuses: StatusTable) -> "HttpServer | None":
         if self._settings.http_port is None:
             return None
-        from services.gateway.http.app import HttpApp
+        from services.gateway.http.http_app import HttpApp
         from services.gateway.http.http_server import HttpServer
 
         app = HttpApp(

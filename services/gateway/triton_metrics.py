@@ -21,7 +21,7 @@ import grpc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from services.gateway.api.statistics import OwnStatistics, ask_statistics
+from services.gateway.api.fleet_statistics import OwnStatistics, ask_statistics
 from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.upstream.endpoint import Endpoint
 from services.pb import open_inference_v2_pb2 as pb

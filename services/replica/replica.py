@@ -33,7 +33,7 @@ from services.replica.engine.samples import edge_inputs
 from services.replica.engine.standby import Standby, StandbyEngine
 from services.replica.engine.swaps import EngineSwaps
 from services.replica.engine.worker import EngineWorker
-from services.replica.reporting.metrics import ReplicaMetrics
+from services.replica.reporting.replica_metrics import ReplicaMetrics
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.reporting.statistics import Statistics
 from services.replica.request.codec import call_from_request, call_from_tensors

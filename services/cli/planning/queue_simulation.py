@@ -9,8 +9,8 @@ from services.cli.planning.curves import Curve
 from services.cli.planning.plan_profile import ModelDemand
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import ModelVersion
+from services.replica.batching.batch_policy import MAX_CANDIDATES, BatchPolicy
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import MAX_CANDIDATES, BatchPolicy
 from services.replica.batching.run_shapes import RunShapes, Sizes, elements_of
 from services.replica.request.signature import Signature
 

@@ -10,8 +10,8 @@ from typing import Final
 from services.contracts.external.external_model import ExternalModel
 from services.gateway.api.descriptions import config_from_model, metadata_from_model
 from services.gateway.api.external_descriptions import external_config, external_metadata
+from services.gateway.api.fleet_statistics import FleetStatistics, OwnStatistics
 from services.gateway.api.repository import READY, check_repository, index_from_table
-from services.gateway.api.statistics import FleetStatistics, OwnStatistics
 from services.gateway.routing.endpoints import EndpointSet
 from services.pb import open_inference_v2_pb2 as pb
 

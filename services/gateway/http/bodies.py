@@ -9,7 +9,7 @@ import grpc
 
 from services.contracts.errors import InvalidRequestError
 from services.gateway.http.answers import HttpStatusError
-from services.gateway.http.call import HttpCall
+from services.gateway.http.http_call import HttpCall
 from services.grpc_server.limits import SMALL_BYTES
 from services.grpc_server.request.decompression import decompressed
 from services.grpc_server.request.messages import CompressedMessage, Message, StatusError

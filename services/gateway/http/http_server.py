@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from services.gateway.http.app import HttpApp
+from services.gateway.http.http_app import HttpApp
 from services.gateway.http.http_connection import HttpConnection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets

@@ -3,8 +3,8 @@
 from typing import Final
 
 from services.gateway.http.answers import HttpAnswer
-from services.gateway.http.call import HttpCall
 from services.gateway.http.fields import Document
+from services.gateway.http.http_call import HttpCall
 from services.gateway.upstream.openai_connection import OpenAiRequest
 from services.pb import open_inference_v2_pb2 as pb
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from services.contracts.transport.frames import Payload
 from services.gateway.routing.fleet_view import ReplicaInfo
-from services.gateway.upstream.connection import ReplicaConnection
 from services.gateway.upstream.external_connection import ExternalConnection
+from services.gateway.upstream.replica_connection import ReplicaConnection
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 from services.contracts.errors import NotReadyError
 from services.contracts.process.backoff import Backoff
 from services.gateway.routing.fleet_view import ReplicaInfo
-from services.gateway.upstream.connection import ReplicaConnection
 from services.gateway.upstream.endpoint import Endpoint
 from services.gateway.upstream.external_connection import ExternalConnection
+from services.gateway.upstream.replica_connection import ReplicaConnection
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ Connection = ReplicaConnection | ExternalConnection
 
 
 class Connect(Protocol):
-    """Opens a connection to an address; see `connection.connect`."""
+    """Opens a connection to an address; see `replica_connection.connect`."""
 
     def __call__(self, address: str, *, token: bytes) -> Awaitable[Connection]:
         """Open it; raises a SmeltError when that fails."""

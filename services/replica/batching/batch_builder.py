@@ -9,8 +9,8 @@ hundreds of calls in the queue, choosing took a quarter of a replica's time.)
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
+from services.replica.batching.batch_policy import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, BatchPolicy
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, BatchPolicy
 from services.replica.batching.queue import QueuedRequest, RequestQueue
 from services.replica.batching.run_cost import RunCost
 from services.replica.batching.run_shapes import RunShapes, Sizes, elements_of

@@ -16,8 +16,8 @@ from itertools import islice
 
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.replica.batching.batch_policy import MAX_CANDIDATES, BatchPolicy
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import MAX_CANDIDATES, BatchPolicy
 from services.replica.batching.run_shapes import RunShapes
 from services.replica.request.signature import Signature
 from tests.benchmarks.padding.subject import MAX_BATCH, calls, recipe

@@ -1,7 +1,7 @@
 """The transport in use: the gateway's ReplicaConnection and the replica's DataServer."""
 
 from services.contracts.transport.frames import InferFrame
-from services.gateway.upstream import connection as replica_connection
+from services.gateway.upstream import replica_connection
 from services.replica.transport.data_server import DataServer
 
 from .payloads import Handler

@@ -19,8 +19,8 @@ from services.gateway.routing.fleet_view import (
     ReplicaInfo,
     ServedModel,
 )
-from services.gateway.upstream.connection import connect
 from services.gateway.upstream.endpoint import Endpoint
+from services.gateway.upstream.replica_connection import connect
 from tests.faults.data_port.replica_process import ReplicaProcess, replica_process
 
 ENGINE = EngineInUse(digest="", kind="", precision="", generation="", fallback_reason="")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import ConnectionLostError
-from services.gateway.upstream.connection import connect
+from services.gateway.upstream.replica_connection import connect
 from tests.faults.data_port.replica_process import replica_process
 
 

@@ -19,7 +19,7 @@ from services.contracts.transport.frames import (
     encode_infer,
     header,
 )
-from services.gateway.upstream.connection import connect
+from services.gateway.upstream.replica_connection import connect
 from tests.faults.fuzz.cases import INFER_MAKERS
 from tests.faults.fuzz.requests import HANG_S, Findings
 

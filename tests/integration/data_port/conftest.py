@@ -12,7 +12,7 @@ from services.contracts.transport.frame_decoder import FrameDecoder
 from services.contracts.transport.frame_protocol import FrameProtocol
 from services.contracts.transport.frames import MAX_PAYLOAD_BYTES, Frame, InferFrame, Payload
 from services.gateway.upstream.arena import RequestArena
-from services.gateway.upstream.connection import ReplicaConnection, connect
+from services.gateway.upstream.replica_connection import ReplicaConnection, connect
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.transport.data_server import DataServer
 from tests.integration.data_port.lending import ARENA_BYTES

@@ -18,7 +18,7 @@ from services.contracts.transport.frames import Frame, InferFrame, Kind
 from services.contracts.transport.large_buffer import LargeBuffer
 from services.contracts.transport.lent_memory import MAX_SLOT_BYTES, UNIT_BYTES
 from services.gateway.upstream.arena import RequestArena
-from services.gateway.upstream.connection import connect
+from services.gateway.upstream.replica_connection import connect
 from services.replica.transport.data_server import GatewayConnection
 from tests.integration.data_port.lending import (
     ARENA_BYTES,
@@ -315,7 +315,7 @@ async def test_nothing_is_kept_of_a_connection_that_ends_while_memory_is_lent(
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("services.gateway.upstream.connection.lend_arena", endless)
+    monkeypatch.setattr("services.gateway.upstream.replica_connection.lend_arena", endless)
     address = await port.serve(Holding(), family="unix", token=TOKEN)
     connection, gone = await connect(address, token=TOKEN), asyncio.Event()
     weakref.finalize(connection, gone.set)

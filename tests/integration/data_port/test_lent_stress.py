@@ -132,7 +132,7 @@ asyncio.run(serve())
 
 _GATEWAY = """
 import asyncio, sys
-from services.gateway.upstream.connection import connect
+from services.gateway.upstream.replica_connection import connect
 from services.gateway.upstream.arena import RequestArena
 
 async def ask():

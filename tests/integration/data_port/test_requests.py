@@ -16,7 +16,7 @@ from services.contracts.errors import (
 )
 from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frames import InferFrame
-from services.gateway.upstream.connection import ReplicaConnection
+from services.gateway.upstream.replica_connection import ReplicaConnection
 from services.replica.transport.data_server import GatewayConnection
 
 SIZES = [0, 1, 2_000, 65_535, 65_536, 602_112, 3_000_000]

@@ -14,9 +14,9 @@ from services.contracts.security.fleet_security import FleetTls
 from services.contracts.transport.frame_protocol import Traffic
 from services.contracts.transport.frames import NO_TOKEN, InferFrame
 from services.gateway.routing.fleet_view import EngineInUse, ReplicaInfo
-from services.gateway.upstream.connection import connect
 from services.gateway.upstream.endpoint import Endpoint
 from services.gateway.upstream.holder import ReplicaHolder
+from services.gateway.upstream.replica_connection import connect
 from tests.certificates import Authority
 
 ENGINE = EngineInUse(digest="", kind="", precision="", generation="", fallback_reason="")

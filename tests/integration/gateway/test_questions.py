@@ -129,7 +129,7 @@ async def test_statistics_leave_out_a_replica_that_does_not_answer(
         await asyncio.Event().wait()
         return b""
 
-    monkeypatch.setattr("services.gateway.api.statistics.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("services.gateway.api.fleet_statistics.ANSWER_TIMEOUT_S", 0.05)
     echo_fleet.replicas["r1"].server.statistics = hang
     client = await echo_fleet.client()
     (stats,) = (await client.get_inference_statistics("echo", "1")).model_stats

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.upstream.connection import ReplicaConnection, connect
+from services.gateway.upstream.replica_connection import ReplicaConnection, connect
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
 from services.replica.engine.loading import EngineLoader, FetchedEngine

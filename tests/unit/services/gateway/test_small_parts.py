@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.api.statistics import summed_statistics
+from services.gateway.api.fleet_statistics import summed_statistics
 from services.gateway.routing.fleet_view import ReplicaInfo
 from services.gateway.upstream.holder import preferred_addresses
 from services.pb import open_inference_v2_pb2 as pb

@@ -22,7 +22,7 @@ from services.replica.engine.manager import EngineManager
 from services.replica.engine.samples import probe_sizes, sample_inputs, warm_up_sizes
 from services.replica.engine.worker import BatchTimes
 from services.replica.replica import Replica
-from services.replica.reporting.metrics import ReplicaMetrics
+from services.replica.reporting.replica_metrics import ReplicaMetrics
 from services.replica.reporting.reports import report_from_replica
 from services.replica.reporting.statistics import Statistics
 from services.telemetry.catalog import REPLICA_METRICS

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from services.gateway.http.bodies import Bodies
-from services.gateway.http.call import HttpCall
+from services.gateway.http.http_call import HttpCall
 from services.grpc_server.limits import SMALL_BYTES, Limits
 from services.grpc_server.request.messages import StatusError
 from services.grpc_server.request.request_memory import RequestMemory

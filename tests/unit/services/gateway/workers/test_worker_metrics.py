@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.workers.metrics import WorkerMetrics
+from services.gateway.workers.worker_metrics import WorkerMetrics
 
 NUM_WORKERS = 3
 # Of any wait for something that is sure to happen.
@@ -24,7 +24,7 @@ class _Worker:
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Metrics that each worker shows only once all of them have been asked."""
-    monkeypatch.setattr("services.gateway.workers.metrics.SCRAPE_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr("services.gateway.workers.worker_metrics.SCRAPE_TIMEOUT_S", LIMIT_S)
     together = threading.Barrier(NUM_WORKERS, timeout=2 * LIMIT_S)
 
     class Shown(BaseHTTPRequestHandler):

@@ -16,7 +16,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange
-from services.replica.batching.policy import MAX_CANDIDATES
+from services.replica.batching.batch_policy import MAX_CANDIDATES
 from services.replica.batching.queue import Dropped, held_bytes
 from tests.unit.services.replica.models import text_model
 from tests.unit.services.replica.toy_batcher import (

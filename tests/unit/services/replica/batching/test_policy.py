@@ -6,8 +6,8 @@ import random
 import pytest
 
 from services.contracts.model.recipe import Bucket, DimRange
+from services.replica.batching.batch_policy import BatchPolicy
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import BatchPolicy
 from services.replica.batching.run_cost import RunCost
 from services.replica.batching.run_shapes import RunShapes, elements_of
 from services.replica.request.signature import Signature

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from services.replica.engine.loaded_engine import LoadedEngine
-from services.replica.reporting.metrics import ReplicaMetrics
+from services.replica.reporting.replica_metrics import ReplicaMetrics
 from services.telemetry.catalog import ENGINE_IN_USE, QUEUE_REQUESTS, QUEUE_USED, REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 

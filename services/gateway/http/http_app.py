@@ -19,10 +19,10 @@ from services.gateway.http.answers import (
     refused_answer,
 )
 from services.gateway.http.bodies import Bodies
-from services.gateway.http.call import HttpCall
 from services.gateway.http.classifying import classify
 from services.gateway.http.embeddings import embed
 from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json, field
+from services.gateway.http.http_call import HttpCall
 from services.gateway.http.http_connection import CONNECTION
 from services.gateway.http.questions import (
     AS_OPENAI,
