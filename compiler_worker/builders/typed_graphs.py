@@ -88,7 +88,13 @@ def planned_graph(plan: "BuildSpec") -> "onnx.ModelProto":
 
 
 def typed_files(plan: "BuildSpec", path: Path, progress: Progress) -> dict[str, Path]:
-    """Write the typed graph of a plan to one file; by its name, as it is published."""
+    """Write the typed graph of a plan to one file; by its name, as it is published.
+
+    Args:
+        plan: what to build.
+        path: of the file.
+        progress: called with each step in words.
+    """
     import onnx
 
     progress(f"typing the graph {plan.key.precision}")

@@ -125,16 +125,8 @@ def open_reference(
     witness: Model | None
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
     witness_name = ort_name()
-    recourse = None
-    if witness:
-        recourse = Recourse(
-            master_path=master_path,
-            is_imported=kind is not None and kind.is_imported,
-            open_third=partial(EvaluatorModel.open, master_path, master),
-            open_values=partial(FxModel.of_values, master_path, master),
-            without_import=without_import,
-        )
-    else:
+    recourse = _recourse(master_path, master, kind, without_import) if witness else None
+    if not witness:
         witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
         witness_name = evaluator_name()
         refusal = "; ".join(filter(None, (refusal, none)))
@@ -148,13 +140,32 @@ def open_reference(
         witness=keep(witness_name, lambda: witness) if witness else None,
         baseline=eager,
         eager_outputs=keep(eager_name, lambda: eager),
-        shaken=tuple(
-            keep(f"{eager_name} shaken by {shift}", partial(eager.shaken, shift))
-            for shift in (_SHIFTS if eager.quantises_values else ())
-        ),
+        shaken=_shaken(eager, lambda shift, run: keep(f"{eager_name} shaken by {shift}", run)),
         witness_name=witness_name if witness else "",
         recourse=recourse,
     )
+
+
+def _recourse(
+    master_path: Path,
+    master: MasterRecord,
+    kind: EngineKind | None,
+    without_import: Callable[[str], Reference],
+) -> Recourse:
+    return Recourse(
+        master_path=master_path,
+        is_imported=kind is not None and kind.is_imported,
+        open_third=partial(EvaluatorModel.open, master_path, master),
+        open_values=partial(FxModel.of_values, master_path, master),
+        without_import=without_import,
+    )
+
+
+def _shaken(
+    eager: FxModel, keep: Callable[[float, Callable[[], Model]], Model]
+) -> tuple[Model, ...]:
+    shifts = _SHIFTS if eager.quantises_values else ()
+    return tuple(keep(shift, partial(eager.shaken, shift)) for shift in shifts)
 
 
 def _without_import(

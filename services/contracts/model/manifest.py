@@ -12,6 +12,7 @@ records, events and joint runs: see `build_plan`, `build_record`, `events` and `
 
 import hashlib
 from enum import StrEnum
+from operator import not_
 from pathlib import Path
 from typing import Self
 
@@ -35,10 +36,6 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-def _is_empty(value: object) -> bool:
-    return not value
-
-
 class BlobRef(Document):
     """Content-addressed bytes.
 
@@ -59,8 +56,7 @@ class BlobRef(Document):
 
     def is_of(self, path: Path) -> bool:
         """Whether a file is there and has these bytes; one of another size is not read."""
-        is_like = path.is_file() and path.stat().st_size == self.num_bytes
-        return is_like and BlobRef.of(path) == self
+        return path.is_file() and path.stat().st_size == self.num_bytes and self.of(path) == self
 
 
 class MasterRecord(Document):
@@ -81,7 +77,7 @@ class MasterRecord(Document):
     opset: int
     num_parameters: int
     # Left out when there are none: older records are read and written as they were.
-    input_values: dict[str, InputValues] = Field(default={}, exclude_if=_is_empty)
+    input_values: dict[str, InputValues] = Field(default={}, exclude_if=not_)
 
 
 class TrafficSource(Document):
@@ -128,7 +124,7 @@ class ModelVersion(Document):
     calibration: BlobRef | None = None
     traffic: TrafficSource | None = Field(default=None, exclude_if=_is_none)
     tokenizer: BlobRef | None = Field(default=None, exclude_if=_is_none)
-    dim_limits: dict[str, DimLimits] = Field(default={}, exclude_if=_is_empty)
+    dim_limits: dict[str, DimLimits] = Field(default={}, exclude_if=not_)
     # Left out when they are not there: older records are read and written as they were.
     fallback_verdict: FallbackVerdict | None = Field(default=None, exclude_if=_is_none)
     fallback_answers: BlobRef | None = Field(default=None, exclude_if=_is_none)
@@ -274,7 +270,7 @@ class FailedSample(Document):
     seed: int | None = Field(default=None, exclude_if=_is_none)
     checks: tuple[OutputCheck, ...]
     allowed: dict[str, Tolerance]
-    typical: dict[str, float] = Field(default={}, exclude_if=_is_empty)
+    typical: dict[str, float] = Field(default={}, exclude_if=not_)
     arrays: BlobRef | None = None
 
 
@@ -304,15 +300,15 @@ class Proof(Document):
     checks: tuple[OutputCheck, ...] = ()
     tasks: tuple[TaskCheck, ...] = ()
     timings: tuple[Timing, ...] = ()
-    fallback: str = Field(default="", exclude_if=_is_empty)
-    kernels: dict[str, tuple[int, str]] = Field(default={}, exclude_if=_is_empty)
+    fallback: str = Field(default="", exclude_if=not_)
+    kernels: dict[str, tuple[int, str]] = Field(default={}, exclude_if=not_)
     peak_memory_bytes: int = 0
     eager_peak_memory_bytes: int = 0
     findings: tuple[str, ...] = ()
     worst: FailedSample | None = Field(default=None, exclude_if=_is_none)
     code: str = ""
     samples: dict[str, int] = {}
-    notes: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    notes: tuple[str, ...] = Field(default=(), exclude_if=not_)
     columns: tuple[ColumnCheck, ...] = ()
     agreements: tuple[AgreementCheck, ...] = ()
     power: tuple[PowerCheck, ...] = ()
