@@ -11,7 +11,7 @@ from services.cli.planning.plan_profile import PlanProfile
 from services.contracts.errors import InvalidRequestError
 
 # Where models do not fit together on the cheapest nodes, so many dearer ones are tried.
-_ROUNDS = 12
+_ROUNDS = 6
 # In which the next are dearer at least.
 _DEARER = 1 + 1e-6
 # Of replicas, where no fleet has room for all of them.

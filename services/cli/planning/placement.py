@@ -5,6 +5,7 @@ largest is placed first, on the first device that has room for it and on which a
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -122,8 +123,9 @@ class Placer:
                 device.append(rest)
         late = []
         for device in devices:
-            while len(device) > 1 and not self._keeps(device):
-                late.append(device.pop())
+            num = self._num_kept(device)
+            late += device[num:]
+            del device[num:]
         placed = [PlacedDevice(hosted=tuple(each)) for each in devices]
         return placed + self._packed(late) if late else placed
 
@@ -131,15 +133,23 @@ class Placer:
         device = PlacedDevice(hosted=tuple(hosted))
         return max(device.load, self.memory(device)) <= 1 + TRACE
 
+    def _num_kept(self, hosted: Sequence[Hosted]) -> int:
+        """How many of the first of them keep their p99 together; one does alone."""
+        if len(hosted) == 1 or self._keeps(hosted):
+            return len(hosted)
+        nums = range(2, len(hosted))
+        return 1 + bisect_left(nums, True, key=lambda num: not self._keeps(hosted[:num]))
+
     def _keeps(self, hosted: Sequence[Hosted]) -> bool:
         """Whether each model on it keeps its p99; as little or as much was seen often."""
         if not self._uses[hosted[0].pair].memory:
             return True
         found = {each.pair: each.part for each in hosted}
-        # If the busiest hours of all would do together, every hour does.
-        most = [self._hosted(pair, self._most[pair]) for pair in found]
-        if self._has_room(most):
-            self._see(most)
+        # If they do with all that there is time for, most other hours are known to do too.
+        spare = max(1 - sum(found.values()), 0.0) / len(found)
+        fuller = [self._hosted(p, min(n + spare, self._most[p])) for p, n in found.items()]
+        if self._has_room(fuller):
+            self._see(fuller)
         self._see(hosted)
         return any(_is_within(found, kept) for kept in self._kept)
 
