@@ -20,7 +20,7 @@ from services.cli.planning.queue_simulation import MOST_LOOKED_AT, ReplicaQueue
 # seeds.
 _NUM_REQUESTS = 10_000
 # Of a model that is seldom asked, beside others, as long as all are no more than twice as many.
-_FEWEST = 1_000
+_FEWEST = 300
 # The first requests find an empty queue, which is not what most find.
 _WARM_UP = 0.05
 # What may be late.

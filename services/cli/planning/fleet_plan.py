@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.cli.planning.device_use import DeviceUse
 from services.cli.planning.fleet_size import FleetSize, cheapest_fleet, price_per_h, too_few_words
-from services.cli.planning.placement import GAP, Pair, Placement, Placer
+from services.cli.planning.placement import GAP, Pair, PlacedDevice, Placement, Placer
 from services.cli.planning.plan_profile import PlanProfile
 from services.contracts.errors import InvalidRequestError
 
@@ -73,10 +73,7 @@ class FleetPlanner:
                 if best:
                     break
                 raise InvalidRequestError(f"{error}{self._memory_words()}") from error
-            rooms = {g: self._num_left(g, num) for g, num in size.nodes.items()}
-            found = self._placed(size, rooms)
-            if self._can_be_had(found) and (not best or found.price_per_h < best.price_per_h):
-                best = found
+            best = self._placed(size, best.price_per_h if best else math.inf) or best
             if best and best.price_per_h <= (1 + GAP) * size.price_per_h:
                 break
             least_price = _DEARER * size.price_per_h
@@ -85,15 +82,27 @@ class FleetPlanner:
             raise InvalidRequestError(f"{few}{self._memory_words()}")
         return best
 
-    def _placed(self, size: FleetSize, rooms: Mapping[str, int]) -> FleetPlan:
-        hours = [self.placer.placed(used, rooms) for used in size.used]
-        nodes = {}
-        for g, offer in self._profile.devices.items():
-            most = max(sum(device.count for device in hour[g]) for hour in hours)
-            lost = self._profile.nodes_lost if most else 0
-            nodes[g] = math.ceil(most / offer.per_node) + lost
-        price = price_per_h(nodes, self._profile.devices)
+    def _placed(self, size: FleetSize, below: float) -> FleetPlan | None:
+        """With as many nodes as its models need; None where these are too many or too dear."""
+        offers = self._profile.devices
+        rooms = {g: self._num_left(g, num) for g, num in size.nodes.items()}
+        hours = []
+        nodes = dict.fromkeys(offers, 0)
+        for used in size.used:
+            hour = self.placer.placed(used, rooms)
+            hours.append(hour)
+            nodes = {g: max(num, self._num_needed(g, hour[g])) for g, num in nodes.items()}
+            price = price_per_h(nodes, offers)
+            if price >= below or any(
+                num > (offers[g].max_nodes or num) for g, num in nodes.items()
+            ):
+                return None
         return FleetPlan(nodes=nodes, price_per_h=price, hours=hours, used=size.used)
+
+    def _num_needed(self, generation: str, devices: Sequence[PlacedDevice]) -> int:
+        num = sum(device.count for device in devices)
+        lost = self._profile.nodes_lost if num else 0
+        return math.ceil(num / self._profile.devices[generation].per_node) + lost
 
     def _num_left(self, generation: str, num_nodes: int) -> int:
         """Devices of the nodes that are left."""
@@ -105,10 +114,6 @@ class FleetPlanner:
         needs = [(use.share, pair, use.memory) for pair, use in self._uses.items() if use.memory]
         largest = sorted(needs, key=lambda each: each[:2], reverse=True)[:_MOST_NAMED]
         return "".join(f"; {name} on {g}: {memory.words()}" for _, (name, g), memory in largest)
-
-    def _can_be_had(self, plan: FleetPlan) -> bool:
-        offers = self._profile.devices
-        return all(num <= (offers[g].max_nodes or num) for g, num in plan.nodes.items())
 
 
 def deciding(asked: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:

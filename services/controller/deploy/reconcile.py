@@ -242,8 +242,7 @@ class ReconcileLoop:
             if is_outgrown and share:
                 logger.warning(_OUTGROWN, *key, share.asked)
             if is_outgrown or self._is_missing(key):
-                # None on CPUs.
-                asked = {"gpu_share": share.asked} if share else {}
+                asked = {"gpu_share": share.asked} if share else {}  # none on CPUs
                 self.deployments.start(key, version, self._replica_args | asked)
                 self.on_demand.note_start(key)
 
