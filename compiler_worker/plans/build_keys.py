@@ -61,7 +61,7 @@ def plan_for(
     precisions: Sequence[Precision] = (),
     is_elsewhere: bool = False,
     compiler: str = "",
-    refusal: Callable[[EngineKind], str] = lambda _: "",
+    refusal: Callable[[EngineKind, Precision], str] = lambda *_: "",
 ) -> BuildPlan:
     """Decide for every kind and precision of the recipe whether this machine builds it.
 
@@ -73,7 +73,7 @@ def plan_for(
         precisions: beside those that the recipe has built on the generation.
         is_elsewhere: the engines are for other nodes, whatever devices this machine has.
         compiler: what the launcher of this run calls its compiler; "" when unknown.
-        refusal: why a kind cannot take the master at all; called where nothing else is against it.
+        refusal: why a kind cannot take the master so; called where nothing else is against it.
 
     Raises:
         InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has
@@ -91,7 +91,7 @@ def plan_for(
     for kind, precision in product(version.recipe.kinds, every):
         builder = find_builder(kind)
         reason = _reason(version, generation, precision, builder, is_elsewhere=is_elsewhere)
-        if reason := reason or refusal(kind):
+        if reason := reason or refusal(kind, precision):
             skipped.append(SkippedKey(kind=kind, precision=precision, reason=reason))
             continue
         key = _key(version, kind, precision, generation, builder, buckets)

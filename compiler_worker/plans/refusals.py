@@ -1,8 +1,8 @@
 """Which kinds of engines cannot take a master, found before anything is built.
 
-Strings are for ONNX Runtime alone, which has no opset above 26, and TensorRT and OpenVINO have
-the ops of ai.onnx alone. For the others the importer itself runs, once per master, in a child
-process: an untrusted graph that crashes it ends that process alone.
+Strings are for ONNX Runtime alone, which has no opset above 26 and computes trees in fp32 alone,
+and TensorRT and OpenVINO have the ops of ai.onnx alone. For the others the importer itself runs,
+once per master, in a child process: an untrusted graph that crashes it ends that process alone.
 """
 
 from collections.abc import Collection
@@ -12,12 +12,12 @@ from pathlib import Path
 from compiler_worker.children.child_jobs import IMPORT
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ImportRequest, ImportVerdict
-from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
+from compiler_worker.plans.graph_refusals import GraphOps, graph_refusal, ops_of_graph
 from compiler_worker.references.reference import importer_digest
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import SmeltError
-from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.store.kept_files import keep, read_kept
 
@@ -40,8 +40,8 @@ class Refusals:
         self._worker = worker
         self._kinds = kinds
 
-    def reason(self, kind: EngineKind) -> str:
-        """Return why a kind cannot take the master; "" leaves it to the build."""
+    def reason(self, kind: EngineKind, precision: Precision) -> str:
+        """Return why a kind cannot take the master so; "" leaves it to the build."""
         is_asked = kind in (self._kinds or EngineKind)
 
         def import_refusal() -> str:
@@ -49,7 +49,7 @@ class Refusals:
             return verdict.refusal if verdict else ""
 
         try:
-            return graph_refusal(kind, self._master, lambda: self._foreign, import_refusal)
+            return graph_refusal(kind, precision, self._master, lambda: self._ops, import_refusal)
         except (SmeltError, OSError):
             # A store that fails now fails the build too, which reports it.
             return ""
@@ -59,10 +59,10 @@ class Refusals:
         return self._worker.registry.materialise_master(self._master) / MASTER_FILE
 
     @cached_property
-    def _foreign(self) -> str:
+    def _ops(self) -> GraphOps:
         import onnx
 
-        return foreign_op(onnx.load(self._path, load_external_data=False))
+        return ops_of_graph(onnx.load(self._path, load_external_data=False))
 
     @cached_property
     def _kept(self) -> Path:

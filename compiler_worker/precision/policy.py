@@ -18,7 +18,7 @@ from onnx import defs
 # Worth it: these decide the speed of an engine and accumulate in float32 on every device.
 # Attention's softmax_precision stays as the master has it: fused kernels take their
 # exponentials in float32 anyway, and TensorRT refuses the attribute.
-_NARROW_OPS = frozenset(
+NARROW_OPS = frozenset(
     {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 )
 # Needed: a narrow type loses these results by overflow or by the length of the sum.
@@ -67,7 +67,7 @@ _FULL_OPS = _FULL_SUMS | {
 }
 # Sums of terms in no order that ONNX names: kernels differ in the last bits of each.
 _SUMS = (
-    _NARROW_OPS
+    NARROW_OPS
     | _FULL_SUMS
     | {
         "AveragePool",
@@ -225,7 +225,7 @@ def _standing(node: ir.Node, floats: list[Standing]) -> Standing:
         return Standing.CONSTANT if is_constant else Standing.POSITIONAL
     if op_type in _FULL_OPS:
         return Standing.FULL
-    is_narrow = op_type in _NARROW_OPS or Standing.NARROW in floats
+    is_narrow = op_type in NARROW_OPS or Standing.NARROW in floats
     return Standing.NARROW if is_narrow else Standing.FULL
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
+from compiler_worker.plans.graph_refusals import graph_refusal, ops_of_graph
 from services.cli.advise.advice_text import advice_text, least_ms, record_text
 from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
 from services.cli.advise.graph_features import graph_class, graph_remarks
@@ -200,7 +200,11 @@ def _refusal(advised: Advised, generation: str, kind: EngineKind, precision: Pre
     if kind not in version.recipe.kinds or precision not in wanted:
         return "the recipe does not ask for it"
     return wanted[precision] or graph_refusal(
-        kind, version.master, lambda: foreign_op(advised.proto), lambda: advised.refused
+        kind,
+        precision,
+        version.master,
+        lambda: ops_of_graph(advised.proto),
+        lambda: advised.refused,
     )
 
 

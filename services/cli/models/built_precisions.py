@@ -1,22 +1,12 @@
 """Which precisions a version can have engines in at all, as far as its graph decides that."""
 
-from typing import TYPE_CHECKING
-
 from compiler_worker.builders.expected_speed import EXPECTED
-from compiler_worker.master import walk
-from compiler_worker.plans.graph_refusals import foreign_op, graph_refusal
-from services.cli.advise.op_flops import CONVOLUTIONS, PRODUCTS, RECURRENCES
+from compiler_worker.plans.graph_refusals import GraphOps, graph_refusal, ops_of_graph
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.precisions import admitted_precisions
 from services.contracts.registry.registry import Registry
-
-if TYPE_CHECKING:
-    import onnx
-
-# Other ops gain nothing from a narrower type.
-_NARROWED = PRODUCTS | CONVOLUTIONS | RECURRENCES
 
 
 def built_precisions(registry: Registry, version: ModelVersion) -> tuple[Precision, ...]:
@@ -33,21 +23,21 @@ def built_precisions(registry: Registry, version: ModelVersion) -> tuple[Precisi
     import onnx
 
     graph = registry.materialise_graph(version.master)
-    proto = onnx.load(graph, load_external_data=False)
+    ops = ops_of_graph(onnx.load(graph, load_external_data=False))
     # Without a verdict other ops than those of ai.onnx are taken for what the importer refuses.
-    refused = verdict.refused if verdict else foreign_op(proto)
-    known = _known(proto, version, refused) if refused else admitted
+    refused = verdict.refused if verdict else ops.foreign
+    known = _known(ops, version, refused) if refused else admitted
     return tuple(precision for precision in admitted if precision in known)
 
 
-def _known(proto: "onnx.ModelProto", version: ModelVersion, refused: str) -> set[Precision]:
+def _known(ops: GraphOps, version: ModelVersion, refused: str) -> set[Precision]:
     master = version.master
-    ops = {node.op_type for node, _ in walk.nodes(proto)}
-    if strings_among(master.inputs, master.outputs) or not ops & _NARROWED:
+    if strings_among(master.inputs, master.outputs):
         return {Precision.FP32}
-    kinds = [
-        kind
-        for kind in version.recipe.kinds
-        if not graph_refusal(kind, master, lambda: foreign_op(proto), lambda: refused)
-    ]
-    return {row.precision for rows in EXPECTED.values() for row in rows if row.kind in kinds}
+    return {
+        row.precision
+        for rows in EXPECTED.values()
+        for row in rows
+        if row.kind in version.recipe.kinds
+        and not graph_refusal(row.kind, row.precision, master, lambda: ops, lambda: refused)
+    }

@@ -12,6 +12,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.plans.plan_document import keep_plans
+from compiler_worker.plans.refusals import Refusals
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -70,6 +71,18 @@ def test_trees_are_built_and_proven_on_the_kind_that_takes_them(
     assert "ai.onnx.ml::TreeEnsembleClassifier-3 at node" in skipped[EngineKind.INDUCTOR]
     (plan,) = worker.registry.build_plans("trees", version.version)
     assert {each.kind: each.reason for each in plan.skipped} == skipped
+
+
+def test_trees_are_planned_in_fp32_alone(worker: WorkerContext, tmp_path: Path) -> None:
+    """On CUDA, where ONNX Runtime has engines of fp16: no tree would be computed otherwise."""
+    asked = (EngineKind.ONNXRUNTIME, Precision.FP16)
+    trees = Refusals(added(classifier(), worker, tmp_path, Recipe()).master, worker)
+    words = trees.reason(*asked)
+    assert words.startswith("ai.onnx.ml::")
+    assert words.endswith(" computes in fp32, and no op of the graph in fp16")
+    assert trees.reason(EngineKind.ONNXRUNTIME, Precision.FP32) == ""
+    products = Refusals(added(tiny_model(), worker, tmp_path, Recipe()).master, worker)
+    assert products.reason(*asked) == ""
 
 
 def test_what_the_importer_takes_is_skipped_by_nobody(

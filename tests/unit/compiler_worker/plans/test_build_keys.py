@@ -198,10 +198,10 @@ def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:
 
 
 def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
-    asked: list[EngineKind] = []
+    asked: list[tuple[EngineKind, Precision]] = []
 
-    def refusal(kind: EngineKind) -> str:
-        asked.append(kind)
+    def refusal(kind: EngineKind, precision: Precision) -> str:
+        asked.append((kind, precision))
         return "no such op" if kind is EngineKind.OPENVINO else ""
 
     made = version(kinds=["openvino", "onnxruntime"], precisions=["fp32", "fp16"])
@@ -212,7 +212,7 @@ def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
     assert reasons[EngineKind.OPENVINO, Precision.FP32] == "no such op"
     # Whoever cannot build here is not asked about the master.
     assert reasons[EngineKind.OPENVINO, Precision.FP16] == "no such precision here"
-    assert asked == [EngineKind.OPENVINO, EngineKind.ONNXRUNTIME]
+    assert asked == [(each, Precision.FP32) for each in made.recipe.kinds]
 
 
 def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
