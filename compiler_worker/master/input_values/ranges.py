@@ -138,6 +138,18 @@ def _support_vectors(walk: InputUses, node: ir.Node, _index: int) -> Spans:
     return walk.columns(node, {f: (low, high) for f, (low, high) in enumerate(ends) if low < high})
 
 
+def _linear(walk: InputUses, node: ir.Node, _index: int) -> Spans:
+    """As far as each feature alone moves the scores over their bounds."""
+    assert isinstance(walk, _NumberLists)
+    weights = np.abs(table(node, "coefficients")).max(axis=0, initial=0.0)
+    intercepts = node.attributes.get("intercepts")
+    most = max(map(abs, intercepts.as_floats()), default=0.0) if intercepts else 0.0
+    reaches = {f: (most + _REACH) / weight for f, weight in enumerate(weights) if weight}
+    # What is drawn around zero reaches as far.
+    far = {f: reach for f, reach in reaches.items() if not _REACH / 2 <= reach <= 2 * _REACH}
+    return walk.columns(node, {f: (-reach, reach) for f, reach in far.items()})
+
+
 def _scaled(walk: InputUses, node: ir.Node, index: int) -> Spans:
     assert isinstance(walk, _NumberLists)
     operand = node.inputs[index]
@@ -151,4 +163,5 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("Add", "Div", "Mul", "Scaler", "Sub"), _scaled),
     **dict.fromkeys(("Clip", "Imputer"), RULES["Identity"]),
     **dict.fromkeys(("SVMClassifier", "SVMRegressor"), _support_vectors),
+    "LinearClassifier": _linear,
 }

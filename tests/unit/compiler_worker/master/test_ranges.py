@@ -124,6 +124,8 @@ def test_a_recipe_says_otherwise(tmp_path: Path) -> None:
 SCALER = "ai.onnx.ml.Scaler <offset = [40.0, 0.0, 100.0], scale = [0.05, 1.0, 0.01]>"
 SCALED = ((0, 80), (), (-100, 300))
 IMPUTER = "ai.onnx.ml.Imputer <imputed_value_floats = [1.0]>"
+LINEAR = """ai.onnx.ml.LinearClassifier <coefficients = [0.1, 0.0, 80.0], intercepts = [-6.0],
+    classlabels_ints = [1]>"""
 CONSTANTS = "<float[3] mean = {40, 0, 100}, float[3] spread = {20, 1, 100}, float by = {0.01}>"
 VECTORS = """ai.onnx.ml.SVMRegressor <support_vectors = [1.0, 2.0, 5.0, 3.0, 2.0, 9.0],
     coefficients = [1.0, 1.0], n_supports = 2, rho = [0.0], kernel_params = [0.1, 0.0, 3.0],
@@ -135,6 +137,11 @@ VECTORS = """ai.onnx.ml.SVMRegressor <support_vectors = [1.0, 2.0, 5.0, 3.0, 2.0
     [
         pytest.param(f"{{ y = {SCALER} (x) }}", SCALED, id="Scaler"),
         pytest.param(f"{{ i = {IMPUTER} (x) y = {SCALER} (i) }}", SCALED, id="behind an Imputer"),
+        pytest.param(
+            f"{{ l, y = {LINEAR} (x) }}",
+            ((-80, 80), (), (-0.1, 0.1)),
+            id="as far as weights move the scores",
+        ),
         pytest.param(
             f"{{ s = {SCALER} (x) y = {trees((0, 0.5), (1, 30))} (s) }}",
             ((48.75, 50, 51.25), (26.25, 30, 33.75), (-100, 300)),
@@ -171,7 +178,8 @@ VECTORS = """ai.onnx.ml.SVMRegressor <support_vectors = [1.0, 2.0, 5.0, 3.0, 2.0
     ],
 )
 def test_other_graphs(body: str, found: Ranges, tmp_path: Path) -> None:
-    known = ranges(record(body, tmp_path, outputs="float[batch, n] y"))
+    outputs = "int64[batch] l, float[batch, n] y" if "l, y" in body else "float[batch, n] y"
+    known = ranges(record(body, tmp_path, outputs=outputs))
     # Attributes are float32: 0.05 is a little more there.
     assert [pytest.approx(each, rel=1e-6, abs=1e-5) for each in found] == [*known]
 
