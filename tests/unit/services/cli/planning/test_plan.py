@@ -165,3 +165,26 @@ def test_a_wrong_profile_is_told_by_line(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         profile((old, new))
+
+
+def test_models_that_share_a_device_are_shown_with_their_replicas(
+    profile: Callable[..., PlanProfile],
+) -> None:
+    changes = (("1000", "50"), ("models:\n", "models:\n  n: {requests_per_s: 20, p99_ms: 60}\n"))
+    asked = profile(*changes)
+    curves = {MeasuredSide.ENGINE: line("engine", 0.5)}
+    names = ("m", "n")
+    plan = sizing_document(
+        asked,
+        dict.fromkeys(names, planned_model(BUCKET)),
+        {(name, GPU): curves for name in names},
+        {(name, GPU): MEMORY for name in names},
+    )
+    assert (plan["devices"][0]["num_devices"], plan["devices"][0]["num_shared"]) == (1, 1)
+    assert plan["devices"][0]["memory"] == pytest.approx(0.6)
+    (shared,) = plan["shared"]
+    assert [(each["model"], each["replicas"]) for each in shared["models"]] == [("m", 1), ("n", 1)]
+    assert [each["replicas"] for each in plan["by_hour"][0]["devices"]] == [1, 1]
+    tables = [each for each in plan_text(plan | {"what_if": []}) if isinstance(each, Table)]
+    assert [table.title for table in tables][1:] == ["Models", "Shared devices"]
+    assert re.fullmatch(r"m 0\.\d\d \(1\), n 0\.\d\d \(1\)", tables[2].rows[0][-1])
