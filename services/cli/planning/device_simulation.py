@@ -67,13 +67,6 @@ class _Answers:
     end_s: float = 0.0
 
 
-class _Turn(NamedTuple):
-    """A run that a replica begins at `start_s`, and its seconds on a device of its own."""
-
-    start_s: float
-    run_s: float
-
-
 def simulated(parts: Sequence[Part], seed: int = 0) -> list[Simulated]:
     """What the replicas on a device do, model by model."""
     answers = _answers(parts)
@@ -201,8 +194,8 @@ def _requests(
 
 def _replica(
     queue: ReplicaQueue, answers: _Answers, arrivals: Sequence[float], kinds: Sequence[int]
-) -> Generator[_Turn, float, None]:
-    """The runs of one replica; it is sent when each has ended."""
+) -> Generator[tuple[float, float], float, None]:
+    """When runs of one replica begin, and their seconds alone; it is sent when each has ended."""
     host_s = queue.demand.host_s
     waiting: list[int] = []
     now = 0.0
@@ -214,7 +207,7 @@ def _replica(
         num_arrived = bisect_right(arrivals, now, before)
         waiting += range(before, num_arrived)
         places, run_s = queue.next_run([*map(kinds.__getitem__, waiting[:MOST_LOOKED_AT])])
-        end_s = yield _Turn(now, run_s)
+        end_s = yield now, run_s
         # Its process decodes and encodes one batch while another runs, and does no more than that.
         now = max(end_s, now + host_s * len(places))
         took_s = [now - arrivals[waiting[place]] for place in places]

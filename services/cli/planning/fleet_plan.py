@@ -40,7 +40,7 @@ class FleetPlanner:
 
     def __init__(self, profile: PlanProfile, uses: Mapping[Pair, DeviceUse]) -> None:
         """Take both."""
-        self.placer = Placer(profile, uses)
+        self.placer = Placer(uses, profile.max_load)
         self._profile = profile
         self._uses = uses
         self._known: dict[tuple[tuple[float, ...], ...], FleetPlan] = {}

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from services.cli.planning.device_simulation import Part, Simulated, keeps_p99, simulated
 from services.cli.planning.device_use import DeviceUse
-from services.cli.planning.plan_profile import PlanProfile
 
 Pair = tuple[str, str]
 # What is so near to the best is as good: the solver's, and what sharing has to save to be tried.
@@ -52,19 +51,13 @@ Placement = Mapping[str, Sequence[PlacedDevice]]
 class Placer:
     """Places models on devices; knows what it has simulated."""
 
-    def __init__(self, profile: PlanProfile, uses: Mapping[Pair, DeviceUse]) -> None:
-        """Take what is asked for, and what devices do."""
+    def __init__(self, uses: Mapping[Pair, DeviceUse], max_load: float) -> None:
+        """Take what devices do, and the most of it that they are asked for."""
         self._uses = uses
-        self._max_load = profile.max_load
-        # Of a device, that a model takes at most in any hour.
-        self._most = {
-            pair: min(max(profile.models[pair[0]].rates) / (use.capacity * profile.max_load), 1.0)
-            for pair, use in uses.items()
-            if use.capacity
-        }
+        self._max_load = max_load
         self._kept: list[Mapping[Pair, float]] = []
         self._missed: list[Mapping[Pair, float]] = []
-        self._known: dict[tuple[Hosted, ...], list[Simulated]] = {}
+        self._known: dict[tuple[Hosted, ...], Mapping[Pair, Simulated]] = {}
 
     def placed(
         self, used: Mapping[Pair, float], rooms: Mapping[str, int]
@@ -81,16 +74,16 @@ class Placer:
         """Of a GPU's memory, that the replicas on it are given."""
         return sum(each.num_replicas * self._uses[each.pair].share for each in device.hosted)
 
-    def simulated(self, device: PlacedDevice) -> list[Simulated]:
+    def simulated(self, device: PlacedDevice) -> Mapping[Pair, Simulated]:
         """What each of its models does."""
-        if device.hosted not in self._known:
-            self._known[device.hosted] = self._simulated(device)
-        return self._known[device.hosted]
+        if (hosted := device.hosted) not in self._known:
+            found = simulated(self._parts(hosted)) if self._is_gpu(device) else self._apart(device)
+            pairs = [each.pair for each in hosted]
+            self._known[hosted] = dict(zip(pairs, found, strict=True))
+        return self._known[hosted]
 
-    def _simulated(self, device: PlacedDevice) -> list[Simulated]:
-        if self._is_gpu(device):
-            return simulated(self._parts(device.hosted))
-        # Replicas on a CPU have threads of their own: each as if all of the load were its own.
+    def _apart(self, device: PlacedDevice) -> list[Simulated]:
+        """Replicas on a CPU have threads of their own: each as if all of the load were its own."""
         load = device.load * self._max_load
         alone = [self._uses[each.pair] for each in device.hosted]
         return [simulated([Part(use.queue, load * use.capacity)])[0] for use in alone]
@@ -142,23 +135,15 @@ class Placer:
 
     def _keeps(self, hosted: Sequence[Hosted]) -> bool:
         """Whether each model on it keeps its p99; as little or as much was seen often."""
-        if not self._uses[hosted[0].pair].memory:
+        found = {each.pair: each.part for each in hosted}
+        is_cpu = not self._uses[hosted[0].pair].memory
+        if is_cpu or any(_is_within(found, kept) for kept in self._kept):
             return True
-        found = {each.pair: each.part for each in hosted}
-        # If they do with all that there is time for, most other hours are known to do too.
-        spare = max(1 - sum(found.values()), 0.0) / len(found)
-        fuller = [self._hosted(p, min(n + spare, self._most[p])) for p, n in found.items()]
-        if self._has_room(fuller):
-            self._see(fuller)
-        self._see(hosted)
-        return any(_is_within(found, kept) for kept in self._kept)
-
-    def _see(self, hosted: Sequence[Hosted]) -> None:
-        """Simulate it, if nothing is known that says the same."""
-        found = {each.pair: each.part for each in hosted}
-        is_known = any(_is_within(found, kept) for kept in self._kept)
-        if not is_known and not any(_is_within(missed, found) for missed in self._missed):
-            (self._kept if keeps_p99(self._parts(hosted)) else self._missed).append(found)
+        if any(_is_within(missed, found) for missed in self._missed):
+            return False
+        keeps = keeps_p99(self._parts(hosted))
+        (self._kept if keeps else self._missed).append(found)
+        return keeps
 
     def _parts(self, hosted: Sequence[Hosted]) -> list[Part]:
         return [

@@ -114,7 +114,6 @@ def sizing_document(
     planner = FleetPlanner(profile, served)
     plan = planner.plan(range(HOURS))
     by_hour = [planner.plan([hour]) for hour in _hours(profile)]
-    computing = {pair: use.queue.curve.name for pair, use in served.items()}
     without = {
         "the fallback alone": (MeasuredSide.FALLBACK, MeasuredSide.EAGER),
         "eager PyTorch alone": (MeasuredSide.EAGER,),
@@ -123,7 +122,7 @@ def sizing_document(
         "currency_per_day": HOURS * plan.price_per_h,
         "currency_per_day_by_hour": sum(e.price_per_h for e in by_hour) * HOURS / len(by_hour),
         "devices": devices_of(profile, plan, planner.placer),
-        "models": models_of(profile, plan, planner.placer, served, computing),
+        "models": models_of(profile, plan, planner.placer, served),
         "shared": shared_of(plan, planner.placer),
         "by_hour": [hour_of(each) for each in by_hour],
         "without_engines": [

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from services.cli.planning.device_simulation import Simulated
 from services.cli.planning.device_use import DeviceUse
 from services.cli.planning.fleet_plan import FleetPlan
 from services.cli.planning.placement import Pair, PlacedDevice, Placement, Placer
@@ -27,7 +26,10 @@ def devices_of(profile: PlanProfile, plan: FleetPlan, placer: Placer) -> list[di
                 "nodes": plan.nodes[generation],
                 "num_devices": num,
                 "load": max(busy) / num if num else 0.0,
-                "num_shared": max(_num_shared(hour, generation) for hour in plan.hours),
+                "num_shared": max(
+                    sum(len(device.hosted) > 1 for device in hour[generation])
+                    for hour in plan.hours
+                ),
                 "memory": max(map(placer.memory, placed), default=0.0),
                 "currency_per_day": 24 * num * offer.price_per_h,
             }
@@ -36,11 +38,7 @@ def devices_of(profile: PlanProfile, plan: FleetPlan, placer: Placer) -> list[di
 
 
 def models_of(
-    profile: PlanProfile,
-    plan: FleetPlan,
-    placer: Placer,
-    uses: Mapping[Pair, DeviceUse],
-    computing: Mapping[Pair, str],
+    profile: PlanProfile, plan: FleetPlan, placer: Placer, uses: Mapping[Pair, DeviceUse]
 ) -> list[dict[str, Any]]:
     """Each model on each generation: what a device does, and what its requests will see.
 
@@ -49,9 +47,8 @@ def models_of(
         plan: of all hours; a model's figures are of the hour in which it takes most.
         placer: of the plan.
         uses: what devices do.
-        computing: what computes, by model and generation.
     """
-    return [_model(profile, plan, placer, pair, use, computing[pair]) for pair, use in uses.items()]
+    return [_model(profile, plan, placer, pair, use) for pair, use in uses.items()]
 
 
 def shared_of(plan: FleetPlan, placer: Placer) -> list[dict[str, Any]]:
@@ -88,25 +85,21 @@ def hour_of(plan: FleetPlan) -> dict[str, Any]:
 
 
 def _model(
-    profile: PlanProfile,
-    plan: FleetPlan,
-    placer: Placer,
-    pair: Pair,
-    use: DeviceUse,
-    computes: str,
+    profile: PlanProfile, plan: FleetPlan, placer: Placer, pair: Pair, use: DeviceUse
 ) -> dict[str, Any]:
     name, generation = pair
-    used = max(each.get(pair, 0.0) for each in plan.used)
-    hour = max(zip(plan.used, plan.hours, strict=True), key=lambda e: e[0].get(pair, 0.0))[1]
-    worst = _worst(hour, placer, pair) if used else None
+    hours = zip(plan.used, plan.hours, strict=True)
+    used, hour = max(hours, key=lambda each: each[0].get(pair, 0.0))
+    on = [placer.simulated(d)[pair] for _, d in _placed(hour) if pair in {h.pair for h in d.hosted}]
+    worst = max(on, key=lambda each: each.p99_s, default=None)
     overhead_s = profile.models[name].overhead_ms / 1000
     return {
         "model": name,
         "generation": generation,
-        "computes": computes,
+        "computes": use.queue.curve.name,
         "requests_per_s_of_a_device": use.capacity,
         "requests_per_s_of_a_replica": use.capacity / use.num_replicas,
-        "devices": used,
+        "devices": used.get(pair, 0.0),
         "replicas": max(_num_replicas(each, pair) for each in plan.hours),
         "replicas_of_a_device": use.num_replicas,
         "memory_gib": use.memory and use.memory.needed_gib,
@@ -117,16 +110,6 @@ def _model(
         "busy": worst and worst.busy,
         "rows_of_a_batch": worst and worst.mean_rows,
     }
-
-
-def _worst(hour: Placement, placer: Placer, pair: Pair) -> Simulated:
-    """What the device does for the model that answers latest, of those that it is on."""
-    found = []
-    for _, device in _placed(hour):
-        if any(each.pair == pair for each in device.hosted):
-            of_models = zip(device.hosted, placer.simulated(device), strict=True)
-            found += [each for hosted, each in of_models if hosted.pair == pair]
-    return max(found, key=lambda each: each.p99_s)
 
 
 def _placed(hour: Placement) -> Iterator[tuple[str, PlacedDevice]]:
@@ -140,7 +123,3 @@ def _num_replicas(hour: Placement, pair: Pair) -> int:
         for each in device.hosted
         if each.pair == pair
     )
-
-
-def _num_shared(hour: Placement, generation: str) -> int:
-    return sum(device.count for device in hour[generation] if len(device.hosted) > 1)
