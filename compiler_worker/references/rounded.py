@@ -1,8 +1,7 @@
 """A typed graph computed in float32, each value of which is rounded as its type has it.
 
-Processors without instructions for halves compute convolutions in them up to fifteen times as long
-(of a ResNet-50 on two cores without AVX-512), and get the same: kernels of halves add up in float32
-and round what they write.
+Processors without instructions for halves take up to seven times as long in their kernels, and get
+about the same (advice_zoo_cpu): kernels of halves add up in float32 and round what they write.
 """
 
 from collections.abc import Mapping

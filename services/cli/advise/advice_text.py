@@ -111,7 +111,7 @@ def _why(each: Mapping[str, Any]) -> str:
         return str(each["why"])
     # What to do about it is for an engine that was refused.
     fault = each["rounding"].partition("; ")[0]
-    return f"{each['why']}; expected to be refused, as {each['precision']} alone is: {fault}"
+    return f"{each['why']}; expected to be refused, as rounding alone is: {fault}"
 
 
 def _range(each: Mapping[str, Any]) -> str:

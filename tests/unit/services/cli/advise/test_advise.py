@@ -151,7 +151,7 @@ def test_what_rounding_alone_would_have_refused_stands_behind_the_others(tmp_pat
     assert order[1] == sorted(order[0], key=lambda each: each[1] == "fp16")
     assert judged[-1]["rounding"] == f"{fault}; and 3 more"
     printed = CliRunner().invoke(app, ["advise", "r", *words], catch_exceptions=False)
-    row = f"expected to be refused, as fp16 alone is: {fault}"
+    row = f"expected to be refused, as rounding alone is: {fault}"
     assert row in " ".join(printed.output.split())
     assert "and 3 more" not in printed.output
 
