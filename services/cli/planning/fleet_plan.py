@@ -52,7 +52,9 @@ class FleetPlanner:
             InvalidRequestError: no number of the offered nodes is enough.
         """
         demands = self._profile.models
-        asked = deciding([tuple(demand.rates[h] for demand in demands.values()) for h in hours])
+        asked = deciding_hours(
+            [tuple(demand.rates[h] for demand in demands.values()) for h in hours]
+        )
         if asked not in self._known:
             rates = dict(zip(demands, zip(*asked, strict=True), strict=True))
             self._known[asked] = self._planned(rates)
@@ -116,7 +118,7 @@ class FleetPlanner:
         return "".join(f"; {name} on {g}: {memory.words()}" for _, (name, g), memory in largest)
 
 
-def deciding(asked: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+def deciding_hours(asked: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
     """Rates of the hours that ask for more of some model than any other hour does.
 
     Args:

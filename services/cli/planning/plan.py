@@ -13,7 +13,12 @@ from services.cli.planning.device_use import DeviceUse, device_use
 from services.cli.planning.fleet_plan import FleetPlanner
 from services.cli.planning.measured_version import measured_version
 from services.cli.planning.placement import Pair
-from services.cli.planning.plan_document import devices_of, hour_of, models_of, shared_of
+from services.cli.planning.plan_document import (
+    planned_devices,
+    planned_hour,
+    planned_models,
+    shared_devices,
+)
 from services.cli.planning.plan_profile import HOURS, PlanProfile
 from services.cli.planning.plan_text import plan_text
 from services.cli.planning.queue_simulation import ReplicaQueue
@@ -121,10 +126,10 @@ def sizing_document(
     return {
         "currency_per_day": HOURS * plan.price_per_h,
         "currency_per_day_by_hour": sum(e.price_per_h for e in by_hour) * HOURS / len(by_hour),
-        "devices": devices_of(profile, plan, planner.placer),
-        "models": models_of(profile, plan, planner.placer, served),
-        "shared": shared_of(plan, planner.placer),
-        "by_hour": [hour_of(each) for each in by_hour],
+        "devices": planned_devices(profile, plan, planner.placer),
+        "models": planned_models(profile, plan, planner.placer, served),
+        "shared": shared_devices(plan, planner.placer),
+        "by_hour": [planned_hour(each) for each in by_hour],
         "without_engines": [
             {"computes": words} | _fleet_of(profile, partial(uses, *sides))
             for words, sides in without.items()

@@ -9,7 +9,7 @@ from services.cli.planning.placement import Pair, PlacedDevice, Placement, Place
 from services.cli.planning.plan_profile import PlanProfile
 
 
-def devices_of(profile: PlanProfile, plan: FleetPlan, placer: Placer) -> list[dict[str, Any]]:
+def planned_devices(profile: PlanProfile, plan: FleetPlan, placer: Placer) -> list[dict[str, Any]]:
     """Nodes and devices of each generation.
 
     `load` is, in the hour that has most, the part that is asked for of what all devices can do
@@ -37,7 +37,7 @@ def devices_of(profile: PlanProfile, plan: FleetPlan, placer: Placer) -> list[di
     return found
 
 
-def models_of(
+def planned_models(
     profile: PlanProfile, plan: FleetPlan, placer: Placer, uses: Mapping[Pair, DeviceUse]
 ) -> list[dict[str, Any]]:
     """Each model on each generation: what a device does, and what its requests will see.
@@ -51,7 +51,7 @@ def models_of(
     return [_model(profile, plan, placer, pair, use) for pair, use in uses.items()]
 
 
-def shared_of(plan: FleetPlan, placer: Placer) -> list[dict[str, Any]]:
+def shared_devices(plan: FleetPlan, placer: Placer) -> list[dict[str, Any]]:
     """Devices of several models, in the hour that takes most devices."""
     hour = max(plan.hours, key=lambda each: sum(d.count for _, d in _placed(each)))
     return [
@@ -69,7 +69,7 @@ def shared_of(plan: FleetPlan, placer: Placer) -> list[dict[str, Any]]:
     ]
 
 
-def hour_of(plan: FleetPlan) -> dict[str, Any]:
+def planned_hour(plan: FleetPlan) -> dict[str, Any]:
     """Nodes of one hour, and what each model takes of devices."""
     (hour,) = plan.hours
     used = [

@@ -23,7 +23,7 @@ from services.controller.deploy.deployment import DeploymentState
 from services.controller.deploy.deployments import Deployments
 from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
 from services.controller.deploy.generations import Generations
-from services.controller.deploy.gpu_share import GpuShares
+from services.controller.deploy.gpu_shares import GpuShares
 from services.controller.deploy.observed import Observed, StoreView
 from services.controller.deploy.on_demand import OnDemand
 from services.controller.deploy.outgrown import OutgrownShares

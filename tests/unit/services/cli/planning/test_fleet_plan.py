@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from services.cli.planning.device_use import DeviceUse
-from services.cli.planning.fleet_plan import FleetPlan, FleetPlanner, deciding
+from services.cli.planning.fleet_plan import FleetPlan, FleetPlanner, deciding_hours
 from services.cli.planning.plan_profile import HOURS, DeviceOffer, ModelDemand, PlanProfile
 from services.cli.planning.replica_memory import ReplicaMemory
 from services.contracts.errors import InvalidRequestError
@@ -143,7 +143,7 @@ def test_nodes_to_spare_hold_no_replica() -> None:
 
 
 def test_only_hours_that_ask_for_more_than_any_other_decide() -> None:
-    assert deciding([(1, 1), (2, 1), (1, 2), (2, 1), (0, 2), (1, 0)]) == ((2, 1), (1, 2))
+    assert deciding_hours([(1, 1), (2, 1), (1, 2), (2, 1), (0, 2), (1, 0)]) == ((2, 1), (1, 2))
     rates: dict[str, float | tuple[float, ...]] = {
         "a": tuple(float(10 + 40 * (hour % 2)) for hour in range(HOURS)),
         "b": 20.0,

@@ -16,7 +16,7 @@ from services.contracts.model.manifest import (
 )
 from services.contracts.model.recipe import Recipe
 from services.contracts.selection.gpu_share import GpuShare, gpu_share
-from services.controller.deploy.gpu_share import GpuShares
+from services.controller.deploy.gpu_shares import GpuShares
 from services.controller.interfaces import DeploymentKey, NodePool
 from tests.documents import AT, small_key, small_manifest
 
