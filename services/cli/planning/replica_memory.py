@@ -43,7 +43,13 @@ class ReplicaMemory:
 def replica_memory(
     registry: Registry, version: ModelVersion, offers: Mapping[str, DeviceOffer]
 ) -> dict[str, ReplicaMemory]:
-    """By generation, of GPUs alone."""
+    """By generation, of GPUs alone.
+
+    Args:
+        registry: of the store.
+        version: of the model.
+        offers: devices that can be had.
+    """
     engines = registry.engines(version.master.digest)
     return {
         generation: _of(
