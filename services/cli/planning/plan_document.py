@@ -14,6 +14,11 @@ def planned_devices(profile: PlanProfile, plan: FleetPlan, placer: Placer) -> li
 
     `load` is, in the hour that has most, the part that is asked for of what all devices can do
     within the p99; `memory`, of a GPU, what replicas are given of the fullest.
+
+    Args:
+        profile: what is asked for.
+        plan: of all hours.
+        placer: of the plan.
     """
     found = []
     for generation, offer in profile.devices.items():
