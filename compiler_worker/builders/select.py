@@ -8,6 +8,7 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.selection.fallback_verdict import rounding_fault
 
 
 def build_place(key: BuildKey, version: ModelVersion) -> tuple[bool, int]:
@@ -18,7 +19,7 @@ def build_place(key: BuildKey, version: ModelVersion) -> tuple[bool, int]:
     """
     order = EXPECTED[Generation.parse(key.generation).platform]
     found = (place for place, each in enumerate(order) if each[:2] == (key.kind, key.precision))
-    return bool(version.rounding_fault(key.precision)), next(found, len(order))
+    return bool(rounding_fault(version.fallback_verdict, key.precision)), next(found, len(order))
 
 
 def builder_for(kind: EngineKind) -> Builder:

@@ -16,7 +16,7 @@ from compiler_worker.inputs.sampling import Sample
 from compiler_worker.model_checks.sizes_check import has_room
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim
-from compiler_worker.proof.judge import compared, is_in_range
+from compiler_worker.proof.judge import compared, is_extreme_in_range
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import Reference
 from compiler_worker.references.reference_cache import CachedModel, reference_folder
@@ -27,7 +27,7 @@ from services.contracts.model.precisions import admitted_precisions
 
 # Of what the graph is off, so much any engine is: that of ViT-S, which was refused, is beyond a
 # bound by 1.6 times, and that of MiniLM, which OpenVINO has proven, by 1.2 (advice_zoo_cpu).
-_AT_LEAST = 1 / 1.5
+AT_LEAST = 1 / 1.5
 # Of the seconds for samples, those for other sizes than the usual ones, in each precision.
 _SHARE_FOR_OTHERS = 0.125
 # Times the seconds for samples, after which nothing is begun: a child that is ended in the middle
@@ -62,15 +62,16 @@ def check_rounding(
     untried = []
     for precision in (each for each in (Precision.FP16, Precision.BF16) if each in admitted):
         report(f"rounding to {precision} beside float64")
-        try:
-            if not ordered or time.monotonic() - began_s >= _LATEST * request.samples_s:
-                raise ProofError("no time was left")
-            if not has_room(request.master_path):
-                raise ProofError("the memory of this host does not hold the weights twice")
-            if reason := _refusal(request, reference, ordered, precision, report):
-                refused[precision] = reason
-        except (ProofError, UnsupportedGraphError) as error:
-            untried.append(f"{precision}: {error}")
+        if not ordered or time.monotonic() - began_s >= _LATEST * request.samples_s:
+            untried.append(f"{precision}: no time was left")
+        elif not has_room(request.master_path):
+            untried.append(f"{precision}: the memory of this host does not hold the weights twice")
+        else:
+            try:
+                if reason := _refusal(request, reference, ordered, precision, report):
+                    refused[precision] = reason
+            except (ProofError, UnsupportedGraphError) as error:
+                untried.append(f"{precision}: {error}")
     return refused, "; ".join(untried)
 
 
@@ -78,7 +79,7 @@ def _comparable(reference: Reference, samples: Sequence[Sample]) -> Iterator[Sam
     for sample in samples:
         with suppress(ProofError):
             wanted = reference.model.run(sample.inputs)
-            if not sample.variant.is_extreme or is_in_range(reference, sample, wanted):
+            if not sample.variant.is_extreme or is_extreme_in_range(reference, sample, wanted):
                 yield sample
 
 
@@ -129,7 +130,7 @@ def _nearer(found: Array, wanted: Array) -> Array:
         return found
     # What overflows stays so.
     with np.errstate(invalid="ignore", over="ignore"):
-        nearer = (wanted + _AT_LEAST * (found - wanted)).astype(found.dtype)
+        nearer = (wanted + AT_LEAST * (found - wanted)).astype(found.dtype)
     return np.where(found == wanted, found, nearer)
 
 

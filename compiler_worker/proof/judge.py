@@ -149,7 +149,7 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
             # Some models compute only some sizes, multiples of a stride for one.
             notes.append(f"the model itself does not compute {sizes_text(sample.sizes)}: {error}")
             continue
-        if not sample.variant.is_extreme or is_in_range(reference, sample, wanted):
+        if not sample.variant.is_extreme or is_extreme_in_range(reference, sample, wanted):
             samples.append(sample)
         else:
             values = _EXTREMES[sample.variant]
@@ -163,7 +163,7 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
     return reference, samples, notes
 
 
-def is_in_range(reference: Reference, sample: Sample, wanted: Mapping[str, Array]) -> bool:
+def is_extreme_in_range(reference: Reference, sample: Sample, wanted: Mapping[str, Array]) -> bool:
     """Whether extreme values give numbers in the master's own types too.
 
     What overflows float32 and not float64 is no fault of an engine, nor of the importer.

@@ -88,8 +88,7 @@ def count_slices() -> int | None:
     """
     from services.engines.device.mig import is_mig, mig_devices
 
-    given = os.environ.get(_VISIBLE)
-    devices = mig_devices() if given is None else given.split(",")
+    devices = os.environ[_VISIBLE].split(",") if _VISIBLE in os.environ else mig_devices()
     if not any(map(is_mig, devices)):
         return None
     os.environ[_VISIBLE] = ",".join(devices)

@@ -1,6 +1,7 @@
 """`smelt advise`: what to try first for a model, what to expect, and whether that came true."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from compiler_worker.plans.graph_refusals import graph_refusal, ops_of_graph
@@ -19,6 +20,7 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.precisions import precisions_on
 from services.contracts.registry.registry import Registry
+from services.contracts.selection.fallback_verdict import rounding_fault
 from services.engines.device.device_probe import probe_device
 
 # What a request of one caller takes beside its run: served_speed_h200.
@@ -170,7 +172,7 @@ def _on_generation(
         else:
             tried.append(each)
     # What promises less and may be proven stands before what is expected to be refused.
-    fault_of = advised.version.rounding_fault
+    fault_of = partial(rounding_fault, advised.version.fallback_verdict)
     tried.sort(key=lambda each: bool(fault_of(each.precision)))
     plan = plans[-1] if plans else None
     peak = device_peak(generation, facts.name if facts else "")

@@ -20,7 +20,6 @@ from pydantic import Field
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.dim_limits import DimLimits
@@ -140,11 +139,6 @@ class ModelVersion(Document):
         return self.recipe.buckets or default_buckets(
             self.master.inputs, self.recipe.batching.batch_dim, self.dim_limits
         )
-
-    def rounding_fault(self, precision: Precision) -> str:
-        """Why proofs are expected to refuse a precision: rounding alone does; "" where it may."""
-        verdict = self.fallback_verdict
-        return verdict.rounding.get(precision, "") if verdict else ""
 
 
 class ModelRemoval(Document):

@@ -57,3 +57,8 @@ class FallbackVerdict(Document):
                 f"{self.refuted}"
             )
         return f"the fallback's graph agrees with {self.witness} at {self.num_samples} samples"
+
+
+def rounding_fault(verdict: FallbackVerdict | None, precision: Precision) -> str:
+    """Why proofs are expected to refuse a precision: rounding alone does; "" where it may."""
+    return verdict.rounding.get(precision, "") if verdict else ""
