@@ -41,7 +41,8 @@ class OnnxruntimeBuilder(Builder):
         is_cuda = generation.platform is Platform.CUDA
         # TF32 is on by default there, and keeps 10 bits of an fp32 product.
         provider = {"provider": "cuda", "use_tf32": "0"} if is_cuda else {"provider": "cpu"}
-        return {"deterministic": "1", **provider, **quantiser_options(precision)}
+        sums = {"x64quantprecision": "1"} if precision is Precision.INT8 else {}
+        return {"deterministic": "1", **provider, **sums, **quantiser_options(precision)}
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """ONNX Runtime optimises at load, so its version is all that counts."""

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from compiler_worker.builders.select import builder_for
 from services.contracts.hardware.kinds import EngineKind, Precision
+from services.engines.device.device_probe import probe_device
 from tests.faults.saboteurs.effect import FAILED, Effect, answers, effect
 from tests.faults.saboteurs.engine_faults import writes
 from tests.faults.saboteurs.graph_faults import GRAPH_FAULTS
@@ -51,8 +53,12 @@ def all_of_them() -> list[object]:
 
 
 def trial(name: str, precision: Precision, folder: Path) -> Trial:
+    kind = kind_of(name, precision)
+    generation = probe_device().parsed_generation
+    if kind and (reason := builder_for(kind).unavailable_reason(generation, precision)):
+        pytest.skip(reason)
     subject = Subject.of(name, ZOO[name], 0, folder / "subject")
-    return Trial(subject=subject, precision=precision, kind=kind_of(name, precision))
+    return Trial(subject=subject, precision=precision, kind=kind)
 
 
 @pytest.mark.parametrize(("name", "precision"), all_of_them())

@@ -90,6 +90,27 @@ def test_a_published_typed_model_is_run_in_place_of_the_master(tmp_path: Path) -
     assert (own["pooled"] != masters["pooled"]).any()
 
 
+def test_sums_of_bytes_do_not_saturate_before_vnni(tmp_path: Path) -> None:
+    """Two products of 255 and 127 are more than sixteen bits hold; only such a host can fail."""
+    graph = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 19]>
+        g (float[1, 64] x) => (float[1, 8] y) <float one = {1.0}, uint8 z = {0}, int8 s = {0}> {
+            q = QuantizeLinear(x, one, z)
+            left = DequantizeLinear(q, one, z)
+            right = DequantizeLinear(w, one, s)
+            product = MatMul(left, right)
+            y = Identity(product)
+        }"""
+    )
+    weights = onnx.numpy_helper.from_array(np.full((64, 8), 127, np.int8), "w")
+    graph.graph.initializer.append(weights)
+    path = tmp_path / TYPED_MODEL
+    onnx.save(graph, path)
+    session = open_session(str(path), Platform.CPU)
+    (found,) = session.run(None, {"x": np.full((1, 64), 255, np.float32)})
+    np.testing.assert_array_equal(found, np.full((1, 8), 64 * 255 * 127, np.float32))
+
+
 def test_a_provider_that_is_not_installed_is_an_error_not_a_silent_cpu() -> None:
     assert provider_of(Platform.CPU) == "CPUExecutionProvider"
     if probe_device().parsed_generation.platform is Platform.CPU:
