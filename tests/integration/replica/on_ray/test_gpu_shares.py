@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 # The driver finds helpers of tests, and Serve never says of a replica that it waits.
 DRIVERS_OWN = {
-    "PYTHONPATH": str(Path(__file__).parents[3]),
+    "PYTHONPATH": str(Path(__file__).parents[4]),
     "RAY_SERVE_SLOW_STARTUP_WARNING_S": "3600",
 }
 

@@ -14,7 +14,7 @@ from services.replica.worker_environment import node_environment
 @pytest.mark.slow
 def test_each_replica_takes_a_worker_that_has_imported_ahead() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.replica.spare_worker_driver"],
+        [sys.executable, "-m", "tests.integration.replica.on_ray.spare_worker_driver"],
         env={**os.environ, **node_environment(), "RAY_raylet_start_wait_time_s": "120"},
         stdout=subprocess.PIPE,
         text=True,

@@ -17,10 +17,9 @@ from services.contracts.process.settings import read_settings
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.settings import ReplicaSettings
 from services.telemetry.ready import wait_ready
-
-from .conftest import connected, until
-from .controller import TestController
-from .published import Shelf, assert_answers, ids_of, request_of
+from tests.integration.replica.conftest import connected, until
+from tests.integration.replica.controller import TestController
+from tests.integration.replica.published import Shelf, assert_answers, ids_of, request_of
 
 
 def environment_of(settings: ReplicaSettings, ready_fd: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SOON = {
-    "PYTHONPATH": str(Path(__file__).parents[3]),
+    "PYTHONPATH": str(Path(__file__).parents[4]),
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
 }
 
