@@ -25,9 +25,8 @@ class Converter:
     """How one op is translated.
 
     Attributes:
-        versions: schema versions of the op that `convert` implements. A version
-            that a newer ONNX adds is refused until it is added here.
-        attributes: every attribute understood; any other one refuses the node.
+        versions: schema versions of the op that `convert` implements, with all of their
+            attributes. A version that a newer ONNX adds is refused until it is added here.
         carried: element types without kernels of their own (`dtypes.CARRIED`) that
             `convert` takes as they are carried; any other one refuses the node.
         convert: emits the op for values on the device.
@@ -35,7 +34,6 @@ class Converter:
     """
 
     versions: frozenset[int]
-    attributes: frozenset[str]
     carried: frozenset[torch.dtype]
     convert: Convert
     convert_on_host: ConvertOnHost | None = None
@@ -44,75 +42,39 @@ class Converter:
 CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
 
 
-def register(
-    op_type: str,
-    convert: Convert,
-    *,
-    versions: Sequence[int],
-    attributes: Sequence[str] = (),
-    host: ConvertOnHost | None = None,
-    carried: Collection[torch.dtype] = (),
-    domain: str = "",
-) -> None:
-    """Add one row to the table; two rows of an op may not share a version.
-
-    Args:
-        op_type: name of the op.
-        convert: its device half.
-        versions: schema versions that `convert` implements.
-        attributes: every attribute that it reads or may ignore.
-        host: its host half; None where shapes are never computed by it.
-        carried: types of `dtypes.CARRIED` that `convert` takes.
-        domain: of the op; "" is ai.onnx.
-
-    Raises:
-        ValueError: a version of the op is in the table already.
-    """
-    rows = CONVERTERS.setdefault((domain, op_type), [])
-    taken = {version for row in rows for version in row.versions}
-    if taken & set(versions):
-        raise ValueError(f"{op_type}: versions {sorted(taken & set(versions))} registered twice")
-    rows.append(
-        Converter(
-            versions=frozenset(versions),
-            attributes=frozenset(attributes),
-            carried=frozenset(carried),
-            convert=convert,
-            convert_on_host=host,
-        )
-    )
-
-
 def converter(
     op_type: str,
     *,
     versions: Sequence[int],
-    attributes: Sequence[str] = (),
     host: ConvertOnHost | None = None,
     carried: Collection[torch.dtype] = (),
+    domain: str = "",
 ) -> Callable[[C], C]:
-    """Register the decorated function as the device half of an op of ai.onnx.
+    """Register the decorated function as the device half of an op.
 
     Args:
         op_type: name of the op.
-        versions: schema versions that the function implements.
-        attributes: every attribute that it reads or may ignore.
+        versions: schema versions that the function implements; no two functions have one of them.
         host: its host half; None where shapes are never computed by it.
         carried: types of `dtypes.CARRIED` that the function takes.
+        domain: of the op; "" is ai.onnx.
 
     Raises:
         ValueError: a version of the op is in the table already.
     """
 
     def decorate(convert: C) -> C:
-        register(
-            op_type,
-            convert,
-            versions=versions,
-            attributes=attributes,
-            host=host,
-            carried=carried,
+        rows = CONVERTERS.setdefault((domain, op_type), [])
+        taken = {version for row in rows for version in row.versions} & set(versions)
+        if taken:
+            raise ValueError(f"{op_type}: versions {sorted(taken)} registered twice")
+        row = Converter(
+            versions=frozenset(versions),
+            carried=frozenset(carried),
+            convert=convert,
+            convert_on_host=host,
         )
+        rows.append(row)
         return convert
 
     return decorate

@@ -13,11 +13,11 @@ import torch
 from compiler_worker.master.walk import domain_of, opsets_of, refusal
 from compiler_worker.onnx_to_fx import converter_table
 from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
-from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
+from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name, integer_range, num_bits
 from compiler_worker.onnx_to_fx.functions import function_of
-from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.scope import NameScope
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
     Constant,
@@ -25,6 +25,7 @@ from compiler_worker.onnx_to_fx.values import (
     OptionalValue,
     SequenceValue,
     Tensor,
+    host_elementwise,
 )
 from services.contracts.errors import UnsupportedGraphError
 
@@ -133,9 +134,9 @@ def _checked(row: converter_table.Converter | None, op: Op) -> converter_table.C
         if schema.has_context_dependent_function:
             hint = ", and ONNX writes it in other ops only where more of its inputs is known"
         raise op.refuse(f"version {op.version} of the op is not translated{hint}")
-    unknown = sorted(op.attribute_names() - row.attributes)
+    unknown = sorted({a.name for a in op.proto.attribute} - op.schema.attributes.keys())
     if unknown:
-        raise op.refuse(f"attribute '{unknown[0]}' is not understood")
+        raise op.refuse(f"version {op.version} of the op has no attribute '{unknown[0]}'")
     strange = _carried_types(op.inputs) - row.carried
     if strange:
         shown = ", ".join(sorted(map(element_type_name, strange)))
@@ -188,3 +189,38 @@ def _with_declared_dims(name: str, value: AnyValue, scope: NameScope) -> AnyValu
         for size, axis in zip(value.dims, declared, strict=True)
     )
     return replace(value, dims=dims)
+
+
+def is_in_range(value: AnyValue | None) -> bool:
+    """Whether no integer is past its type: Python's do not wrap, so the device computes those."""
+    if not isinstance(value, HostValue) or value.dtype == torch.bool:
+        return True
+    least, largest = integer_range(value.dtype)
+    items = [item for item in value.data.reshape(-1) if not isinstance(item, Sym)]
+    return all(least <= item <= largest for item in items)
+
+
+def with_wrapped_symbols(value: AnyValue | None) -> AnyValue | None:
+    """Wrap what is computed from sizes in fewer bits than sizes have."""
+    if not isinstance(value, HostValue) or value.dtype in (torch.bool, torch.int64):
+        return value
+    bits = num_bits(value.dtype)
+
+    def wrapped(item: HostInt) -> HostInt:
+        if not isinstance(item, Sym) or item.node.target in _WITHIN:
+            return item
+        return item.apply(_wrapped_in_call, item, bits)
+
+    return host_elementwise(wrapped, value.data, dtype=value.dtype)
+
+
+def _wrapped_in_call(value: int, bits: int) -> int:
+    half = 1 << (bits - 1)
+    # Compared first, so that an export whose sizes never leave the type computes nothing.
+    if -half <= value < half:
+        return value
+    return (value + half) % (2 * half) - half
+
+
+# No axis is as long as 32 bits count.
+_WITHIN = (torch.ops.aten.sym_size.int, _wrapped_in_call)

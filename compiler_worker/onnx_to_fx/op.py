@@ -86,10 +86,6 @@ class Op:
 
     # Attributes
 
-    def attribute_names(self) -> set[str]:
-        """Names of the attributes the node sets."""
-        return set(self._attributes)
-
     def attr_int(self, name: str) -> int:
         """Return an int attribute or its ONNX default; raises UnsupportedGraphError."""
         return self._required(name, int)

@@ -30,7 +30,6 @@ FAMILIES = (
     "refused",
     "signals.regions",
     "signals.resize",
-    "control.scan",
     "tensors.search",
     "tensors.sequences",
     "tensors.shape",

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import onnx
 
-from compiler_worker.onnx_to_fx.converter_table import register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
 
 _RANDOM = "ONNX defines no generator of random numbers, so no two runtimes give the same ones"
@@ -36,12 +36,8 @@ def _register_all() -> None:
         if schema.domain == _TRAINING:
             reason = "operators of training are not imported; export the model for inference"
         if reason:
-            register(
-                schema.name,
-                _refusing(reason),
-                versions=(schema.since_version,),
-                attributes=tuple(schema.attributes),
-                domain=schema.domain,
+            converter(schema.name, versions=(schema.since_version,), domain=schema.domain)(
+                _refusing(reason)
             )
 
 

@@ -12,16 +12,20 @@ from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.kernels.loop_steps import own_copy
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.packing import form, packed, unpacked
 from compiler_worker.onnx_to_fx.sym import HostInt, known_equal
-from compiler_worker.onnx_to_fx.values import AnyValue, Dims, Tensor
+from compiler_worker.onnx_to_fx.values import (
+    AnyValue,
+    Dims,
+    OptionalValue,
+    SequenceValue,
+    Tensor,
+    Value,
+)
 
 _BRANCHES = ("then_branch", "else_branch")
 
 
-@converter(
-    "If", versions=(1, 11, 13, 16, 19, 21, 23, 24, 25), attributes=_BRANCHES, carried=CARRIED
-)
+@converter("If", versions=(1, 11, 13, 16, 19, 21, 23, 24, 25), carried=CARRIED)
 def choose(op: Op) -> list[AnyValue]:
     """One of two graphs."""
     condition = op.known(op.any_value(0))
@@ -91,3 +95,37 @@ def _given(
 ) -> Iterator[Tensor]:
     for position, (dtype, dims) in enumerate(merged):
         yield Tensor(op.call(operator.getitem, node, position), dtype, dims)
+
+
+def packed(value: AnyValue) -> list[Value]:
+    """Return the tensors in a value, in order."""
+    match value:
+        case SequenceValue(items):
+            return list(items)
+        case OptionalValue(item):
+            return [] if item is None else packed(item)
+        case _:
+            return [value]
+
+
+def unpacked(like: AnyValue, tensors: Iterator[Tensor]) -> AnyValue:
+    """Return a value of the form of `like`, of the next tensors."""
+    match like:
+        case SequenceValue(items):
+            return SequenceValue(tuple(next(tensors) for _ in items))
+        case OptionalValue(item):
+            inner = None if item is None else unpacked(item, tensors)
+            return inner if isinstance(inner, OptionalValue) else OptionalValue(inner)
+        case _:
+            return next(tensors)
+
+
+def form(value: AnyValue) -> str:
+    """Return what a value is, for comparisons and messages."""
+    match value:
+        case SequenceValue(items):
+            return f"a sequence of {len(items)}"
+        case OptionalValue(item):
+            return "an empty optional" if item is None else f"an optional of {form(item)}"
+        case _:
+            return "a tensor"

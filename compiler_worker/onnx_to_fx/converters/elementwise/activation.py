@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from compiler_worker.onnx_to_fx.converter_table import converter, register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor, broadcast_dims
@@ -20,21 +20,21 @@ def softplus(op: Op) -> Tensor:
     return x.like(op.call(torch.logaddexp, x, zero))
 
 
-@converter("Gelu", versions=(20,), attributes=("approximate",))
+@converter("Gelu", versions=(20,))
 def gelu(op: Op) -> Tensor:
     """Gaussian error linear unit, by erf or by tanh as the graph says."""
     x = op.tensor(0)
     return x.like(op.call(functional.gelu, x, approximate=op.attr_str("approximate")))
 
 
-@converter("Elu", versions=(6, 22), attributes=("alpha",))
+@converter("Elu", versions=(6, 22))
 def elu(op: Op) -> Tensor:
     """Exponential linear unit."""
     x = op.tensor(0)
     return x.like(op.call(functional.elu, x, op.attr_float("alpha")))
 
 
-@converter("Celu", versions=(12, 28), attributes=("alpha",))
+@converter("Celu", versions=(12, 28))
 def celu(op: Op) -> Tensor:
     """Elu whose slope is continuous; ONNX's own body for it makes a row of a scalar."""
     x = op.tensor(0)
@@ -43,7 +43,7 @@ def celu(op: Op) -> Tensor:
     return x.like(op.call(torch.mul, inner, alpha))
 
 
-@converter("LeakyRelu", versions=(6, 16), attributes=("alpha",))
+@converter("LeakyRelu", versions=(6, 16))
 def leaky_relu(op: Op) -> Tensor:
     """Relu with a slope below zero."""
     x = op.tensor(0)
@@ -61,7 +61,7 @@ def prelu(op: Op) -> Tensor:
     return Tensor(node, x.dtype, broadcast_dims(x.dims, slope.dims))
 
 
-@converter("Shrink", versions=(9,), attributes=("bias", "lambd"))
+@converter("Shrink", versions=(9,))
 def shrink(op: Op) -> Tensor:
     """Nearer to 0 by `bias`, and 0 within `lambd` of it.
 
@@ -101,5 +101,5 @@ def _flattening(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
 
 
 for _name, _function in {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax}.items():
-    register(_name, _normalising(_function), versions=(13,), attributes=("axis",))
-    register(_name, _flattening(_function), versions=(1, 11), attributes=("axis",))
+    converter(_name, versions=(13,))(_normalising(_function))
+    converter(_name, versions=(1, 11))(_flattening(_function))

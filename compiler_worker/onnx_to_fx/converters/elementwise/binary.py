@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import ConvertOnHost, converter, register
+from compiler_worker.onnx_to_fx.converter_table import ConvertOnHost, converter
 from compiler_worker.onnx_to_fx.converters.elementwise import unsigned
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import emit_cast, wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED, num_bits
@@ -84,7 +84,7 @@ _BASIC: dict[str, tuple[Callable[[Op], Tensor], Callable[[Any, Any], Any]]] = {
     "Div": (_div, truncated_div),
 }
 for _name, (_convert, _host) in _BASIC.items():
-    register(_name, _convert, versions=(7, 13, 14), host=on_host(_host), carried=WIDE_UNSIGNED)
+    converter(_name, versions=(7, 13, 14), host=on_host(_host), carried=WIDE_UNSIGNED)(_convert)
 
 
 @converter("Pow", versions=(7, 12, 13, 15), carried=WIDE_UNSIGNED)
@@ -129,13 +129,7 @@ def _c_remainder(left: HostInt, right: HostInt) -> HostInt | None:
     return None if quotient is None else left - quotient * right
 
 
-@converter(
-    "Mod",
-    versions=(10, 13, 28),
-    attributes=("fmod",),
-    host=_mod_on_host,
-    carried=WIDE_UNSIGNED,
-)
+@converter("Mod", versions=(10, 13, 28), host=_mod_on_host, carried=WIDE_UNSIGNED)
 def modulo(op: Op) -> Tensor:
     """Remainder with the divisor's sign (integers), or C's fmod."""
     if op.value(0).dtype in WIDE_UNSIGNED:
@@ -167,14 +161,10 @@ for _name, _pick, _pick_on_host in (
     ("Max", torch.maximum, sym_max),
     ("Min", torch.minimum, sym_min),
 ):
-    register(
-        _name,
-        _variadic(unsigned.emit_ordered, _pick),
-        versions=(6, 8, 12, 13),
-        host=_variadic_on_host(_pick_on_host),
-        carried=WIDE_UNSIGNED,
-    )
-register("Sum", _variadic(_pairwise, operator.add), versions=(6, 8, 13))
+    converter(
+        _name, versions=(6, 8, 12, 13), host=_variadic_on_host(_pick_on_host), carried=WIDE_UNSIGNED
+    )(_variadic(unsigned.emit_ordered, _pick))
+converter("Sum", versions=(6, 8, 13))(_variadic(_pairwise, operator.add))
 
 
 @converter("Mean", versions=(6, 8, 13))
@@ -193,10 +183,10 @@ for _name, _function in {
     "BitwiseOr": torch.bitwise_or,
     "BitwiseXor": torch.bitwise_xor,
 }.items():
-    register(_name, _bitwise(_function), versions=(18,), carried=WIDE_UNSIGNED)
+    converter(_name, versions=(18,), carried=WIDE_UNSIGNED)(_bitwise(_function))
 
 
-@converter("BitShift", versions=(11, 28), attributes=("direction",), carried=WIDE_UNSIGNED)
+@converter("BitShift", versions=(11, 28), carried=WIDE_UNSIGNED)
 def bit_shift(op: Op) -> Tensor:
     """Shift bits left or right; by the width or more, only the sign bit's copies are left."""
     x = op.tensor(0)

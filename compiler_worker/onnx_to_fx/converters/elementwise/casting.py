@@ -50,13 +50,7 @@ def _integer(item: HostInt) -> HostInt:
     return item if isinstance(item, Sym) else int(item)
 
 
-@converter(
-    "Cast",
-    versions=(6, 9, 13, 19, 21, 23, 24, 25, 28),
-    attributes=("to", "saturate", "round_mode"),
-    host=_cast_on_host,
-    carried=CARRIED,
-)
+@converter("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25, 28), host=_cast_on_host, carried=CARRIED)
 def cast(op: Op) -> Tensor | Constant:
     """Change the element type."""
     return _cast(op, dtype_from_attribute(op, op.attr_int("to")))
@@ -66,13 +60,7 @@ def _cast_like_on_host(op: Op) -> HostValue | None:
     return _host_cast(op, op.value(1).dtype)
 
 
-@converter(
-    "CastLike",
-    versions=(15, 19, 21, 23, 24, 25),
-    attributes=("saturate", "round_mode"),
-    host=_cast_like_on_host,
-    carried=CARRIED,
-)
+@converter("CastLike", versions=(15, 19, 21, 23, 24, 25), host=_cast_like_on_host, carried=CARRIED)
 def cast_like(op: Op) -> Tensor | Constant:
     """Change the element type to that of the second input."""
     return _cast(op, op.value(1).dtype)
@@ -90,7 +78,7 @@ def _cast(op: Op, dtype: torch.dtype) -> Tensor | Constant:
     return emit_cast(op, op.tensor(0), dtype, saturate=saturate, round_mode=round_mode)
 
 
-@converter("BitCast", versions=(26,), attributes=("to",), carried=CARRIED)
+@converter("BitCast", versions=(26,), carried=CARRIED)
 def bit_cast(op: Op) -> Tensor:
     """The same bits read as another element type.
 

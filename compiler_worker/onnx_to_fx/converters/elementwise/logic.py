@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import converter, register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.binary import emit_binary, on_host
 from compiler_worker.onnx_to_fx.converters.elementwise.unsigned import ordered
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
@@ -47,12 +47,8 @@ _COMPARISONS: dict[str, tuple[Callable[..., Any], Callable[[Any, Any], Any], tup
     "Xor": (operator.xor, lambda x, y: sym_not(sym_equal(x, y)), (7,)),
 }
 for _name, (_function, _on_host, _versions) in _COMPARISONS.items():
-    register(
-        _name,
-        _comparison(_function),
-        versions=_versions,
-        host=on_host(_on_host, torch.bool),
-        carried=WIDE_UNSIGNED,
+    converter(_name, versions=_versions, host=on_host(_on_host, torch.bool), carried=WIDE_UNSIGNED)(
+        _comparison(_function)
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from compiler_worker.onnx_to_fx.converter_table import converter, register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
@@ -54,7 +54,7 @@ def _unary(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
 
 
 for _name, (_function, _versions) in _UNARY.items():
-    register(_name, _unary(_function), versions=_versions)
+    converter(_name, versions=_versions)(_unary(_function))
 
 
 def _on_host(function: Callable[[HostInt], HostInt]) -> Callable[[Op], HostValue]:
@@ -68,8 +68,8 @@ def _absolute(item: HostInt) -> HostInt:
     return sym_max(item, -item) if isinstance(item, Sym) else abs(item)
 
 
-register("Abs", _unary(torch.abs), versions=(6, 13), host=_on_host(_absolute))
-register("Neg", _unary(torch.neg), versions=(6, 13), host=_on_host(operator.neg))
+converter("Abs", versions=(6, 13), host=_on_host(_absolute))(_unary(torch.abs))
+converter("Neg", versions=(6, 13), host=_on_host(operator.neg))(_unary(torch.neg))
 
 
 @converter("IsNaN", versions=(9, 13, 20))
@@ -79,7 +79,7 @@ def is_nan(op: Op) -> Tensor:
     return x.like(op.call(torch.isnan, x), dtype=torch.bool)
 
 
-@converter("IsInf", versions=(10, 20), attributes=("detect_negative", "detect_positive"))
+@converter("IsInf", versions=(10, 20))
 def is_inf(op: Op) -> Tensor:
     """True where an element is an infinity of the wanted signs."""
     x = op.tensor(0)

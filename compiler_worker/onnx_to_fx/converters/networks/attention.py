@@ -20,21 +20,7 @@ from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
-@converter(
-    "Attention",
-    versions=(23, 24, 25),
-    attributes=(
-        "is_causal",
-        "kv_num_heads",
-        "left_window_size",
-        "q_num_heads",
-        "qk_matmul_output_mode",
-        "right_window_size",
-        "scale",
-        "softcap",
-        "softmax_precision",
-    ),
-)
+@converter("Attention", versions=(23, 24, 25))
 def attention(op: Op) -> list[Tensor | None]:
     """Attention with grouped heads, cache, masks; a row that may attend nothing gives zeros."""
     heads, span = _heads(op)

@@ -20,7 +20,6 @@ _TRANSPOSED = {
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
 }
-CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def kernel_sizes(op: Op, weight: Tensor) -> list[HostInt]:
@@ -33,7 +32,7 @@ def kernel_sizes(op: Op, weight: Tensor) -> list[HostInt]:
     )
 
 
-@converter("Conv", versions=(1, 11, 22), attributes=CONV_ATTRIBUTES)
+@converter("Conv", versions=(1, 11, 22))
 def conv(op: Op) -> Tensor:
     """Convolution of x [N, C, *spatial] with weight [M, C / group, *kernel]."""
     return emit_conv(op, op.tensor(0), op.tensor(1), op.maybe(2))
@@ -63,11 +62,7 @@ def emit_conv(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return Tensor(node, x.dtype, (x.dims[0], weight.dims[0], *(None,) * box.rank))
 
 
-@converter(
-    "ConvTranspose",
-    versions=(1, 11, 22),
-    attributes=(*CONV_ATTRIBUTES, "output_padding", "output_shape"),
-)
+@converter("ConvTranspose", versions=(1, 11, 22))
 def conv_transpose(op: Op) -> Tensor:
     """Transposed convolution of x [N, C, *spatial] with weight [C, M / group, *kernel].
 

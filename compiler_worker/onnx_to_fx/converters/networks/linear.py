@@ -23,7 +23,7 @@ def matmul_dims(a: Dims, b: Dims) -> Dims:
     return (*broadcast_dims(a[:-2], b[:-2]), *rows, *columns)
 
 
-@converter("Gemm", versions=(7, 9, 11, 13), attributes=("alpha", "beta", "transA", "transB"))
+@converter("Gemm", versions=(7, 9, 11, 13))
 def gemm(op: Op) -> Tensor:
     """Alpha A' B' + beta C, for matrices; C broadcasts to the product.
 
@@ -63,7 +63,7 @@ def determinant(op: Op) -> Tensor:
     return Tensor(op.call(torch.linalg.det, x), x.dtype, x.dims[:-2])
 
 
-@converter("Einsum", versions=(12, 28), attributes=("equation",))
+@converter("Einsum", versions=(12, 28))
 def einsum(op: Op) -> Tensor:
     """Sum of products in Einstein's notation."""
     equation = op.attr_str("equation").replace(" ", "")

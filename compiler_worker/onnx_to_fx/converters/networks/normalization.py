@@ -11,11 +11,7 @@ from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
-@converter(
-    "BatchNormalization",
-    versions=(7, 9, 14, 15),
-    attributes=("epsilon", "momentum", "spatial", "training_mode"),
-)
+@converter("BatchNormalization", versions=(7, 9, 14, 15))
 def batch_normalization(op: Op) -> list[Tensor]:
     """Normalise each channel with the recorded statistics, or in training with its own.
 
@@ -61,7 +57,7 @@ def _trained(
     return results
 
 
-@converter("LayerNormalization", versions=(17,), attributes=("axis", "epsilon", "stash_type"))
+@converter("LayerNormalization", versions=(17,))
 def layer_normalization(op: Op) -> list[Tensor]:
     """Normalise over the axes from `axis` on; torch keeps the sums in float32 or wider."""
     x = op.tensor(0)
@@ -104,7 +100,7 @@ def _scaled(op: Op, y: torch.fx.Node, scale: Tensor, bias: Tensor | None) -> tor
     return scaled if bias is None else op.call(operator.add, scaled, bias)
 
 
-@converter("RMSNormalization", versions=(23,), attributes=("axis", "epsilon", "stash_type"))
+@converter("RMSNormalization", versions=(23,))
 def rms_normalization(op: Op) -> Tensor:
     """Divide by the root mean square over the axes from `axis` on, in float32 or wider."""
     x = op.tensor(0)
@@ -123,7 +119,7 @@ def rms_normalization(op: Op) -> Tensor:
     return Tensor(op.call(operator.mul, y, scale), scale.dtype, x.dims)
 
 
-@converter("InstanceNormalization", versions=(6, 22), attributes=("epsilon",))
+@converter("InstanceNormalization", versions=(6, 22))
 def instance_normalization(op: Op) -> Tensor:
     """Normalise each channel of each entry over its spatial axes."""
     x = op.tensor(0)
@@ -145,7 +141,7 @@ def instance_normalization(op: Op) -> Tensor:
 
 
 # Not version 18, whose scale and bias are per group.
-@converter("GroupNormalization", versions=(21,), attributes=("epsilon", "num_groups", "stash_type"))
+@converter("GroupNormalization", versions=(21,))
 def group_normalization(op: Op) -> Tensor:
     """Normalise groups of channels; scale and bias are per channel.
 
@@ -161,7 +157,7 @@ def group_normalization(op: Op) -> Tensor:
     return x.like(op.call(functional.group_norm, x, groups, scale, bias, epsilon))
 
 
-@converter("LpNormalization", versions=(1, 22), attributes=("axis", "p"))
+@converter("LpNormalization", versions=(1, 22))
 def lp_normalization(op: Op) -> Tensor:
     """Divide by the p-norm along an axis; a zero vector stays zero."""
     x = op.tensor(0)
@@ -172,7 +168,7 @@ def lp_normalization(op: Op) -> Tensor:
     return x.like(op.call(operator.truediv, x, safe))
 
 
-@converter("LRN", versions=(1, 13), attributes=("alpha", "beta", "bias", "size"))
+@converter("LRN", versions=(1, 13))
 def local_response_normalization(op: Op) -> Tensor:
     """Divide by the energy of neighbouring channels."""
     x = op.tensor(0)
@@ -187,7 +183,7 @@ def local_response_normalization(op: Op) -> Tensor:
     return x.like(op.call(operator.truediv, x, op.call(torch.pow, base, op.attr_float("beta"))))
 
 
-@converter("MeanVarianceNormalization", versions=(9, 13), attributes=("axes",))
+@converter("MeanVarianceNormalization", versions=(9, 13))
 def mean_variance_normalization(op: Op) -> Tensor:
     """Centre and scale over the given axes."""
     x = op.tensor(0)

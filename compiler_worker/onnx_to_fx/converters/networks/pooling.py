@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from compiler_worker.onnx_to_fx.converter_table import converter, register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.networks.windows import Window, window
 from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
 from compiler_worker.onnx_to_fx.op import Op
@@ -17,7 +17,6 @@ from compiler_worker.onnx_to_fx.values import Tensor
 
 _MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
-_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
 def _pool_window(op: Op, x: Tensor) -> Window:
@@ -37,7 +36,7 @@ def _fits_torch(box: Window, padding: list[int]) -> bool:
     return all(not isinstance(k, Sym) and p * 2 <= k for p, k in sides)
 
 
-@converter("MaxPool", versions=(1, 8, 10, 11, 12, 22), attributes=(*_ATTRIBUTES, "storage_order"))
+@converter("MaxPool", versions=(1, 8, 10, 11, 12, 22))
 def max_pool(op: Op) -> tuple[Tensor, Tensor | None]:
     """Largest element of each window, and where it is in the whole input.
 
@@ -78,9 +77,7 @@ def max_pool(op: Op) -> tuple[Tensor, Tensor | None]:
     return _pooled(x, node), replace(places, dtype=torch.int64) if has_indices else None
 
 
-@converter(
-    "AveragePool", versions=(7, 10, 11, 19, 22), attributes=(*_ATTRIBUTES, "count_include_pad")
-)
+@converter("AveragePool", versions=(7, 10, 11, 19, 22))
 def average_pool(op: Op) -> Tensor:
     """Mean of each window, with or without the padding in the count.
 
@@ -108,7 +105,7 @@ def average_pool(op: Op) -> Tensor:
     return _average_by_sums(op, x, box, has_ceil, include)
 
 
-@converter("LpPool", versions=(2, 11, 18, 22), attributes=(*_ATTRIBUTES, "p"))
+@converter("LpPool", versions=(2, 11, 18, 22))
 def lp_pool(op: Op) -> Tensor:
     """p-norm of each window; padding counts as zeros."""
     x = op.tensor(0)
@@ -207,11 +204,6 @@ def _over_space(function: Callable[..., Any], *attributes: str) -> Callable[[Op]
     return convert
 
 
-register("GlobalAveragePool", _over_space(torch.mean), versions=(1, 22))
-register("GlobalMaxPool", _over_space(torch.amax), versions=(1, 22))
-register(
-    "GlobalLpPool",
-    _over_space(torch.linalg.vector_norm, "p"),
-    versions=(2, 22),
-    attributes=("p",),
-)
+converter("GlobalAveragePool", versions=(1, 22))(_over_space(torch.mean))
+converter("GlobalMaxPool", versions=(1, 22))(_over_space(torch.amax))
+converter("GlobalLpPool", versions=(2, 22))(_over_space(torch.linalg.vector_norm, "p"))

@@ -26,12 +26,7 @@ _FAR = float(1 << 20)
 _VERSIONS = (10, 13, 19, 21, 23, 24, 25, 28)
 
 
-@converter(
-    "QuantizeLinear",
-    versions=_VERSIONS,
-    attributes=("axis", "saturate", "block_size", "output_dtype", "precision"),
-    carried=CARRIED,
-)
+@converter("QuantizeLinear", versions=_VERSIONS, carried=CARRIED)
 def quantize_linear(op: Op) -> Tensor:
     """Divide by the scale, round to even, add the zero point, saturate."""
     x = op.tensor(0)
@@ -153,12 +148,7 @@ def _blocks(op: Op, parameter: Tensor, x: Tensor, axis: int, block: int) -> torc
     return op.call(torch.narrow, repeated, axis, 0, size)
 
 
-@converter(
-    "DequantizeLinear",
-    versions=_VERSIONS,
-    attributes=("axis", "block_size", "output_dtype"),
-    carried=CARRIED,
-)
+@converter("DequantizeLinear", versions=_VERSIONS, carried=CARRIED)
 def dequantize_linear(op: Op) -> Tensor:
     """Subtract the zero point and multiply by the scale."""
     x = op.tensor(0)

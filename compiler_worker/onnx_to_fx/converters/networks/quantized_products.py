@@ -9,7 +9,7 @@ import operator
 import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
-from compiler_worker.onnx_to_fx.converters.networks.convolution import CONV_ATTRIBUTES, emit_conv
+from compiler_worker.onnx_to_fx.converters.networks.convolution import emit_conv
 from compiler_worker.onnx_to_fx.converters.networks.linear import matmul_dims
 from compiler_worker.onnx_to_fx.converters.networks.quantization import emit_rounded
 from compiler_worker.onnx_to_fx.op import Op
@@ -103,13 +103,13 @@ def _conv_product(op: Op, indices: tuple[int, int, int, int]) -> Tensor:
     return emit_conv(op, x.like(image, dtype=wide), weight.like(kernel, dtype=wide), None)
 
 
-@converter("ConvInteger", versions=(10,), attributes=CONV_ATTRIBUTES)
+@converter("ConvInteger", versions=(10,))
 def conv_integer(op: Op) -> Tensor:
     """Convolution of 8-bit integers, in 32 bits."""
     return _as_int32(op, _conv_product(op, (0, 1, 2, 3)))
 
 
-@converter("QLinearConv", versions=(10,), attributes=CONV_ATTRIBUTES)
+@converter("QLinearConv", versions=(10,))
 def qlinear_conv(op: Op) -> Tensor:
     """Convolution of a quantized image with quantized kernels, quantized again."""
     product = _conv_product(op, (0, 3, 2, 5))

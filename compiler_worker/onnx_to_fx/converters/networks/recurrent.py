@@ -14,34 +14,24 @@ from compiler_worker.onnx_to_fx.kernels.recurrence import LAYERS, recurrent
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Dims, Tensor
 
-# The activations translated have no alpha and no beta, so those given mean nothing.
-_ATTRIBUTES = (
-    "activation_alpha",
-    "activation_beta",
-    "activations",
-    "clip",
-    "direction",
-    "hidden_size",
-    "layout",
-)
 # Whether a direction runs from the end.
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-@converter("LSTM", versions=(7, 14, 22), attributes=(*_ATTRIBUTES, "input_forget"))
+@converter("LSTM", versions=(7, 14, 22))
 def lstm(op: Op) -> list[Tensor]:
     """Long short-term memory."""
     return _recurrent(op, ("Sigmoid", "Tanh", "Tanh"), couples=bool(op.attr_int("input_forget")))
 
 
-@converter("GRU", versions=(7, 14, 22), attributes=(*_ATTRIBUTES, "linear_before_reset"))
+@converter("GRU", versions=(7, 14, 22))
 def gru(op: Op) -> list[Tensor]:
     """Gated recurrent unit."""
     resets_late = bool(op.attr_int("linear_before_reset"))
     return _recurrent(op, ("Sigmoid", "Tanh"), resets_late=resets_late)
 
 
-@converter("RNN", versions=(7, 14, 22), attributes=_ATTRIBUTES)
+@converter("RNN", versions=(7, 14, 22))
 def rnn(op: Op) -> list[Tensor]:
     """Simple recurrent network."""
     return _recurrent(op, ("Tanh",))
@@ -74,7 +64,10 @@ def _recurrent(
 
 
 def _activations(op: Op, usual: tuple[str, ...], directions: int) -> list[tuple[str, ...]]:
-    """Return the names of each direction's activations."""
+    """Return the names of each direction's activations.
+
+    Those translated have no alpha and no beta, so `activation_alpha` and `_beta` mean nothing.
+    """
     given = op.maybe_strings("activations")
     if given is None:
         return [usual] * directions

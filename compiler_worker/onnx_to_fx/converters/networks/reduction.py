@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Dims, Tensor
 
@@ -145,12 +145,7 @@ _REDUCTIONS: dict[str, tuple[Reduce, tuple[int, ...], int]] = {
     "ReduceSumSquare": (_sum_square, (1, 11, 13, 18), 18),
 }
 for _name, (_reduce, _versions, _since) in _REDUCTIONS.items():
-    register(
-        _name,
-        _reduction(_reduce, _since),
-        versions=_versions,
-        attributes=("axes", "keepdims", "noop_with_empty_axes"),
-    )
+    converter(_name, versions=_versions)(_reduction(_reduce, _since))
 
 
 def _arg_extreme(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
@@ -169,9 +164,8 @@ def _arg_extreme(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     return convert
 
 
-_ARG_ATTRIBUTES = ("axis", "keepdims", "select_last_index")
-register("ArgMax", _arg_extreme(torch.argmax), versions=(1, 11, 12, 13), attributes=_ARG_ATTRIBUTES)
-register("ArgMin", _arg_extreme(torch.argmin), versions=(1, 11, 12, 13), attributes=_ARG_ATTRIBUTES)
+converter("ArgMax", versions=(1, 11, 12, 13))(_arg_extreme(torch.argmax))
+converter("ArgMin", versions=(1, 11, 12, 13))(_arg_extreme(torch.argmin))
 
 
 def _cumulative(op: Op, function: Callable[..., Any], neutral: Callable[..., Any]) -> Tensor:
@@ -202,9 +196,4 @@ for _name, _versions, _pair in (
     ("CumSum", (11, 14), (torch.cumsum, torch.zeros_like)),
     ("CumProd", (26,), (torch.cumprod, torch.ones_like)),
 ):
-    register(
-        _name,
-        partial(_cumulative, function=_pair[0], neutral=_pair[1]),
-        versions=_versions,
-        attributes=("exclusive", "reverse"),
-    )
+    converter(_name, versions=_versions)(partial(_cumulative, function=_pair[0], neutral=_pair[1]))

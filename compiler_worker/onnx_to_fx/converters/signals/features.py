@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor
@@ -29,5 +29,5 @@ def _binarizer(op: Op) -> Tensor:
     return x.like(op.method("to", is_above, op.graph.dtype(x.dtype)))
 
 
-register("ArrayFeatureExtractor", _array_feature_extractor, versions=(1,), domain="ai.onnx.ml")
-register("Binarizer", _binarizer, versions=(1,), attributes=("threshold",), domain="ai.onnx.ml")
+converter("ArrayFeatureExtractor", versions=(1,), domain="ai.onnx.ml")(_array_feature_extractor)
+converter("Binarizer", versions=(1,), domain="ai.onnx.ml")(_binarizer)

@@ -16,9 +16,7 @@ _MODES = {
 }
 
 
-@converter(
-    "GridSample", versions=(16, 20, 22), attributes=("align_corners", "mode", "padding_mode")
-)
+@converter("GridSample", versions=(16, 20, 22))
 def grid_sample(op: Op) -> Tensor:
     """Interpolate x [N, C, *spatial] at grid [N, *out, axes] of normalised positions.
 

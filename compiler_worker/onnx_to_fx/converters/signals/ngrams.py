@@ -1,33 +1,22 @@
-"""TfIdfVectorizer over integers."""
+"""TfIdfVectorizer over integers.
+
+Legend: B = rows, T = items of a row, P = n-grams of one length in the pool.
+"""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
-from compiler_worker.onnx_to_fx.kernels.ngrams import ngram_counts
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Constant, Tensor
 
 
-@converter(
-    "TfIdfVectorizer",
-    versions=(9,),
-    attributes=(
-        "max_gram_length",
-        "max_skip_count",
-        "min_gram_length",
-        "mode",
-        "ngram_counts",
-        "ngram_indexes",
-        "pool_int64s",
-        "pool_strings",
-        "weights",
-    ),
-)
+@converter("TfIdfVectorizer", versions=(9,))
 def tf_idf_vectorizer(op: Op) -> Tensor:
     """Counts of the pool's n-grams in each row of x [B, T] or [T], weighted by the mode.
 
@@ -95,3 +84,38 @@ def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[in
 def _constant(op: Op, name: str, array: np.ndarray) -> Tensor:
     dtype = torch.float32 if array.dtype == np.float32 else torch.int64
     return op.graph.tensor(Constant(name, array, dtype))
+
+
+def ngram_counts(
+    x: torch.Tensor, pools: Sequence[torch.Tensor], lengths: Sequence[int], max_skip: int
+) -> torch.Tensor:
+    """Count in each row how often each n-gram stands, with equal skips between its items.
+
+    Args:
+        x: integers [B, T].
+        pools: n-grams [P, length] per length.
+        lengths: n of each pool.
+        max_skip: most items skipped between two of an n-gram; each number of skips counts.
+
+    Returns:
+        int64 [B, P of every pool].
+    """
+    counts = []
+    for pool, length in zip(pools, lengths, strict=True):
+        total = x.new_zeros([x.shape[0], pool.shape[0]], dtype=torch.int64)
+        # A single item has nothing to skip.
+        for step in range(1, 2 + (max_skip if length > 1 else 0)):
+            total = total + _occurrences(x, pool, length, step)
+        counts.append(total)
+    return torch.cat(counts, 1)
+
+
+def _occurrences(x_BT: torch.Tensor, pool: torch.Tensor, length: int, step: int) -> torch.Tensor:
+    """Return [B, P]; a window may start anywhere, and counts where it ends inside of the row."""
+    size = x_BT.shape[1]
+    start_T = torch.arange(size, device=x_BT.device)
+    hits_BTP = (start_T + step * (length - 1) < size).unsqueeze(1)
+    for item in range(length):
+        place_T = (start_T + item * step).clamp(max=size - 1)
+        hits_BTP = hits_BTP & (x_BT[:, place_T].unsqueeze(2) == pool[:, item])
+    return hits_BTP.sum(1)

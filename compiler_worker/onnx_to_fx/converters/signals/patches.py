@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
-from compiler_worker.onnx_to_fx.kernels.patches import col2im
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
-@converter("Col2Im", versions=(18,), attributes=("dilations", "pads", "strides"))
+@converter("Col2Im", versions=(18,))
 def convert_col2im(op: Op) -> Tensor:
     """Add up windows [N, C * elements, windows] where they overlap.
 
@@ -40,7 +41,7 @@ def convert_col2im(op: Op) -> Tensor:
     return Tensor(node, x.dtype, (x.dims[0], None, *image))
 
 
-@converter("MaxUnpool", versions=(9, 11, 22), attributes=("kernel_shape", "pads", "strides"))
+@converter("MaxUnpool", versions=(9, 11, 22))
 def max_unpool(op: Op) -> Tensor:
     """Put each maximum at the place that MaxPool found it at, zeros elsewhere.
 
@@ -70,3 +71,48 @@ def max_unpool(op: Op) -> Tensor:
     wanted = op.ints(2)
     ends = [target - size for target, size in zip(wanted, sizes, strict=True)]
     return emit_constant_pad(op, y, [0] * x.rank, ends, 0)
+
+
+def col2im(
+    columns: torch.Tensor,
+    image: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    begins: Sequence[int],
+    ends: Sequence[int],
+    dilations: Sequence[int],
+) -> torch.Tensor:
+    """Add up windows where they overlap: [N, C, *image].
+
+    Args:
+        columns: [N, C * elements, windows]; elements are those of one window.
+        image: sizes of the result, one per spatial axis, as all that follow.
+        kernel: sizes of a window.
+        strides: between windows.
+        begins: padding before each axis, cut off again.
+        ends: padding after each axis.
+        dilations: between elements of a window.
+    """
+    padded = [sum(sizes) for sizes in zip(image, begins, ends, strict=True)]
+    place = torch.zeros([], dtype=torch.int64, device=columns.device)
+    rank = len(kernel)
+    elements = 1
+    for axis in range(rank):
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        windows = (padded[axis] - extent) // strides[axis] + 1
+        element = torch.arange(kernel[axis], device=columns.device) * dilations[axis]
+        start = torch.arange(windows, device=columns.device) * strides[axis]
+        # Axes of the index: window elements first, then windows.
+        element = element.reshape([-1 if a == axis else 1 for a in range(2 * rank)])
+        start = start.reshape([-1 if a == rank + axis else 1 for a in range(2 * rank)])
+        place = place * padded[axis] + element + start
+        elements *= kernel[axis]
+    parts = torch.unflatten(columns, 1, [-1, elements]).flatten(2)
+    total = padded[0]
+    for size in padded[1:]:
+        total = total * size
+    whole = parts.new_zeros([parts.shape[0], parts.shape[1], total])
+    result = torch.unflatten(whole.index_add(2, place.reshape(-1), parts), 2, padded)
+    for axis in range(rank):
+        result = result.narrow(axis + 2, begins[axis], image[axis])
+    return result

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
-from compiler_worker.onnx_to_fx.kernels.affine import affine_grid
 from compiler_worker.onnx_to_fx.kernels.deformable import deform_conv
-from compiler_worker.onnx_to_fx.kernels.regions import roi_align
+from compiler_worker.onnx_to_fx.kernels.roi_align import roi_align
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
 # Not ONNX's own body: that makes shapes of values, which fixes the sizes.
-@converter("AffineGrid", versions=(20,), attributes=("align_corners",))
+@converter("AffineGrid", versions=(20,))
 def convert_affine_grid(op: Op) -> Tensor:
     """Sampling places [N, *spatial, axes] of the affine maps theta [N, axes, axes + 1].
 
@@ -30,18 +31,7 @@ def convert_affine_grid(op: Op) -> Tensor:
     return Tensor(node, theta.dtype, (size[0], *size[2:], len(size) - 2))
 
 
-@converter(
-    "RoiAlign",
-    versions=(10, 16, 22),
-    attributes=(
-        "coordinate_transformation_mode",
-        "mode",
-        "output_height",
-        "output_width",
-        "sampling_ratio",
-        "spatial_scale",
-    ),
-)
+@converter("RoiAlign", versions=(10, 16, 22))
 def convert_roi_align(op: Op) -> Tensor:
     """Pool each region [x1, y1, x2, y2] of x [N, C, H, W] to one size.
 
@@ -69,11 +59,7 @@ def convert_roi_align(op: Op) -> Tensor:
     return Tensor(node, x.dtype, (rois.dims[0], x.dims[1], *size))
 
 
-@converter(
-    "DeformConv",
-    versions=(19, 22),
-    attributes=("dilations", "group", "kernel_shape", "offset_group", "pads", "strides"),
-)
+@converter("DeformConv", versions=(19, 22))
 def convert_deform_conv(op: Op) -> Tensor:
     """Convolve x [N, C, H, W] at places moved by the offsets.
 
@@ -99,3 +85,27 @@ def convert_deform_conv(op: Op) -> Tensor:
         (op.attr_int("group"), op.attr_int("offset_group")),
     )
     return Tensor(node, x.dtype, (x.dims[0], weight.dims[0], *offset.dims[2:]))
+
+
+def affine_grid(theta: torch.Tensor, sizes: Sequence[int], align_corners: bool) -> torch.Tensor:
+    """Return where each element of an image of the given sizes is mapped to.
+
+    Args:
+        theta: maps [N, axes, axes + 1].
+        sizes: spatial sizes, outermost first.
+        align_corners: whether -1 and 1 are the centres of the corner elements; else they
+            are the outer edges.
+
+    Returns:
+        [N, *sizes, axes]; coordinates are innermost first, from -1 to 1.
+    """
+    axes = len(sizes)
+    # The last column moves all of the image alike.
+    total = theta[:, :, axes].reshape([-1, *(1,) * axes, axes])
+    for axis, size in enumerate(sizes):
+        step = torch.arange(size, dtype=theta.dtype, device=theta.device) * 2
+        place = step / (size - 1) - 1 if align_corners else (step + 1) / size - 1
+        column = place.reshape([1, *(-1 if a == axis else 1 for a in range(axes)), 1])
+        factor = theta[:, :, axes - 1 - axis].reshape([-1, *(1,) * axes, axes])
+        total = total + column * factor
+    return total

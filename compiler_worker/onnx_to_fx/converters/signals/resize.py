@@ -21,18 +21,6 @@ from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import Tensor
 
-_ATTRIBUTES = (
-    "antialias",
-    "axes",
-    "coordinate_transformation_mode",
-    "cubic_coeff_a",
-    "exclude_outside",
-    "extrapolation_value",
-    "keep_aspect_ratio_policy",
-    "mode",
-    "nearest_mode",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
@@ -48,7 +36,7 @@ class _Axis:
     region: tuple[float, float] | None = None
 
 
-@converter("Resize", versions=(10, 11, 13, 18, 19), attributes=_ATTRIBUTES)
+@converter("Resize", versions=(10, 11, 13, 18, 19))
 def resize(op: Op) -> Tensor:
     """Resize to given sizes or by given scales."""
     x = op.tensor(0)
@@ -58,7 +46,7 @@ def resize(op: Op) -> Tensor:
     return x
 
 
-@converter("Upsample", versions=(7, 9), attributes=("mode", "scales"))
+@converter("Upsample", versions=(7, 9))
 def upsample(op: Op) -> Tensor:
     """The older name of Resize by scales; raises UnsupportedGraphError for modes but nearest."""
     x = op.tensor(0)

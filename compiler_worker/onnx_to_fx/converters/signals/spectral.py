@@ -1,4 +1,8 @@
-"""Fourier transforms, and the mel scale."""
+"""Fourier transforms, and the mel scale.
+
+The last axis of a signal holds the real and the imaginary part. 16-bit floats are transformed in
+float32: torch's transforms on the CPU take no narrower type.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,12 @@ from numpy.typing import NDArray
 from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.casting import dtype_from_attribute
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, numpy_dtype_from_torch
-from compiler_worker.onnx_to_fx.kernels.spectral import dft, stft
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import Constant, Tensor
 
 
-@converter("DFT", versions=(17, 20), attributes=("axis", "inverse", "onesided"))
+@converter("DFT", versions=(17, 20))
 def convert_dft(op: Op) -> Tensor:
     """Discrete Fourier transform along one axis of x [..., 1 or 2].
 
@@ -44,7 +47,7 @@ def _dft_axis(op: Op) -> int:
     return op.static_ints(2)[0] if op.has(2) else -2
 
 
-@converter("STFT", versions=(17,), attributes=("onesided",))
+@converter("STFT", versions=(17,))
 def convert_stft(op: Op) -> Tensor:
     """Fourier transform of each frame of a signal [B, L, 1 or 2].
 
@@ -76,7 +79,7 @@ def _output_dtype(op: Op) -> torch.dtype:
     return dtype
 
 
-@converter("MelWeightMatrix", versions=(17,), attributes=("output_datatype",))
+@converter("MelWeightMatrix", versions=(17,))
 def mel_weight_matrix(op: Op) -> Constant:
     """Triangular filters on the mel scale [spectrum bins, mel bins], computed while importing.
 
@@ -117,3 +120,61 @@ def _triangle(size: int, low: int, centre: int, high: int) -> NDArray[np.float64
         falling = (place >= centre) & (place < high)
         column[falling] = (high - place[falling]) / (high - centre)
     return column
+
+
+def dft(
+    x: torch.Tensor, length: int | None, axis: int, is_inverse: bool, is_onesided: bool
+) -> torch.Tensor:
+    """Transform along one axis; the result has the type of x.
+
+    Args:
+        x: [..., 1 or 2].
+        length: what the axis is cut or padded with zeros to; None leaves it.
+        axis: never the last one.
+        is_inverse: divides by the length, as ONNX does.
+        is_onesided: of a real signal, bins from 0 to half the length; or back from these.
+    """
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    if is_onesided and is_inverse:
+        signal: torch.Tensor = torch.fft.irfft(_complex(wide), n=length, dim=axis)
+        return signal.unsqueeze(-1).to(x.dtype)
+    if is_onesided:
+        # A one-sided spectrum is that of a real signal: reshape fails for a complex one.
+        spectrum = torch.fft.rfft(wide.reshape(wide.shape[:-1]), n=length, dim=axis)
+    elif is_inverse:
+        # torch divides the inverse by the length by default, and so does ONNX.
+        spectrum = torch.fft.ifft(_complex(wide), n=length, dim=axis)
+    else:
+        spectrum = torch.fft.fft(_complex(wide), n=length, dim=axis)
+    parts: torch.Tensor = torch.view_as_real(spectrum)
+    return parts.to(x.dtype)
+
+
+def _complex(x: torch.Tensor) -> torch.Tensor:
+    # Where there is no imaginary part, the sum of nothing is zero.
+    return torch.complex(x[..., 0], x[..., 1:].sum(-1))
+
+
+def stft(
+    signal: torch.Tensor,
+    step: int,
+    window: torch.Tensor | None,
+    length: int,
+    is_onesided: bool,
+) -> torch.Tensor:
+    """Transform every frame of a signal: [B, frames, bins, 2].
+
+    Args:
+        signal: [B, L, 1 or 2].
+        step: samples from frame to frame.
+        window: [length], multiplied with each frame; None leaves frames as they are.
+        length: samples of a frame.
+        is_onesided: bins from 0 to half the length.
+    """
+    frames = (signal.shape[1] - length) // step + 1
+    starts = torch.arange(frames, device=signal.device) * step
+    places = starts.unsqueeze(1) + torch.arange(length, device=signal.device)
+    framed = signal[:, places]
+    if window is not None:
+        framed = framed * window.unsqueeze(-1)
+    return dft(framed, None, 2, False, is_onesided)

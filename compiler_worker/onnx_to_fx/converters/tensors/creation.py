@@ -19,10 +19,8 @@ from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import MAX_HOST_ELEMENTS, Constant, HostValue, Tensor
 from services.contracts.errors import UnsupportedGraphError
 
-_CONSTANT_KINDS = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
-
-@converter("Constant", versions=(1, 9, 11, 12, 13, 19, 21, 23, 24, 25), attributes=_CONSTANT_KINDS)
+@converter("Constant", versions=(1, 9, 11, 12, 13, 19, 21, 23, 24, 25))
 def constant(op: Op) -> Constant:
     """A constant in the graph; named after its output."""
     name = op.proto.output[0]
@@ -30,6 +28,8 @@ def constant(op: Op) -> Constant:
     if tensor is not None:
         return _constant(op, name, tensor)
     attribute = op.proto.attribute[0]
+    if "string" in attribute.name or "sparse" in attribute.name:
+        raise op.refuse(f"attribute '{attribute.name}' is not translated")
     value = onnx.helper.get_attribute_value(attribute)
     if "float" in attribute.name:
         return Constant(name, np.asarray(value, np.float32), torch.float32)
@@ -43,7 +43,7 @@ def _constant(op: Op, name: str, tensor: onnx.TensorProto) -> Constant:
         raise op.refuse(error.reason) from error
 
 
-@converter("ConstantOfShape", versions=(9, 20, 21, 23, 24, 25), attributes=("value",))
+@converter("ConstantOfShape", versions=(9, 20, 21, 23, 24, 25))
 def constant_of_shape(op: Op) -> Tensor | HostValue:
     """A tensor of one repeated value; small integer ones of fixed shape stay on the host."""
     given = op.maybe_tensor("value")
@@ -86,7 +86,7 @@ def _range_on_host(op: Op) -> HostValue | None:
     return HostValue(np.asarray(list(items), dtype=object), op.value(0).dtype)
 
 
-@converter("Range", versions=(11, 27), attributes=("stash_type",), host=_range_on_host)
+@converter("Range", versions=(11, 27), host=_range_on_host)
 def range_(op: Op) -> Tensor:
     """start, start + delta, ... below limit.
 
@@ -137,7 +137,7 @@ def _range_length(start: HostInt, limit: HostInt, delta: HostInt) -> HostInt | N
     return len(range(start, limit, delta))
 
 
-@converter("EyeLike", versions=(9, 22), attributes=("dtype", "k"), carried=WIDE_UNSIGNED)
+@converter("EyeLike", versions=(9, 22), carried=WIDE_UNSIGNED)
 def eye_like(op: Op) -> Tensor:
     """Ones on diagonal k of a matrix of the input's sizes.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import converter, register
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
@@ -78,13 +78,7 @@ def _places(cut: _Cut, size: HostInt | None) -> range | None:
     return range(min(max(start, 0), size), min(max(end, 0), size), cut.step)
 
 
-@converter(
-    "Slice",
-    versions=(1, 10, 11, 13),
-    attributes=("axes", "ends", "starts"),
-    host=_slice_on_host,
-    carried=CARRIED,
-)
+@converter("Slice", versions=(1, 10, 11, 13), host=_slice_on_host, carried=CARRIED)
 def slice_(op: Op) -> Tensor:
     """Take [start, end) by step along some axes; negative steps run backwards."""
     x = op.tensor(0)
@@ -147,9 +141,7 @@ def _gather_on_host(op: Op) -> HostValue | None:
     return HostValue(np.asarray(taken, dtype=object), op.value(0).dtype)
 
 
-@converter(
-    "Gather", versions=(1, 11, 13), attributes=("axis",), host=_gather_on_host, carried=CARRIED
-)
+@converter("Gather", versions=(1, 11, 13), host=_gather_on_host, carried=CARRIED)
 def gather(op: Op) -> Tensor:
     """Pick whole slices along one axis."""
     x = op.tensor(0)
@@ -169,7 +161,7 @@ def _index_node(op: Op, index: Tensor) -> torch.fx.Node:
     return index.node if index.dtype == torch.int64 else op.method("to", index, torch.int64)
 
 
-@converter("GatherElements", versions=(11, 13), attributes=("axis",), carried=CARRIED)
+@converter("GatherElements", versions=(11, 13), carried=CARRIED)
 def gather_elements(op: Op) -> Tensor:
     """Pick single elements along one axis."""
     x = op.tensor(0)
@@ -189,7 +181,7 @@ def _from_front(op: Op, x: Tensor, axis: int, index: Tensor) -> torch.fx.Node:
     return op.call(torch.where, op.call(operator.lt, picked, 0), shifted, picked)
 
 
-@converter("GatherND", versions=(11, 12, 13), attributes=("batch_dims",), carried=CARRIED)
+@converter("GatherND", versions=(11, 12, 13), carried=CARRIED)
 def gather_nd(op: Op) -> Tensor:
     """Pick slices addressed by the last axis of the indices.
 
@@ -230,7 +222,7 @@ def _reduction(op: Op) -> str | None:
     return _REDUCTIONS[op.choice("reduction", _REDUCTIONS)]
 
 
-@converter("ScatterElements", versions=(11, 13, 16, 18), attributes=("axis", "reduction"))
+@converter("ScatterElements", versions=(11, 13, 16, 18))
 def scatter_elements(op: Op) -> Tensor:
     """Write single elements along one axis into a copy."""
     x = op.tensor(0)
@@ -246,10 +238,10 @@ def scatter_elements(op: Op) -> Tensor:
 
 
 # Its older name, without reductions.
-register("Scatter", scatter_elements, versions=(9,), attributes=("axis",))
+converter("Scatter", versions=(9,))(scatter_elements)
 
 
-@converter("ScatterND", versions=(11, 13, 16, 18), attributes=("reduction",))
+@converter("ScatterND", versions=(11, 13, 16, 18))
 def scatter_nd(op: Op) -> Tensor:
     """Write slices addressed by the last axis of the indices into a copy.
 
@@ -292,7 +284,7 @@ def _scatter_slices(
     return op.call(torch.reshape, node, sizes)
 
 
-@converter("TensorScatter", versions=(24,), attributes=("axis", "mode"), carried=CARRIED)
+@converter("TensorScatter", versions=(24,), carried=CARRIED)
 def tensor_scatter(op: Op) -> Tensor:
     """Write new steps of a cache from each entry's own position on, into a copy.
 
@@ -313,7 +305,7 @@ def tensor_scatter(op: Op) -> Tensor:
     return past.like(op.call(torch.scatter, past, axis, index, update))
 
 
-@converter("Compress", versions=(9, 11, 28), attributes=("axis",), carried=CARRIED)
+@converter("Compress", versions=(9, 11, 28), carried=CARRIED)
 def compress(op: Op) -> Tensor:
     """Keep the slices whose condition, a constant, is true."""
     x = op.tensor(0)

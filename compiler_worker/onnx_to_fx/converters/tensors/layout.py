@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, sym_max
 from compiler_worker.onnx_to_fx.values import HostValue, Tensor, unknown
 
 
-@converter("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes=("perm",), carried=CARRIED)
+@converter("Transpose", versions=(1, 13, 21, 23, 24, 25), carried=CARRIED)
 def transpose(op: Op) -> Tensor:
     """Permute axes; reversed without `perm`.
 
@@ -34,9 +34,7 @@ def _concat_on_host(op: Op) -> HostValue:
     return HostValue(np.concatenate(arrays, axis=axis), op.value(0).dtype)
 
 
-@converter(
-    "Concat", versions=(4, 11, 13), attributes=("axis",), host=_concat_on_host, carried=CARRIED
-)
+@converter("Concat", versions=(4, 11, 13), host=_concat_on_host, carried=CARRIED)
 def concat(op: Op) -> Tensor:
     """Join along one axis."""
     parts = op.tensors()
@@ -45,9 +43,7 @@ def concat(op: Op) -> Tensor:
     return parts[0].resized(op.call(torch.cat, parts, dim=axis), axis, total)
 
 
-@converter(
-    "Split", versions=(2, 11, 13, 18), attributes=("axis", "split", "num_outputs"), carried=CARRIED
-)
+@converter("Split", versions=(2, 11, 13, 18), carried=CARRIED)
 def split(op: Op) -> list[Tensor]:
     """Cut along one axis, into given sizes or into equal parts (the last may be shorter)."""
     x = op.tensor(0)
@@ -74,11 +70,7 @@ def _split_sizes(op: Op, length: HostInt) -> list[HostInt]:
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
-@converter(
-    "Pad",
-    versions=(2, 11, 13, 18, 19, 21, 23, 24, 25),
-    attributes=("mode", "pads", "value"),
-)
+@converter("Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25))
 def pad(op: Op) -> Tensor:
     """Grow (or, with negative pads, shrink) axes; raises UnsupportedGraphError for other modes."""
     x = op.tensor(0)
@@ -181,9 +173,7 @@ def _blocks(op: Op) -> tuple[Tensor, list[HostInt], int]:
     return x, sizes, block
 
 
-@converter(
-    "DepthToSpace", versions=(1, 11, 13, 28), attributes=("blocksize", "mode"), carried=CARRIED
-)
+@converter("DepthToSpace", versions=(1, 11, 13, 28), carried=CARRIED)
 def depth_to_space(op: Op) -> Tensor:
     """Move blocks of channels into height and width.
 
@@ -202,7 +192,7 @@ def depth_to_space(op: Op) -> Tensor:
     return Tensor(op.call(torch.reshape, moved, [n, depth, h * b, w * b]), x.dtype, unknown(4))
 
 
-@converter("SpaceToDepth", versions=(1, 13, 28), attributes=("blocksize", "mode"), carried=CARRIED)
+@converter("SpaceToDepth", versions=(1, 13, 28), carried=CARRIED)
 def space_to_depth(op: Op) -> Tensor:
     """Move blocks of height and width into channels.
 
@@ -217,9 +207,7 @@ def space_to_depth(op: Op) -> Tensor:
     return Tensor(node, x.dtype, unknown(4))
 
 
-@converter(
-    "ReverseSequence", versions=(10, 28), attributes=("batch_axis", "time_axis"), carried=CARRIED
-)
+@converter("ReverseSequence", versions=(10, 28), carried=CARRIED)
 def reverse_sequence(op: Op) -> Tensor:
     """Reverse the first `lengths[b]` steps of each batch entry."""
     x = op.tensor(0)

@@ -13,7 +13,7 @@ from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
-@converter("Clip", versions=(6, 11, 12, 13), attributes=("max", "min"))
+@converter("Clip", versions=(6, 11, 12, 13))
 def clip(op: Op) -> Tensor:
     """Limit values; bounds that are computed come in as tensors."""
     x = op.tensor(0)
@@ -37,12 +37,7 @@ def _bounded(op: Op, x: torch.fx.Node, index: int, function: Any) -> torch.fx.No
     return op.call(torch.clamp, x, **{side: number})
 
 
-@converter(
-    "TopK",
-    versions=(1, 10, 11, 24),
-    attributes=("axis", "k", "largest", "sorted"),
-    carried=WIDE_UNSIGNED,
-)
+@converter("TopK", versions=(1, 10, 11, 24), carried=WIDE_UNSIGNED)
 def top_k(op: Op) -> tuple[Tensor, Tensor]:
     """The k largest or smallest along an axis, ties to the lower index."""
     x = op.tensor(0)
@@ -58,7 +53,7 @@ def top_k(op: Op) -> tuple[Tensor, Tensor]:
     return found.like(ordered(op, found)), found.like(positions, dtype=torch.int64)
 
 
-@converter("OneHot", versions=(9, 11, 28), attributes=("axis",))
+@converter("OneHot", versions=(9, 11, 28))
 def one_hot(op: Op) -> Tensor:
     """A new axis that is `on` at the index and `off` elsewhere.
 
@@ -88,7 +83,7 @@ def _in_range(op: Op, index: torch.fx.Node, depth: HostInt) -> torch.fx.Node:
     return op.call(torch.where, op.call(operator.lt, index, 0), shifted, index)
 
 
-@converter("Trilu", versions=(14,), attributes=("upper",), carried=WIDE_UNSIGNED)
+@converter("Trilu", versions=(14,), carried=WIDE_UNSIGNED)
 def trilu(op: Op) -> Tensor:
     """Keep one triangle of the last two axes; raises UnsupportedGraphError if k is dynamic."""
     x = op.tensor(0)
@@ -99,7 +94,7 @@ def trilu(op: Op) -> Tensor:
     return x.like(op.call(function, x, int(diagonal)))
 
 
-@converter("Hardmax", versions=(13,), attributes=("axis",))
+@converter("Hardmax", versions=(13,))
 def hardmax(op: Op) -> Tensor:
     """One at the first maximum along an axis, zero elsewhere."""
     x = op.tensor(0)
@@ -109,7 +104,7 @@ def hardmax(op: Op) -> Tensor:
     return x.like(op.call(torch.scatter, zeros, axis, best, 1.0))
 
 
-@converter("Dropout", versions=(7, 10, 12, 13, 22), attributes=("ratio", "seed"))
+@converter("Dropout", versions=(7, 10, 12, 13, 22))
 def dropout(op: Op) -> tuple[Tensor, Tensor | None]:
     """The identity: every element is kept, so the mask is all true.
 

@@ -11,7 +11,7 @@ from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, OptionalValue
 
 
-@converter("Optional", versions=(15, 28), attributes=("type",), carried=CARRIED)
+@converter("Optional", versions=(15, 28), carried=CARRIED)
 def optional(op: Op) -> OptionalValue:
     """The input as an optional; an empty one without an input."""
     value = op.any_value(0) if op.has(0) else None

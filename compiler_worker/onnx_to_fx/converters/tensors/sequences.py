@@ -22,7 +22,7 @@ from compiler_worker.onnx_to_fx.values import (
 )
 
 
-@converter("SequenceEmpty", versions=(11,), attributes=("dtype",))
+@converter("SequenceEmpty", versions=(11,))
 def empty(_: Op) -> SequenceValue:
     """No element."""
     return SequenceValue(())
@@ -74,7 +74,7 @@ def _position(op: Op, index: int, count: int) -> int:
     return place if place >= 0 else place + last
 
 
-@converter("SplitToSequence", versions=(11, 24), attributes=("axis", "keepdims"), carried=CARRIED)
+@converter("SplitToSequence", versions=(11, 24), carried=CARRIED)
 def split(op: Op) -> SequenceValue:
     """Parts along an axis; without sizes parts of one, without the axis unless keepdims."""
     x = op.tensor(0)
@@ -109,7 +109,7 @@ def _part_sizes(op: Op, x: Tensor, axis: int) -> list[int]:
     return [min(step, total - start) for start in range(0, total, step)]
 
 
-@converter("ConcatFromSequence", versions=(11,), attributes=("axis", "new_axis"), carried=CARRIED)
+@converter("ConcatFromSequence", versions=(11,), carried=CARRIED)
 def concat(op: Op) -> Tensor:
     """The elements along one axis, or along a new one.
 
@@ -132,7 +132,7 @@ def concat(op: Op) -> Tensor:
     return Tensor(op.call(torch.cat, tensors, axis), first.dtype, dims)
 
 
-@converter("SequenceMap", versions=(17,), attributes=("body",), carried=CARRIED)
+@converter("SequenceMap", versions=(17,), carried=CARRIED)
 def mapped(op: Op) -> list[AnyValue]:
     """The body for every element; tensors beside sequences are the same for each."""
     body = op.subgraph("body")

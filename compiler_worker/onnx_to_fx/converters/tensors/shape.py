@@ -22,9 +22,7 @@ from compiler_worker.onnx_to_fx.values import (
 _TYPES_ONLY = (21, 23, 24, 25)
 
 
-@converter(
-    "Shape", versions=(1, 13, 15, 19, *_TYPES_ONLY), attributes=("start", "end"), carried=CARRIED
-)
+@converter("Shape", versions=(1, 13, 15, 19, *_TYPES_ONLY), carried=CARRIED)
 def shape(op: Op) -> HostValue:
     """Sizes of the axes in [start, end), on the host."""
     dims = op.dims(0)
@@ -54,11 +52,7 @@ def _reshape_on_host(op: Op) -> HostValue | None:
 
 
 @converter(
-    "Reshape",
-    versions=(5, 13, 14, 19, *_TYPES_ONLY),
-    attributes=("allowzero",),
-    host=_reshape_on_host,
-    carried=CARRIED,
+    "Reshape", versions=(5, 13, 14, 19, *_TYPES_ONLY), host=_reshape_on_host, carried=CARRIED
 )
 def reshape(op: Op) -> Tensor:
     """New sizes; 0 copies the input's unless allowzero, -1 is what is left."""
@@ -103,7 +97,7 @@ def _own_if_zero(size: int, own: int) -> int:
     return own if size == 0 else size
 
 
-@converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), attributes=("axis",), carried=CARRIED)
+@converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), carried=CARRIED)
 def flatten(op: Op) -> Tensor:
     """Two axes: all before `axis`, and all from it on; raises UnsupportedGraphError."""
     x = op.tensor(0)
@@ -137,11 +131,7 @@ def _unsqueeze_on_host(op: Op) -> HostValue:
 
 
 @converter(
-    "Unsqueeze",
-    versions=(1, 11, 13, *_TYPES_ONLY),
-    attributes=("axes",),
-    host=_unsqueeze_on_host,
-    carried=CARRIED,
+    "Unsqueeze", versions=(1, 11, 13, *_TYPES_ONLY), host=_unsqueeze_on_host, carried=CARRIED
 )
 def unsqueeze(op: Op) -> Tensor:
     """Insert axes of size 1."""
@@ -166,13 +156,7 @@ def _squeeze_on_host(op: Op) -> HostValue:
     return HostValue(np.squeeze(data, tuple(_squeezed_axes(op, data.shape))), op.value(0).dtype)
 
 
-@converter(
-    "Squeeze",
-    versions=(1, 11, 13, *_TYPES_ONLY),
-    attributes=("axes",),
-    host=_squeeze_on_host,
-    carried=CARRIED,
-)
+@converter("Squeeze", versions=(1, 11, 13, *_TYPES_ONLY), host=_squeeze_on_host, carried=CARRIED)
 def squeeze(op: Op) -> Tensor:
     """Remove axes of size 1; a reshape, which fails where the size is another one."""
     x = op.tensor(0)
