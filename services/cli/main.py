@@ -22,16 +22,15 @@ from services.cli.main_export import export_app
 from services.cli.main_host import host_app
 from services.cli.main_models import models_app
 from services.cli.main_options import (
-    AsJson,
     CommandGroup,
     GatewayWorkers,
     HttpPort,
     MeasuredVersion,
     Store,
-    Wide,
+    complete_commands,
+    has_tables,
     model_argument,
     settings_for,
-    unwrap_help,
 )
 from services.cli.main_plan import plan_app
 from services.cli.main_recipe import recipe_app
@@ -114,7 +113,6 @@ def up(
     ] = 9090,
     gateway_workers: GatewayWorkers = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the fleet serves.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Start a fleet on this host and serve until Ctrl-C."""
     from services.cli.fleet.up import run_up
@@ -138,54 +136,43 @@ def up(
             is_demo=demo or exit_after_demo,
             is_over_after_demo=exit_after_demo,
             is_detached=detach,
-            as_json=as_json,
         )
     )
 
 
 @app.command(epilog="Example: smelt down")
-def down(as_json: AsJson = False) -> None:
+def down() -> None:
     """Stop the fleet of this host; requests in flight finish."""
     from services.cli.fleet.down import run_down
 
-    run_down(settings_for(), as_json=as_json)
+    run_down(settings_for())
 
 
 @app.command(epilog="Example: smelt status ranker --wide")
-def status(
-    model: Annotated[str, model_argument("Only this model.")] = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
-) -> None:
+@has_tables
+def status(model: Annotated[str, model_argument("Only this model.")] = "") -> None:
     """Show models, replicas and the engine that each replica serves with."""
     from services.cli.fleet.status import run_status
 
-    run_status(settings_for(), model, as_json=as_json, is_wide=wide)
+    run_status(settings_for(), model)
 
 
 @app.command(epilog="Example: smelt events ranker --follow")
+@has_tables
 def events(
     model: Annotated[str, model_argument("Only events of this model, and of hardware.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     store: Store = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show what happened: hardware, models, builds, proofs, and what came to serve."""
     from services.cli.why.events import run_events
 
-    run_events(
-        settings_for(store),
-        model,
-        limit=limit,
-        is_followed=follow,
-        as_json=as_json,
-        is_wide=wide,
-    )
+    run_events(settings_for(store), model, limit=limit, is_followed=follow)
 
 
 @app.command(epilog="Example: smelt why ranker --generation cuda-sm90")
+@has_tables
 def why(
     name: Annotated[str, model_argument("Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
@@ -195,8 +182,6 @@ def why(
         typer.Option(metavar="A B", help="Compare these two keys, fact by fact, instead."),
     ] = None,
     store: Store = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
 ) -> None:
     """Explain what serves a model on a generation, and why nothing better does."""
     from services.cli.why.why import run_why
@@ -205,12 +190,13 @@ def why(
     settings = settings_for(store)
     number = version or None
     if keys:
-        run_why_keys(settings, keys, as_json=as_json)
+        run_why_keys(settings, keys)
         return
-    run_why(settings, name, generation, version=number, as_json=as_json, is_wide=wide)
+    run_why(settings, name, generation, version=number)
 
 
 @app.command(epilog="Example: smelt buckets ranker --num 4")
+@has_tables
 def buckets(
     name: Annotated[str, model_argument("Model whose requests are looked at.")],
     version: MeasuredVersion = 0,
@@ -222,36 +208,26 @@ def buckets(
     apply: Annotated[
         bool, typer.Option("--apply", help="Publish the next version, with these buckets.")
     ] = False,
-    wide: Wide = False,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Show what sizes requests have, what padding wastes on them, and buckets that waste less."""
     from services.cli.sizes.buckets import run_buckets
 
     settings = settings_for(store)
     number = version or None
-    run_buckets(
-        settings,
-        name,
-        version=number,
-        num=num,
-        metrics=metrics or (),
-        is_applied=apply,
-        as_json=as_json,
-        is_wide=wide,
-    )
+    run_buckets(settings, name, version=number, num=num, metrics=metrics or (), is_applied=apply)
 
 
 @app.command("node-labels", epilog="Example: smelt node-labels")
-def node_labels(as_json: AsJson = False) -> None:
+def node_labels() -> None:
     """Print what this host's node publishes, for: ray start --labels "$(smelt node-labels)"."""
     from services.cli.fleet.node_labels import run_node_labels
 
-    run_node_labels(as_json=as_json)
+    run_node_labels()
 
 
 @app.command(epilog="Example: smelt infer ranker --input ids=@ids.npy --input mask=@mask.npy")
+@has_tables
 def infer(
     name: Annotated[str, model_argument("Model to send it to.")],
     inputs: Annotated[
@@ -273,23 +249,12 @@ def infer(
     address: Annotated[
         str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
     ] = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
 ) -> None:
     """Send one request to a gateway and print its outputs."""
     from services.cli.requests.infer import run_infer
 
     settings = settings_for()
-    run_infer(
-        settings,
-        name,
-        inputs or [],
-        version,
-        address,
-        as_json=as_json,
-        is_wide=wide,
-        texts=texts or (),
-    )
+    run_infer(settings, name, inputs or [], version, address, texts=texts or ())
 
 
 @app.command(epilog="Example: smelt token alice --verb infer --model 'ranker*'")
@@ -297,12 +262,11 @@ def token(
     name: Annotated[str, typer.Argument(help="Whose token it is; stands in the gateway's log.")],
     verb: Annotated[list[Verb] | None, typer.Option(help="What it may do; infer.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="On which models, with `*`; all.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make a bearer token for a gateway that has an access file."""
     from services.cli.requests.token import run_token
 
-    run_token(name, verb or [Verb.INFER], model or ["*"], as_json=as_json)
+    run_token(name, verb or [Verb.INFER], model or ["*"])
 
 
 def main() -> None:
@@ -340,7 +304,7 @@ def _disk_words(error: OSError) -> str:
     return f"{error.strerror}: {path}; {ANOTHER_HOME}" if is_lost else ""
 
 
-unwrap_help(app)
+complete_commands(app)
 
 if __name__ == "__main__":
     main()

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.cli.main_options import Store, has_tables, model_argument, settings_for
 
 bench_app = typer.Typer()
 
 
 @bench_app.command(epilog="Example: smelt bench ranker --concurrency 1,8 --html ranker.html")
+@has_tables
 def bench(
     name: Annotated[str, model_argument("Model to put load on.")],
     inputs: Annotated[
@@ -43,9 +44,7 @@ def bench(
     address: Annotated[
         str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
     ] = "",
-    wide: Wide = False,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Measure a served model under load: requests per second, latencies and errors.
 
@@ -64,4 +63,4 @@ def bench(
         html=html,
     )
     settings = settings_for(store)
-    raise typer.Exit(run_bench(settings, name, options, as_json=as_json, is_wide=wide))
+    raise typer.Exit(run_bench(settings, name, options))

@@ -5,23 +5,22 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.cli.main_options import Store, has_tables, model_argument, settings_for
 from services.contracts.hardware.kinds import EngineKind, Precision
 
 builds_app = typer.Typer()
 
 
 @builds_app.command(epilog="Example: smelt engines ranker")
+@has_tables
 def engines(
     model: Annotated[str, model_argument("Only engines of this model.")] = "",
     store: Store = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
 ) -> None:
     """List published engines: what they are for, their proof, their speed."""
     from services.cli.builds.engines import run_engines
 
-    run_engines(settings_for(store), model, as_json=as_json, is_wide=wide)
+    run_engines(settings_for(store), model)
 
 
 @builds_app.command(epilog="Example: smelt build ranker --kind onnxruntime")
@@ -36,14 +35,11 @@ def build(
         typer.Option(help="Only this engine kind of the recipe's; may be repeated."),
     ] = None,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Build, prove and publish the engines that a model lacks."""
     from services.cli.builds.build import run_build
 
-    raise typer.Exit(
-        run_build(settings_for(store), name, generation or [], kind or [], as_json=as_json)
-    )
+    raise typer.Exit(run_build(settings_for(store), name, generation or [], kind or []))
 
 
 @builds_app.command(epilog="Example: smelt rebuild ranker --reason 'new driver'")
@@ -53,7 +49,6 @@ def rebuild(
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     reason: Annotated[str, typer.Option(help="Why, for the event.")] = "",
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Build again what failed or was given up, and prove again what is published.
 
@@ -64,10 +59,11 @@ def rebuild(
     from services.cli.builds.rebuild import run_rebuild
 
     settings = settings_for(store)
-    run_rebuild(settings, name, generation, reason, version=version or None, as_json=as_json)
+    run_rebuild(settings, name, generation, reason, version=version or None)
 
 
 @builds_app.command(epilog="Example: smelt profile ranker --out report")
+@has_tables
 def profile(
     name: Annotated[str, model_argument("Model to profile.")],
     version: Annotated[
@@ -85,8 +81,6 @@ def profile(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Folder for report, traces and picture.")] = None,
     store: Store = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
     from compiler_worker.profiling.profile_request import ProfileOptions
@@ -94,10 +88,11 @@ def profile(
 
     options = ProfileOptions(bucket=bucket, precision=precision, source=source, out=out)
     settings = settings_for(store)
-    run_profile(settings, name, version, options, as_json=as_json, is_wide=wide)
+    run_profile(settings, name, version, options)
 
 
 @builds_app.command(epilog="Example: smelt prune --older-than 30 --yes")
+@has_tables
 def prune(
     older_than: Annotated[
         int, typer.Option(help="Days, from 1 on; what was written later stays.")
@@ -105,17 +100,9 @@ def prune(
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete it; without, it is only shown.")
     ] = False,
-    wide: Wide = False,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Show what of the store nothing serves, plans or names any more, and delete it with --yes."""
     from services.cli.builds.prune import run_prune
 
-    run_prune(
-        settings_for(store),
-        older_than_days=older_than,
-        is_confirmed=yes,
-        as_json=as_json,
-        is_wide=wide,
-    )
+    run_prune(settings_for(store), older_than_days=older_than, is_confirmed=yes)

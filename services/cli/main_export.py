@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.cli.main_options import Store, has_tables, model_argument, settings_for
 
 
 class _ByDestination(TyperGroup):
@@ -28,6 +28,7 @@ export_app = typer.Typer(
 @export_app.command(
     "triton", epilog="Example: smelt export triton repository ranker --generation cuda-sm89"
 )
+@has_tables
 def export_triton(
     folder: Annotated[Path, typer.Argument(help="An empty or new folder.")],
     model: Annotated[list[str] | None, model_argument("By default all that are loaded.")] = None,
@@ -39,22 +40,12 @@ def export_triton(
         list[str] | None,
         typer.Option(help="A GPU's, by default all that have engines; may be repeated."),
     ] = None,
-    wide: Wide = False,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Write a Triton model repository: configurations, and proven plans or ONNX files."""
     from services.cli.export.triton import run_export_triton
 
-    run_export_triton(
-        settings_for(store),
-        folder,
-        model or (),
-        backend,
-        generation or (),
-        as_json=as_json,
-        is_wide=wide,
-    )
+    run_export_triton(settings_for(store), folder, model or (), backend, generation or ())
 
 
 @export_app.command("oci", epilog="Example: smelt export oci registry.example/team/ranker:1 ranker")
@@ -68,10 +59,9 @@ def export_oci(
         bool, typer.Option("--engines/--no-engines", help="Push its proven engines, too.")
     ] = True,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Push a version to an OCI registry: master, recipe, and engines with their proofs."""
     from services.cli.oci.push import run_export_oci
 
     settings = settings_for(store)
-    run_export_oci(settings, reference, model, version, has_engines=engines, as_json=as_json)
+    run_export_oci(settings, reference, model, version, has_engines=engines)

@@ -4,17 +4,17 @@ from typing import Annotated
 
 import typer
 
-from services.cli.main_options import AsJson, Store, settings_for
+from services.cli.main_options import Store, settings_for
 
 host_app = typer.Typer()
 
 
 @host_app.command(epilog="Example: smelt doctor --store s3://bucket/smelt")
-def doctor(store: Store = "", as_json: AsJson = False) -> None:
+def doctor(store: Store = "") -> None:
     """Look at this host: devices, engines, ports, disk, store, Ray; exit code 1 for a problem."""
     from services.cli.doctor.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(settings_for(store), as_json=as_json))
+    raise typer.Exit(run_doctor(settings_for(store)))
 
 
 @host_app.command(epilog="Example: smelt logs replica:ranker --follow")
@@ -32,19 +32,11 @@ def logs(
     ray: Annotated[
         bool, typer.Option("--ray", help="What Ray itself writes too, of no trouble.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show the logs of this host's fleet, of all its processes in the order of time."""
     from services.cli.logs.logs import run_log_files, run_logs
 
     if files:
-        run_log_files(settings_for(), component, is_rays=ray, as_json=as_json)
+        run_log_files(settings_for(), component, is_rays=ray)
         return
-    run_logs(
-        settings_for(),
-        component,
-        num_lines=lines,
-        is_followed=follow,
-        is_rays=ray,
-        as_json=as_json,
-    )
+    run_logs(settings_for(), component, num_lines=lines, is_followed=follow, is_rays=ray)

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.cli.main_options import Store, has_tables, model_argument, settings_for
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.pooling_choice import Pooling
 
@@ -64,7 +64,6 @@ def models_add(
     args: Annotated[Path | None, typer.Option(help="Arguments of ray+..., a YAML file.")] = None,
     manifest: Annotated[Path | None, typer.Option(help="Manifest of k8s+..., a YAML file.")] = None,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Make an ONNX master of a model and publish it as the model's next version.
 
@@ -78,14 +77,14 @@ def models_add(
 
         remote = RemoteModel(source, remote_name or name, remote_version, token, args, manifest)
         has_options = {recipe, samples, tokenizer, pooling, normalize} != {None}
-        run_add_external(settings, name, remote, has_options=has_options, as_json=as_json)
+        run_add_external(settings, name, remote, has_options=has_options)
         return
     _refuse_remote(source, remote_name, remote_version, token, args, manifest)
     from services.cli.models.add_command import run_models_add
     from services.cli.models.asked_text import AskedText
 
     text = AskedText(tokenizer=tokenizer, pooling=pooling, normalize=normalize)
-    run_models_add(settings, name, source, recipe, samples, text, as_json=as_json)
+    run_models_add(settings, name, source, recipe, samples, text)
 
 
 def _refuse_remote(source: str, *values: str | Path | None) -> None:
@@ -99,19 +98,18 @@ def _refuse_remote(source: str, *values: str | Path | None) -> None:
 
 
 @models_app.command("list", epilog="Example: smelt models list --all-versions")
+@has_tables
 def models_list(
     all_versions: Annotated[
         bool, typer.Option("--all-versions", help="A line for each version, with its state.")
     ] = False,
     store: Store = "",
-    wide: Wide = False,
-    as_json: AsJson = False,
 ) -> None:
     """List models with their newest version, how many there are, and which serve."""
     from services.cli.models.listing import run_models_list
 
     settings = settings_for(store)
-    run_models_list(settings, is_each_version=all_versions, as_json=as_json, is_wide=wide)
+    run_models_list(settings, is_each_version=all_versions)
 
 
 @models_app.command("remove", epilog="Example: smelt models remove ranker --version 2")
@@ -121,39 +119,37 @@ def models_remove(
         int | None, typer.Option(min=1, help="Only this version; by default all.")
     ] = None,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Withdraw a model, or one of its versions; its engines stay in the store."""
     from services.cli.models.withdraw import run_models_remove
 
-    run_models_remove(settings_for(store), name, version, as_json=as_json)
+    run_models_remove(settings_for(store), name, version)
 
 
 @models_app.command("unload", epilog="Example: smelt models unload ranker")
 def models_unload(
     name: Annotated[str, model_argument("Model to withdraw.")],
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Unload a model until it is loaded again, whatever is published meanwhile."""
     from services.cli.models.withdraw import run_models_serve
 
-    run_models_serve(settings_for(store), name, is_served=False, as_json=as_json)
+    run_models_serve(settings_for(store), name, is_served=False)
 
 
 @models_app.command("load", epilog="Example: smelt models load ranker")
 def models_load(
     name: Annotated[str, model_argument("Model that was unloaded.")],
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Serve a model again that was unloaded."""
     from services.cli.models.withdraw import run_models_serve
 
-    run_models_serve(settings_for(store), name, is_served=True, as_json=as_json)
+    run_models_serve(settings_for(store), name, is_served=True)
 
 
 @models_app.command("weights", epilog="Example: smelt models weights ranker 1=95 2=5")
+@has_tables
 def models_weights(
     name: Annotated[str, model_argument("Model whose versions share requests.")],
     weights: Annotated[
@@ -163,13 +159,9 @@ def models_weights(
         bool, typer.Option("--clear", help="Give every request to the newest again.")
     ] = False,
     store: Store = "",
-    as_json: AsJson = False,
-    wide: Wide = False,
 ) -> None:
     """Set how versions share the requests that name none; without weights, show it."""
     from services.cli.models.weights import run_models_weights
 
     settings = settings_for(store)
-    run_models_weights(
-        settings, name, weights or (), is_cleared=clear, as_json=as_json, is_wide=wide
-    )
+    run_models_weights(settings, name, weights or (), is_cleared=clear)

@@ -1,15 +1,20 @@
 """Options that many sub-commands have, and the settings that come of them."""
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
+from services.cli.output.show import output_form
 from services.gateway.workers.limits import MAX_WORKERS
 
 if TYPE_CHECKING:
     from services.cli.settings import CliSettings
+
+_CommandT = TypeVar("_CommandT", bound=Callable[..., None])
 
 
 class CommandGroup(TyperGroup):
@@ -51,7 +56,6 @@ def model_argument(help_text: str) -> Any:
     return typer.Argument(help=help_text, autocompletion=_known_models)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 HttpPort = Annotated[
     int | None,
     typer.Option(
@@ -73,7 +77,8 @@ GatewayWorkers = Annotated[
 MeasuredVersion = Annotated[
     int, typer.Option(min=0, help="Which one; 0 is the newest with timed engines.")
 ]
-Wide = Annotated[
+_JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+_WIDE = Annotated[
     bool, typer.Option("--wide", help="Show every column, however wide the lines become.")
 ]
 Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or s3:// URL.")]
@@ -90,11 +95,40 @@ def settings_for(store: str = "") -> "CliSettings":
     return read_settings(CliSettings, **({"store_url": store} if store else {}))
 
 
-def unwrap_help(app: typer.Typer) -> None:
-    """Join the lines of each paragraph of commands' help, which Typer breaks as docstrings are."""
+def has_tables(command: _CommandT) -> _CommandT:
+    """Mark a command that takes --wide."""
+    command.__dict__["options"] = {"as_json": _JSON, "is_wide": _WIDE}
+    return command
+
+
+def complete_commands(app: typer.Typer) -> None:
+    """Give every command --json, and its help in paragraphs, which Typer breaks as docstrings."""
     for command in app.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        if command.callback:
+            command.callback = _with_output_form(command.callback)
     for group in app.registered_groups:
         if group.typer_instance:
-            unwrap_help(group.typer_instance)
+            complete_commands(group.typer_instance)
+
+
+def _with_output_form(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which prints as its options say that are added here."""
+    options = command.__dict__.get("options", {"as_json": _JSON})
+    signature = inspect.signature(command, eval_str=True)
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
+        )
+        for name, annotation in options.items()
+    ]
+
+    @wraps(command)
+    def run(*, as_json: bool, is_wide: bool = False, **given: Any) -> None:
+        with output_form(as_json=as_json, is_wide=is_wide):
+            command(**given)
+
+    parameters = [*signature.parameters.values(), *added]
+    run.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    return run

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from services.cli.main_options import (
-    AsJson,
     MeasuredVersion,
     Store,
-    Wide,
+    has_tables,
     model_argument,
     settings_for,
 )
@@ -18,6 +17,7 @@ plan_app = typer.Typer()
 
 
 @plan_app.command(epilog="Example: smelt plan profile.yaml --what-if traffic=2")
+@has_tables
 def plan(
     profile: Annotated[
         Path, typer.Argument(help="YAML: requests of each model, devices and their prices.")
@@ -30,8 +30,6 @@ def plan(
         ),
     ] = None,
     store: Store = "",
-    as_json: AsJson = False,
-    wide: Wide = False,
 ) -> None:
     """Size a fleet: devices of each generation, their cost, and what engines save.
 
@@ -40,10 +38,11 @@ def plan(
     """
     from services.cli.planning.plan import run_plan
 
-    run_plan(settings_for(store), profile, what_if or (), as_json=as_json, is_wide=wide)
+    run_plan(settings_for(store), profile, what_if or ())
 
 
 @plan_app.command(epilog="Example: smelt advise ranker --generation cuda-sm90")
+@has_tables
 def advise(
     model: Annotated[
         str, model_argument("Model to advise on; without one, how advice did for all.")
@@ -52,8 +51,6 @@ def advise(
         str, typer.Option(help="For this one, not those that the store has plans for.")
     ] = "",
     store: Store = "",
-    as_json: AsJson = False,
-    wide: Wide = False,
 ) -> None:
     """Say which engine to try first, how fast it should be, and where Smelt is the wrong tool.
 
@@ -62,7 +59,7 @@ def advise(
     """
     from services.cli.advise.advise import run_advise
 
-    run_advise(settings_for(store), model, generation, as_json=as_json, is_wide=wide)
+    run_advise(settings_for(store), model, generation)
 
 
 @plan_app.command(epilog="Example: smelt report ranker --output ranker.html --prices profile.yaml")
@@ -76,7 +73,6 @@ def report(
     ] = None,
     version: MeasuredVersion = 0,
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Write all that the store holds of a model as one HTML page, which loads no other file.
 
@@ -87,4 +83,4 @@ def report(
 
     settings = settings_for(store)
     number = version or None
-    run_report(settings, model, number, output=output, prices=prices, as_json=as_json)
+    run_report(settings, model, number, output=output, prices=prices)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from services.cli.main_options import AsJson, Store, Wide, model_argument, settings_for
+from services.cli.main_options import Store, has_tables, model_argument, settings_for
 
 
 class _ShowByDefault(TyperGroup):
@@ -26,28 +26,25 @@ samples_app = typer.Typer(
 
 
 @samples_app.command("show", epilog="Example: smelt samples show ranker")
+@has_tables
 def samples_show(
-    name: Annotated[str, model_argument("Model whose samples are looked at.")],
-    wide: Wide = False,
-    store: Store = "",
-    as_json: AsJson = False,
+    name: Annotated[str, model_argument("Model whose samples are looked at.")], store: Store = ""
 ) -> None:
     """Show how many there are, their lengths and values, and how far they are from calibration."""
     from services.cli.sizes.samples import run_samples
 
-    run_samples(settings_for(store), name, as_json=as_json, is_wide=wide)
+    run_samples(settings_for(store), name)
 
 
 @samples_app.command("calibrate", epilog="Example: smelt samples calibrate ranker")
 def samples_calibrate(
     name: Annotated[str, model_argument("Model whose recipe has `calibration: traffic`.")],
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Publish the next version, the same but calibrated with samples since the last calibration."""
     from services.cli.sizes.samples import run_samples_calibrate
 
-    run_samples_calibrate(settings_for(store), name, as_json=as_json)
+    run_samples_calibrate(settings_for(store), name)
 
 
 @samples_app.command("delete", epilog="Example: smelt samples delete ranker --before 2026-11-01")
@@ -57,9 +54,8 @@ def samples_delete(
         str, typer.Option(help="Only windows that ended before this day or moment, UTC.")
     ] = "",
     store: Store = "",
-    as_json: AsJson = False,
 ) -> None:
     """Delete samples at once, also of a model that was removed."""
     from services.cli.sizes.samples import run_samples_delete
 
-    run_samples_delete(settings_for(store), name, before, as_json=as_json)
+    run_samples_delete(settings_for(store), name, before)

@@ -61,17 +61,13 @@ class Advised:
         self.refused = verdict.refused if verdict else ""
 
 
-def run_advise(
-    settings: CliSettings, name: str, generation: str = "", *, as_json: bool, is_wide: bool = False
-) -> None:
+def run_advise(settings: CliSettings, name: str, generation: str = "") -> None:
     """Print advice for a model, or how advice did for all models.
 
     Args:
         settings: of the command line.
         name: of the model; "" for the record over all.
         generation: only this one; "" for those that the store has plans for, or this host's.
-        as_json: print one document in place of tables.
-        is_wide: print all columns.
 
     Raises:
         NotFoundError: no such model.
@@ -93,7 +89,7 @@ def run_advise(
     documents = [model_advice(each, devices, proven) for each in chosen]
     document = documents[0] if name else record_document(documents)
     text = advice_text(document) if name else record_text(document)
-    show(document, text, as_json=as_json, is_wide=is_wide)
+    show(document, text)
 
 
 def devices_of(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:

@@ -26,22 +26,13 @@ class BenchOptions:
     html: Path | None
 
 
-def run_bench(
-    settings: CliSettings,
-    name: str,
-    options: BenchOptions,
-    *,
-    as_json: bool,
-    is_wide: bool = False,
-) -> int:
+def run_bench(settings: CliSettings, name: str, options: BenchOptions) -> int:
     """Send each load to the model and print what was measured.
 
     Args:
         settings: where store and fleet are.
         name: of the model.
         options: loads, inputs and gateway; without an address, this host's fleet is measured.
-        as_json: print the document in place of tables.
-        is_wide: neither leave out nor fold anything of tables.
 
     Returns:
         The exit code: 1 when a request failed, 130 when Ctrl-C ended it.
@@ -57,7 +48,7 @@ def run_bench(
         options = replace(options, address=running.grpc_address)
     if options.html is not None:
         _check_writable(options.html)
-    with Steps(is_quiet=as_json).step(f"Load on {name}") as line:
+    with Steps().step(f"Load on {name}") as line:
         import uvloop
 
         from services.cli.bench.bench_report import INTERRUPTION, bench_text
@@ -68,7 +59,7 @@ def run_bench(
             document = uvloop.run(run_loads(settings, name, options, line))
         except NotFoundError as error:
             raise NotFoundError(f"{error}{known_models(settings, running, name)}") from error
-    show(document, bench_text(document), as_json=as_json, is_wide=is_wide)
+    show(document, bench_text(document))
     if options.html is not None and document["cells"]:
         from services.cli.bench.bench_page import bench_page
 

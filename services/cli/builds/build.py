@@ -11,7 +11,7 @@ from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import settings_from_environment
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.output.progress import StepLine, Steps
-from services.cli.output.show import print_error, show
+from services.cli.output.show import OUTPUT_FORM, print_error, show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_key import BuildKey
@@ -22,12 +22,7 @@ from services.contracts.registry.registry import Registry
 
 
 def run_build(
-    settings: CliSettings,
-    name: str,
-    generations: Sequence[str],
-    kinds: Sequence[EngineKind],
-    *,
-    as_json: bool,
+    settings: CliSettings, name: str, generations: Sequence[str], kinds: Sequence[EngineKind]
 ) -> int:
     """Build for the newest version of a model.
 
@@ -36,7 +31,6 @@ def run_build(
         name: of the model.
         generations: empty for this machine's.
         kinds: of engines; empty for the recipe's.
-        as_json: print the report as one document.
 
     Returns:
         The exit code: 1 when a build failed, or when nothing that was asked for can be built.
@@ -47,14 +41,14 @@ def run_build(
     """
     registry = open_registry_to_publish(settings, must_exist=True)
     version = registry.model_version(name)
-    steps = Steps(is_quiet=as_json)
+    steps = Steps()
     wanted = Wanted(generations=tuple(map(Generation.parse, generations)), kinds=tuple(kinds))
     report = build_engines(settings, registry, version, wanted, steps)
     # Replicas take new engines at once, and not when the controller reads the store next.
     notify_fleet(settings)
     lines = report_lines(report, settings.store_url)
-    show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
-    if not as_json and not is_anything_there(report):
+    show(report_document(report), chain(lines, again_lines(registry, report)))
+    if not OUTPUT_FORM.get().as_json and not is_anything_there(report):
         print_error(f"no engine of {name} can be built as asked; the reasons stand above")
     # A script that needs an engine must not go on without one.
     return 0 if report.is_success and is_anything_there(report) else 1

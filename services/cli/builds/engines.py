@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from services.cli.output.show import print_json, show, times
+from services.cli.output.show import OUTPUT_FORM, print_json, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
@@ -38,25 +38,19 @@ _PROOF_WORDS = {
 }
 
 
-def run_engines(settings: CliSettings, model: str, *, as_json: bool, is_wide: bool = False) -> None:
+def run_engines(settings: CliSettings, model: str) -> None:
     """Print the engines of one model's newest version, or of all masters.
-
-    Args:
-        settings: where the store is.
-        model: "" for all.
-        as_json: print one document.
-        is_wide: show columns that do not fit the terminal.
 
     Raises:
         NotFoundError: no such model.
     """
     registry = open_registry(settings)
-    if as_json:
+    if OUTPUT_FORM.get().as_json:
         print_json(engines_document(registry, model))
         return
     names = [model] if model else registry.model_names()
     builds = running_builds_text(running_builds(registry, names))
-    show(None, chain(engines_text(registry, names), builds), as_json=False, is_wide=is_wide)
+    show(None, chain(engines_text(registry, names), builds))
 
 
 def engines_document(registry: Registry, model: str) -> dict[str, Any]:

@@ -14,13 +14,7 @@ from services.cli.settings import CliSettings
 
 
 def run_profile(
-    settings: CliSettings,
-    name: str,
-    version: int | None,
-    options: ProfileOptions,
-    *,
-    as_json: bool,
-    is_wide: bool = False,
+    settings: CliSettings, name: str, version: int | None, options: ProfileOptions
 ) -> None:
     """Profile one bucket of a model version in a process of its own, and show the report.
 
@@ -29,8 +23,6 @@ def run_profile(
         name: of the model.
         version: None for the newest.
         options: bucket, precision, source and folder.
-        as_json: print the report as one document.
-        is_wide: show columns that do not fit the terminal.
 
     Raises:
         NotFoundError: no such model, version or bucket.
@@ -41,7 +33,7 @@ def run_profile(
     model_version = registry.model_version(name, version)
     compiler = settings_from_environment(store_url=settings.store_url, cache_dir=settings.cache_dir)
     worker = new_worker(registry, compiler, ignore_progress)
-    with Steps(is_quiet=as_json).step(f"Profile of {name}") as line:
+    with Steps().step(f"Profile of {name}") as line:
 
         def progress(event: ChildEvent) -> None:
             if event.line:
@@ -50,4 +42,4 @@ def run_profile(
         report = profile_model(model_version, options, worker, progress)
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
     document = report.model_dump(mode="json")
-    show(document, report_parts(report), as_json=as_json, is_wide=is_wide)
+    show(document, report_parts(report))

@@ -18,17 +18,13 @@ from services.contracts.text.words import readable_size
 from services.controller.events.event_state import EventState
 
 
-def run_prune(
-    settings: CliSettings, *, older_than_days: int, is_confirmed: bool, as_json: bool, is_wide: bool
-) -> None:
+def run_prune(settings: CliSettings, *, older_than_days: int, is_confirmed: bool) -> None:
     """Show what may go, and delete it when that was confirmed.
 
     Args:
         settings: where the store is.
         older_than_days: objects younger than this stay.
         is_confirmed: delete them; False only shows them.
-        as_json: print one document.
-        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         InvalidRequestError: less than a day.
@@ -55,7 +51,7 @@ def run_prune(
         num = sum(map(len, newer.objects.values()))
         words = f"newer: {num} objects, {readable_size(newer.num_bytes)}" if num else "nor newer"
         text = iter([f"nothing unused is older than {older_than_days} days; {words}"])
-    show(document, text, as_json=as_json, is_wide=is_wide)
+    show(document, text)
 
 
 def _unused(objects: Sequence[StoredObject]) -> dict[str, Any]:

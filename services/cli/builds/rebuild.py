@@ -14,13 +14,7 @@ from services.contracts.text.words import counted
 
 
 def run_rebuild(
-    settings: CliSettings,
-    name: str,
-    generation: str,
-    why: str,
-    *,
-    version: int | None = None,
-    as_json: bool,
+    settings: CliSettings, name: str, generation: str, why: str, *, version: int | None = None
 ) -> None:
     """Request a rebuild; it runs where the generation's nodes are.
 
@@ -30,7 +24,6 @@ def run_rebuild(
         generation: "" for all.
         why: kept in the request.
         version: None for the newest.
-        as_json: print the request as one document.
 
     Raises:
         NotFoundError: no such model or version.
@@ -50,7 +43,7 @@ def run_rebuild(
         "does it."
     )
     document = {"number": number, "is_received": is_received} | request.model_dump(mode="json")
-    show(document, [f"{name} version {request.version}: {text}"], as_json=as_json)
+    show(document, [f"{name} version {request.version}: {text}"])
 
 
 def rebuild_request(

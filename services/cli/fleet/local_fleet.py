@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +18,6 @@ from services.cli.fleet.descendants import descendants, end, pid_fds
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.fleet.ports import is_free, require_free
 from services.cli.fleet.process_specs import controller_spec, gateway_spec, ray_spec
-from services.cli.fleet.stale_sockets import remove_stale_sockets
 from services.cli.fleet.supervised_process import SupervisedProcess
 from services.cli.fleet.up_options import UpOptions
 from services.cli.logs.rotation import bound, own_logs
@@ -296,3 +296,24 @@ def _is_served(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> bool:
         and each.state == fleet.REPLICA_STATE_READY
         for each in snapshot.replicas
     )
+
+
+def remove_stale_sockets(folder: Path) -> None:
+    """Unlink each socket of replicas that no process listens on; what is in use stays."""
+    for path in folder.glob("*.sock"):
+        if path.is_socket() and _is_stale(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_stale(path: Path) -> bool:
+    """Whether the kernel lists no listener; a process id in a name may be another's by now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A listener whose queue is full must not be waited for.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -5,7 +5,7 @@ from services.contracts.hardware.node_class import NodeClass
 from services.engines.device.device_probe import probe_device
 
 
-def run_node_labels(*, as_json: bool) -> None:
+def run_node_labels() -> None:
     """Print the labels as `ray start --labels` takes them, or as JSON.
 
     Raises:
@@ -14,4 +14,4 @@ def run_node_labels(*, as_json: bool) -> None:
     labels = NodeClass.from_facts(probe_device()).labels()
     # One line and nothing else: it goes into a command.
     line = ",".join(f"{name}={value}" for name, value in labels.items())
-    show(labels, [line], as_json=as_json, is_wide=True)
+    show(labels, [line], is_wide=True)

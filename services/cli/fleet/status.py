@@ -31,16 +31,8 @@ from services.controller.explain.running_builds import running_builds, running_b
 from services.pb import fleet_v1_pb2 as fleet
 
 
-def run_status(
-    settings: CliSettings, model: str = "", *, as_json: bool, is_wide: bool = False
-) -> None:
+def run_status(settings: CliSettings, model: str = "") -> None:
     """Print models, replicas and running builds.
-
-    Args:
-        settings: name the controller, or the folder of this host's fleet.
-        model: only this; "" for all.
-        as_json: print one document.
-        is_wide: show columns that do not fit the terminal.
 
     Raises:
         NotFoundError: no fleet runs here, or it has no such model.
@@ -58,7 +50,7 @@ def run_status(
     page_url = document["page_url"] = running.page_url(settings) if running else ""
     lines = where_lines(running, workers) if running else elsewhere
     page = [f"page {page_url}"] if page_url else []
-    show(document, chain(lines, page, _text(document)), as_json=as_json, is_wide=is_wide)
+    show(document, chain(lines, page, _text(document)))
 
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:

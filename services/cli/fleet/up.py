@@ -8,7 +8,7 @@ from services.cli.fleet.fleet_file import RunningFleet, find_fleet, make_run_dir
 from services.cli.fleet.local_fleet import LocalFleet, StopRequested
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
-from services.cli.output.show import INTERRUPTED, print_line, print_remark, show
+from services.cli.output.show import INTERRUPTED, OUTPUT_FORM, print_line, print_remark, show
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.facts import Generation
@@ -25,7 +25,6 @@ def run_up(
     is_demo: bool,
     is_over_after_demo: bool,
     is_detached: bool,
-    as_json: bool,
 ) -> int:
     """Run a fleet until Ctrl-C, which is no failure then.
 
@@ -35,7 +34,6 @@ def run_up(
         is_demo: add the demo's model and send it requests.
         is_over_after_demo: stop after that.
         is_detached: start the fleet in the background, and return once it serves.
-        as_json: print documents in place of text.
 
     Returns:
         The exit code: 1 when `is_over_after_demo` and a request failed or an answer did not
@@ -50,16 +48,17 @@ def run_up(
     if options.generation:
         Generation.parse(options.generation)
     if is_detached:
-        return _detach(settings, as_json=as_json)
+        return _detach(settings)
     code = 0
+    as_json = OUTPUT_FORM.get().as_json
     ended: KeyboardInterrupt | None = None
     try:
         with LocalFleet(settings, options) as fleet:
-            is_good = _begin(settings, fleet, is_demo=is_demo, as_json=as_json)
+            is_good = _begin(settings, fleet, is_demo=is_demo)
             if is_over_after_demo:
                 return 0 if is_good else 1
             announce_ready(settings.ready_fd, fleet.running.model_dump())
-            _print_serving(fleet.running, fleet.settings, "Ctrl-C", as_json=as_json)
+            _print_serving(fleet.running, fleet.settings, "Ctrl-C")
             if is_demo and not as_json:
                 _print_next_steps()
             try:
@@ -76,13 +75,13 @@ def run_up(
     return code
 
 
-def _begin(settings: CliSettings, fleet: LocalFleet, *, is_demo: bool, as_json: bool) -> bool:
+def _begin(settings: CliSettings, fleet: LocalFleet, *, is_demo: bool) -> bool:
     """Start the fleet; whether the demo showed what it should, True without a demo."""
     if is_demo:
         from services.cli.demo.demo import run_demo
 
-        return run_demo(fleet, as_json=as_json)
-    steps = Steps(is_quiet=as_json)
+        return run_demo(fleet)
+    steps = Steps()
     with steps.step("Fleet") as line:
         fleet.start(line.begin)
     with steps.step("Models") as line:
@@ -100,9 +99,7 @@ def _print_next_steps() -> None:
         print_line(line, is_folded=True)
 
 
-def _print_serving(
-    running: RunningFleet, settings: CliSettings, how_to_stop: str, *, as_json: bool
-) -> None:
+def _print_serving(running: RunningFleet, settings: CliSettings, how_to_stop: str) -> None:
     metrics = f"http://{running.metrics_address}/metrics"
     http = f", over HTTP on {running.http_address}" if running.http_address else ""
     where = f"Serving KServe v2 on {running.grpc_address}{http}, metrics on {metrics}."
@@ -115,10 +112,10 @@ def _print_serving(
         text.append(f"Grafana on {running.grafana_url}, with the boards.")
     elif running.boards_hint:
         text.append(f"{running.boards_hint}.")
-    show(running.model_dump(), text, as_json=as_json)
+    show(running.model_dump(), text)
 
 
-def _detach(settings: CliSettings, *, as_json: bool) -> int:
+def _detach(settings: CliSettings) -> int:
     """Run the same command in a session of its own; return once it serves.
 
     Raises:
@@ -146,7 +143,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     # Else this end keeps the pipe open, and the child's death would not end the wait.
     os.close(write_fd)
     try:
-        with Steps(is_quiet=as_json).step(f"Fleet (steps: {log_path})"):
+        with Steps().step(f"Fleet (steps: {log_path})"):
             announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", log)
     except KeyboardInterrupt as interrupt:
         # As in the foreground; a second Ctrl-C leaves it to end alone.
@@ -157,5 +154,5 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
         raise
     # Read again: the fleet has made its token, if there was none.
     known = CliSettings(home=settings.home)
-    _print_serving(RunningFleet(**announced), known, "smelt down", as_json=as_json)
+    _print_serving(RunningFleet(**announced), known, "smelt down")
     return 0

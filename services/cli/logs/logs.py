@@ -1,13 +1,11 @@
 """`smelt logs`: what the processes of this host's fleet wrote."""
 
-import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from services.cli.logs.log_files import RAYS_OWN, LogFile, LogPlaces, log_places
 from services.cli.logs.log_lines import LogLine, LogReader
-from services.cli.output.show import print_line, show
+from services.cli.output.show import show, show_entry
 from services.cli.settings import CliSettings
 from services.cli.why.stop_signals import stop_signals
 from services.contracts.errors import NotFoundError
@@ -18,13 +16,7 @@ _FOLLOW_PERIOD_S = 1.0
 
 
 def run_logs(
-    settings: CliSettings,
-    component: str,
-    *,
-    num_lines: int,
-    is_followed: bool,
-    is_rays: bool,
-    as_json: bool,
+    settings: CliSettings, component: str, *, num_lines: int, is_followed: bool, is_rays: bool
 ) -> None:
     """Print the last lines of all logs in the order of time, and with `is_followed` what comes.
 
@@ -34,7 +26,6 @@ def run_logs(
         num_lines: at most so many, of all files together.
         is_followed: until Ctrl-C or SIGTERM.
         is_rays: what Ray writes itself too, where it is not what was asked for.
-        as_json: one document, or with `is_followed` one for each line.
 
     Raises:
         NotFoundError: there are no logs, or none of that component.
@@ -48,31 +39,30 @@ def run_logs(
     last = reader.read(files, is_detailed=is_detailed, is_rays=is_rays)[-num_lines:]
     if not is_followed:
         document = {"files": [_file(file) for file in files], "lines": [_line(x) for x in last]}
-        show(document, (line.words() for line in last), as_json=as_json, is_wide=True)
+        show(document, (line.words() for line in last), is_wide=True)
         return
     with stop_signals() as is_stopped:
-        _print(last, as_json=as_json)
+        _print(last)
         while not is_stopped(_FOLLOW_PERIOD_S):
             found = _matching(places, component, is_rays=is_rays)
             new = reader.read(found, is_detailed=is_detailed, is_rays=is_rays)
-            _print(new, as_json=as_json)
+            _print(new)
 
 
-def run_log_files(settings: CliSettings, component: str, *, is_rays: bool, as_json: bool) -> None:
+def run_log_files(settings: CliSettings, component: str, *, is_rays: bool) -> None:
     """Print where the log files are.
 
     Args:
         settings: name the folder of this host's fleet.
         component: "" for all.
         is_rays: what Ray writes itself too.
-        as_json: print one document.
 
     Raises:
         NotFoundError: as `run_logs`.
     """
     files = _files(log_places(settings.run_dir), component, is_rays=is_rays)
     text = (f"{file.component:<13} {file.path}" for file in files)
-    show({"files": [_file(file) for file in files]}, text, as_json=as_json, is_wide=True)
+    show({"files": [_file(file) for file in files]}, text, is_wide=True)
 
 
 def _matching(places: LogPlaces, component: str, *, is_rays: bool) -> list[LogFile]:
@@ -94,13 +84,9 @@ def _files(places: LogPlaces, component: str, *, is_rays: bool) -> list[LogFile]
     )
 
 
-def _print(lines: Iterable[LogLine], *, as_json: bool) -> None:
+def _print(lines: Iterable[LogLine]) -> None:
     for line in lines:
-        if as_json:
-            sys.stdout.write(json.dumps(_line(line), ensure_ascii=False) + "\n")
-        else:
-            print_line(line.words())
-    sys.stdout.flush()
+        show_entry(_line(line), line.words())
 
 
 def _line(line: LogLine) -> dict[str, Any]:

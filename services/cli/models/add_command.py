@@ -27,8 +27,6 @@ def run_models_add(
     recipe: Path | None,
     samples: Path | None,
     text: AskedText,
-    *,
-    as_json: bool,
 ) -> None:
     """Add a model version and have a running fleet deploy it.
 
@@ -40,7 +38,6 @@ def run_models_add(
         recipe: its file; None for the recipe by default.
         samples: real inputs (.npz) for the recipe's task; None for a recipe without one.
         text: tokenizer and pooling.
-        as_json: print the version as one document; of several the newest.
 
     Raises:
         InvalidModelError: the source cannot become a master, or the samples are not for it.
@@ -63,7 +60,7 @@ def run_models_add(
 
     folder = recipe.parent if recipe else Path()
     options = AddOptions(recipe=given, samples=samples, folder=folder, text=text)
-    steps = Steps(is_quiet=as_json)
+    steps = Steps()
     with recipe_place(recipe, given), _noting_published(registry, name):
         versions = (
             [Pull(place, registry, settings).run(name, steps)]
@@ -78,7 +75,7 @@ def run_models_add(
         lines += _triton_words(sources, versions)
     has_fleet = notify_fleet(settings)
     lines += _engine_words(registry, versions[-1], is_pulled=bool(place), has_fleet=has_fleet)
-    show(version_document(versions[-1]), lines, as_json=as_json)
+    show(version_document(versions[-1]), lines)
 
 
 def _triton_words(sources: Sequence[str], versions: Sequence[ModelVersion]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """External models on the command line: added, listed and explained."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +7,6 @@ from pydantic import ValidationError
 
 from services.cli.fleet.control_client import fleet_on_store, notify_fleet
 from services.cli.fleet.fleet_file import START_ONE
-from services.cli.models.version_states import version_states
 from services.cli.output.show import show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -16,7 +14,6 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.external.external_model import ExternalModel
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import NO_FLEET
-from services.pb import fleet_v1_pb2 as fleet
 
 
 class RemoteModel(NamedTuple):
@@ -31,7 +28,7 @@ class RemoteModel(NamedTuple):
 
 
 def run_add_external(
-    settings: CliSettings, name: str, remote: RemoteModel, *, has_options: bool, as_json: bool
+    settings: CliSettings, name: str, remote: RemoteModel, *, has_options: bool
 ) -> None:
     """Publish the next version of an external model; its server is not called here.
 
@@ -40,7 +37,6 @@ def run_add_external(
         name: of the model.
         remote: the server, and what it calls the model.
         has_options: options of models with a master were given.
-        as_json: print one document.
 
     Raises:
         InvalidRequestError: a value is wrong, or options do not fit.
@@ -72,7 +68,7 @@ def run_add_external(
     is_noticed = notify_fleet(settings)
     then = f"whether it answers: smelt why {name}" if is_noticed else f"{NO_FLEET}; {START_ONE}"
     line = f"{name} version {version.version} is {version.words}"
-    show(external_document(version), [line, then], as_json=as_json)
+    show(external_document(version), [line, then])
 
 
 def _read_yaml(option: str, path: Path) -> Any:
@@ -92,34 +88,8 @@ def external_document(version: ExternalModel) -> dict[str, Any]:
     return fields | {"source": version.url, "protocol": version.protocol.value}
 
 
-def listed_externals(
-    registry: Registry, snapshot: fleet.FleetSnapshot | None, *, is_each_version: bool
-) -> Iterator[dict[str, Any]]:
-    """As `smelt models list` has models: the newest version of each, or all.
-
-    Args:
-        registry: on the store.
-        snapshot: of the fleet; None without one.
-        is_each_version: all.
-    """
-    for name in registry.external_names():
-        versions = registry.external_versions(name)
-        numbers = [version.version for version in versions]
-        states = version_states(snapshot, name, numbers)
-        serving = [number for number, state in states.items() if state.is_serving]
-        if is_each_version:
-            for version in versions:
-                state = states.get(version.version)
-                yield external_document(version) | {"state": state and state.words}
-        elif versions:
-            yield external_document(versions[-1]) | {
-                "versions": numbers,
-                "serving": None if snapshot is None else serving,
-            }
-
-
 def explain_external(
-    settings: CliSettings, registry: Registry, name: str, version: int | None, *, as_json: bool
+    settings: CliSettings, registry: Registry, name: str, version: int | None
 ) -> None:
     """`smelt why` of an external model.
 
@@ -128,7 +98,6 @@ def explain_external(
         registry: on the store.
         name: of a model that is external.
         version: the newest by default.
-        as_json: print one document.
 
     Raises:
         NotFoundError: it has no such version.
@@ -150,4 +119,4 @@ def explain_external(
     ]
     where = {"model": name, "version": explained.version, "generations": []}
     external = external_document(explained) | {"state": state, "reason": reason}
-    show(where | {"external": external}, lines, as_json=as_json)
+    show(where | {"external": external}, lines)

@@ -1,51 +1,47 @@
 """`smelt models list`: models, their versions, and which of them serve."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from services.cli.models.external import listed_externals
-from services.cli.models.version_states import fleet_or_why_not, version_states
+from services.cli.models.external import external_document
+from services.cli.models.version_states import fleet_or_why_not, with_states
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_size
-from services.pb import fleet_v1_pb2 as fleet
 
 _MASTER_COLUMNS = ("size", "master", "opset", "source")
 _WIDE = ("versions", "master", "opset", "source")
 
 
-def run_models_list(
-    settings: CliSettings, *, is_each_version: bool, as_json: bool, is_wide: bool = False
-) -> None:
+def run_models_list(settings: CliSettings, *, is_each_version: bool) -> None:
     """Print the models with their newest versions, or all versions.
-
-    Args:
-        settings: where store and fleet are.
-        is_each_version: one row for each version.
-        as_json: print one document.
-        is_wide: show columns that do not fit the terminal.
 
     Raises:
         NotFoundError: no store is there.
     """
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
-    models: list[dict[str, Any]] = []
+    found: dict[str, dict[int, dict[str, Any]]] = {}
     unread: list[dict[str, Any]] = []
     for name in registry.model_names():
         versions, faults = registry.readable_versions(name)
-        document = _version_documents if is_each_version else _model_documents
-        if versions:
-            models += document(versions, snapshot)
+        found[name] = {each.version: version_document(each) for each in versions}
         # A document that cannot be read must not hide those that can.
         unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
-    models += listed_externals(registry, snapshot, is_each_version=is_each_version)
+    for name in registry.external_names():
+        externals = registry.external_versions(name)
+        found[name] = {each.version: external_document(each) for each in externals}
+    models = [
+        document
+        for name, documents in found.items()
+        for document in with_states(snapshot, name, documents, is_each_version=is_each_version)
+    ]
     table = _versions_table(models) if is_each_version else _models_table(models)
     text: list[str | Table] = [table, why_not, *map(_unread_words, unread)]
-    show({"models": models, "unread": unread}, text, as_json=as_json, is_wide=is_wide)
+    show({"models": models, "unread": unread}, text)
 
 
 def version_document(version: ModelVersion) -> dict[str, Any]:
@@ -67,29 +63,6 @@ def version_document(version: ModelVersion) -> dict[str, Any]:
         and version.fallback_verdict.model_dump(mode="json"),
         "source": version.source,
         "created_at": version.created_at,
-    }
-
-
-def _version_documents(
-    versions: Sequence[ModelVersion], snapshot: fleet.FleetSnapshot | None
-) -> Iterator[dict[str, Any]]:
-    """Each version; without a fleet, its state is null."""
-    states = version_states(snapshot, versions[0].name, [v.version for v in versions])
-    for version in versions:
-        state = states.get(version.version)
-        yield version_document(version) | {"state": state and state.words}
-
-
-def _model_documents(
-    versions: Sequence[ModelVersion], snapshot: fleet.FleetSnapshot | None
-) -> Iterator[dict[str, Any]]:
-    """The newest version; without a fleet, what serves is null."""
-    numbers = [version.version for version in versions]
-    states = version_states(snapshot, versions[0].name, numbers)
-    serving = [number for number, state in states.items() if state.is_serving]
-    yield version_document(versions[-1]) | {
-        "versions": numbers,
-        "serving": None if snapshot is None else serving,
     }
 
 

@@ -1,7 +1,8 @@
 """How the versions of a model are now: ready, on the fallback, being built, not deployed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from services.cli.fleet.control_client import fleet_on_store
 from services.cli.fleet.fleet_file import START_ONE
@@ -70,6 +71,34 @@ def version_states(
         )
         for number in versions
     }
+
+
+def with_states(
+    snapshot: fleet.FleetSnapshot | None,
+    name: str,
+    documents: Mapping[int, dict[str, Any]],
+    *,
+    is_each_version: bool,
+) -> Iterator[dict[str, Any]]:
+    """Versions as plain data, with what the fleet has of them; null where there is none.
+
+    Args:
+        snapshot: of the fleet.
+        name: of the model.
+        documents: by number, ascending.
+        is_each_version: all, each with its state; else the newest, with the numbers that serve.
+    """
+    states = version_states(snapshot, name, list(documents))
+    if is_each_version:
+        for number, document in documents.items():
+            state = states.get(number)
+            yield document | {"state": state and state.words}
+    elif documents:
+        serving = [number for number, state in states.items() if state.is_serving]
+        yield list(documents.values())[-1] | {
+            "versions": list(documents),
+            "serving": None if snapshot is None else serving,
+        }
 
 
 def ready_replicas(

@@ -18,13 +18,7 @@ _WEIGHT = re.compile(r"([1-9][0-9]{0,17})=([0-9]+(?:\.[0-9]+)?)")
 
 
 def run_models_weights(
-    settings: CliSettings,
-    name: str,
-    texts: Sequence[str],
-    *,
-    is_cleared: bool,
-    as_json: bool,
-    is_wide: bool,
+    settings: CliSettings, name: str, texts: Sequence[str], *, is_cleared: bool
 ) -> None:
     """Set weights, also in a running fleet, or print those that are set.
 
@@ -33,8 +27,6 @@ def run_models_weights(
         name: of the model.
         texts: `VERSION=WEIGHT` each, as `1=95`; empty only prints.
         is_cleared: remove all weights; not together with `texts`.
-        as_json: print one document.
-        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         InvalidRequestError: a weight cannot be read, or all are 0.
@@ -49,7 +41,7 @@ def run_models_weights(
         notify_fleet(settings)
     else:
         registry = open_registry(settings)
-    _show(settings, registry, name, as_json=as_json, is_wide=is_wide)
+    _show(settings, registry, name)
 
 
 def weights_from_texts(texts: Sequence[str]) -> dict[int, float]:
@@ -65,9 +57,7 @@ def weights_from_texts(texts: Sequence[str]) -> dict[int, float]:
     return weights
 
 
-def _show(
-    settings: CliSettings, registry: Registry, name: str, *, as_json: bool, is_wide: bool
-) -> None:
+def _show(settings: CliSettings, registry: Registry, name: str) -> None:
     # Raises for an unknown model, of which there are merely no versions.
     registry.require_version(name)
     versions = registry.external_numbers(name) or registry.version_numbers(name)
@@ -96,4 +86,4 @@ def _show(
     }
     table = Table(f"Weights of {name}", columns, rows)
     text = table, "" if weights else none, why_not
-    show(document, text, as_json=as_json, is_wide=is_wide)
+    show(document, text)

@@ -7,16 +7,13 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 
 
-def run_models_remove(
-    settings: CliSettings, name: str, version: int | None, *, as_json: bool
-) -> None:
+def run_models_remove(settings: CliSettings, name: str, version: int | None) -> None:
     """Withdraw versions of a model, also from a running fleet.
 
     Args:
         settings: where store and fleet are.
         name: of the model.
         version: None for all.
-        as_json: print one document.
 
     Raises:
         NotFoundError: no such model or version.
@@ -49,17 +46,16 @@ def run_models_remove(
         text += f"\n{num_samples} samples of its requests were deleted"
     document = {"name": name, "removed": removed, "left": left, "unread": unread}
     deleted = {"num_samples_deleted": num_samples}
-    show({**document, **deleted}, [text], as_json=as_json)
+    show({**document, **deleted}, [text])
 
 
-def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
+def run_models_serve(settings: CliSettings, name: str, *, is_served: bool) -> None:
     """Load or unload a model, also in a running fleet.
 
     Args:
         settings: where store and fleet are.
         name: of the model.
         is_served: False unloads it.
-        as_json: print one document.
 
     Raises:
         NotFoundError: no such model.
@@ -74,7 +70,7 @@ def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_js
     else:
         words = f"is unloaded{before}; undo it with: smelt models load {name}"
     document = {"name": name, "is_served": is_served, "is_changed": is_changed}
-    show(document, [f"{name} {words}"], as_json=as_json)
+    show(document, [f"{name} {words}"])
 
 
 def _versions(numbers: list[int]) -> str:

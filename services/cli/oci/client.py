@@ -3,12 +3,15 @@
 Files are sent and read in parts, what is read is hashed on its way, and each wait has a bound.
 """
 
+import base64
 import hashlib
 import json
 import re
+import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urljoin
 
@@ -19,7 +22,6 @@ from urllib3.util import Retry
 
 from services.cli.oci.artifact import MANIFEST_TYPE
 from services.cli.oci.artifact_reference import OciReference
-from services.cli.oci.login import login_of
 from services.contracts.errors import (
     CorruptBlobError,
     InvalidRequestError,
@@ -29,6 +31,9 @@ from services.contracts.errors import (
     SmeltError,
     UnauthenticatedError,
 )
+from services.contracts.process.settings import ProcessSettings
+
+_HELPER_TIMEOUT_S = 60.0
 
 _PART_BYTES = 2**20
 # To connect, and to wait: a registry may hash gigabytes before it answers.
@@ -192,3 +197,37 @@ class OciClient:
         # Of an exception its name alone: its words have the URL with its query.
         fix = (fix or self._away).format(registry=self._place.registry)
         return kind(f"{self._place}: {what}: {found}: {fix}")
+
+
+class _DockerEnvironment(ProcessSettings):
+    docker_config: Path = Path("~/.docker")
+
+
+def login_of(registry: str) -> str:
+    """`USER:PASSWORD` for a registry; "" where there is none.
+
+    Raises:
+        InvalidRequestError: the configuration or its helper cannot be read.
+    """
+    path = _DockerEnvironment().docker_config.expanduser() / "config.json"
+    try:
+        config = json.loads(path.read_bytes()) if path.exists() else {}
+        auth = config.get("auths", {}).get(registry, {}).get("auth")
+        helper = config.get("credHelpers", {}).get(registry) or config.get("credsStore")
+        if auth or not helper:
+            return base64.b64decode(auth or "").decode()
+        done = subprocess.run(
+            [f"docker-credential-{helper}", "get"],
+            input=registry.encode(),
+            capture_output=True,
+            timeout=_HELPER_TIMEOUT_S,
+            check=False,
+        )
+        found = json.loads(done.stdout if done.returncode == 0 else "{}")  # it knows none
+        return f"{found['Username']}:{found['Secret']}" if found else ""
+    except (OSError, ValueError, KeyError, AttributeError, subprocess.SubprocessError) as error:
+        # Neither its words nor where it comes from: they may hold what is secret.
+        raise InvalidRequestError(
+            f"{path}, or the credential helper that it names, cannot be read "
+            f"({type(error).__name__}); write it anew: docker login {registry}"
+        ) from None

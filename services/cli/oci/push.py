@@ -26,13 +26,7 @@ _Layer = tuple[LayerType, str, BlobRef | bytes]
 
 
 def run_export_oci(
-    settings: CliSettings,
-    reference: str,
-    model: str,
-    version: int | None,
-    *,
-    has_engines: bool,
-    as_json: bool,
+    settings: CliSettings, reference: str, model: str, version: int | None, *, has_engines: bool
 ) -> None:
     """Push a version; its tag appears after all that it names.
 
@@ -42,7 +36,6 @@ def run_export_oci(
         model: name of a model in the store.
         version: of it; None for the newest.
         has_engines: push its proven engines too.
-        as_json: print one document.
 
     Raises:
         InvalidRequestError: a digest is named, or the registry refuses what is pushed.
@@ -64,7 +57,7 @@ def run_export_oci(
     artifact = Artifact(config=Descriptor.of(*config), layers=tuple(descriptors))
     data = artifact.canonical_json()
     sent = 0
-    with Steps(is_quiet=as_json).step(f"Push of {model} to {place}") as line:
+    with Steps().step(f"Push of {model} to {place}") as line:
         for index, each in enumerate((*layers, config), 1):
             blob = Descriptor.of(*each)
             line.begin(index, len(layers) + 1, f"{each[1]}, {readable_size(blob.size)}")
@@ -81,7 +74,7 @@ def run_export_oci(
         "sent_bytes": sent,
     }
     words = f"{model} version {found.version} with {len(engines)} engines: {pinned}"
-    show(document, [*left_out, words], as_json=as_json)
+    show(document, [*left_out, words])
 
 
 def _without_requests(version: ModelVersion) -> tuple[ModelVersion, list[str]]:

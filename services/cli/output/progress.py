@@ -9,7 +9,7 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextCol
 from rich.table import Column
 from rich.text import Text
 
-from services.cli.output.show import error_console, print_remark
+from services.cli.output.show import OUTPUT_FORM, error_console, print_remark
 from services.contracts.text.durations import readable_duration
 
 # In a log, details come at most so often.
@@ -40,8 +40,10 @@ def beating(say_still: Callable[[], None]) -> Iterator[None]:
 class Steps:
     """Named steps that run one after another; progress goes to standard error."""
 
-    def __init__(self, *, is_quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._is_quiet = is_quiet
+    def __init__(
+        self, *, is_quiet: bool | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_quiet = OUTPUT_FORM.get().as_json if is_quiet is None else is_quiet
         self._clock = clock
 
     @contextmanager

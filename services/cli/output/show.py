@@ -5,9 +5,11 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
@@ -34,6 +36,27 @@ _UNBROKEN = "\xa0"
 _CONTINUED = f"{_UNBROKEN}\\ "
 
 
+class OutputForm(NamedTuple):
+    """One JSON document, or text; and of tables every column, none narrower, and no text folded."""
+
+    as_json: bool = False
+    is_wide: bool = False
+
+
+_TEXT: Final = OutputForm()
+OUTPUT_FORM: Final = ContextVar("output form", default=_TEXT)
+
+
+@contextmanager
+def output_form(*, as_json: bool = False, is_wide: bool = False) -> Iterator[None]:
+    """Meanwhile all is printed so: by the options --json and --wide of the command that runs."""
+    before = OUTPUT_FORM.set(OutputForm(as_json, is_wide))
+    try:
+        yield
+    finally:
+        OUTPUT_FORM.reset(before)
+
+
 @cache
 def error_console() -> "Console":
     """Standard error for what has colours or changes while it is seen."""
@@ -45,20 +68,18 @@ def error_console() -> "Console":
 
 
 # Text may be a generator: with --json it is never computed.
-def show(
-    document: Any, text: Iterable[str | Table], *, as_json: bool, is_wide: bool = False
-) -> None:
+def show(document: Any, text: Iterable[str | Table], *, is_wide: bool = False) -> None:
     """Print what a command found.
 
     Args:
         document: for programs.
         text: for people; "" prints nothing.
-        as_json: print the document.
-        is_wide: print every column of a table, and neither make one narrower nor fold text.
+        is_wide: fold nothing, whatever is asked for.
     """
-    if as_json:
+    if OUTPUT_FORM.get().as_json:
         print_json(document)
         return
+    is_wide |= OUTPUT_FORM.get().is_wide
     for part in text:
         if isinstance(part, Table):
             _print_table(part, is_wide=is_wide)
@@ -72,6 +93,15 @@ def print_line(text: str, *, is_folded: bool = False) -> None:
     if is_folded and sys.stdout.isatty():
         text = _folded(text)
     typer.echo(text)
+
+
+def show_entry(document: Any, text: str, *, is_folded: bool = False) -> None:
+    """Print one of many as it comes: its document on one line, or its text."""
+    if OUTPUT_FORM.get().as_json:
+        sys.stdout.write(f"{json.dumps(document, ensure_ascii=False)}\n")
+    else:
+        print_line(text, is_folded=is_folded and not OUTPUT_FORM.get().is_wide)
+    sys.stdout.flush()
 
 
 def print_failure(kind: str, words: str) -> None:

@@ -33,22 +33,13 @@ Curves = Mapping[Pair, Mapping[MeasuredSide, Curve]]
 Memories = Mapping[Pair, ReplicaMemory]
 
 
-def run_plan(
-    settings: CliSettings,
-    path: Path,
-    what_if: Sequence[str] = (),
-    *,
-    as_json: bool,
-    is_wide: bool = False,
-) -> None:
+def run_plan(settings: CliSettings, path: Path, what_if: Sequence[str] = ()) -> None:
     """Print the plan for a profile.
 
     Args:
         settings: of the command line.
         path: of the profile.
         what_if: changes of it.
-        as_json: print one document in place of tables.
-        is_wide: print all columns.
 
     Raises:
         InvalidRequestError: the profile is wrong, or cannot be kept, or no engine has the
@@ -78,7 +69,7 @@ def run_plan(
     document = sizing_document(profile, versions, curves, memories) | {"what_if": list(what_if)}
     document |= {"versions": {name: each.version for name, each in versions.items()}}
     lines = (words for _, words in taken if words)
-    show(document, chain(lines, plan_text(document)), as_json=as_json, is_wide=is_wide)
+    show(document, chain(lines, plan_text(document)))
 
 
 def _refuse_without_engines(precision: Precision, names: list[str], curves: Curves) -> None:

@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from services.cli.recipes.recipe_model import RecipeModel
 
 
-def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: bool) -> None:
+def run_recipe_check(settings: CliSettings, path: Path, model: str) -> None:
     """Check a recipe, and whether it fits a model where one is named.
 
     Args:
         settings: where the store is.
         path: of the recipe.
         model: name in the store, or a source; "" checks the recipe alone.
-        as_json: print one document.
 
     Raises:
         InvalidRecipeError: with a line for each fault: file, line, key, value, expectation.
@@ -33,13 +32,13 @@ def run_recipe_check(settings: CliSettings, path: Path, model: str, *, as_json: 
         from services.cli.recipes.recipe_model import find_recipe_model
 
         with recipe_place(path, recipe):
-            found = find_recipe_model(settings, model, Steps(is_quiet=as_json), recipe, path.parent)
+            found = find_recipe_model(settings, model, Steps(), recipe, path.parent)
             check_against(path, recipe, found)
         fits = f", and fits {found.title}"
     document = {"path": str(path), "model": model, "recipe": recipe.model_dump(mode="json")}
     check = f"its names are not checked; against a model: smelt recipe check {path} --model MODEL"
     text = [f"{path} is a valid recipe{fits}", "" if model else check]
-    show(document, text, as_json=as_json)
+    show(document, text)
 
 
 def check_against(path: Path, recipe: Recipe, model: "RecipeModel") -> None:

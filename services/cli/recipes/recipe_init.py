@@ -43,14 +43,13 @@ _MEANINGS = {
 }
 
 
-def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bool) -> None:
+def run_recipe_init(settings: CliSettings, model: str, out: Path) -> None:
     """Write a recipe for a model of the store, or for a source.
 
     Args:
         settings: where the store is.
         model: name in the store, or a source.
         out: file to be created; never overwritten.
-        as_json: print one document.
 
     Raises:
         InvalidRequestError: the file is there already, or cannot be written.
@@ -62,7 +61,7 @@ def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bo
         raise InvalidRequestError(
             f"{out} is there already, and is not replaced; name another file with --out"
         )
-    found = find_recipe_model(settings, model, Steps(is_quiet=as_json))
+    found = find_recipe_model(settings, model, Steps())
     text = recipe_text(found, out)
     try:
         with out.open("x", encoding="utf-8") as file:
@@ -70,7 +69,7 @@ def run_recipe_init(settings: CliSettings, model: str, out: Path, *, as_json: bo
     except OSError as error:
         raise InvalidRequestError(f"{out} cannot be written: {error.strerror}") from error
     then = f"{out} has the recipe of {found.title}; once it is edited: smelt recipe check {out}"
-    show({"path": str(out), "model": model}, [f"{then} --model {model}"], as_json=as_json)
+    show({"path": str(out), "model": model}, [f"{then} --model {model}"])
 
 
 def recipe_text(model: RecipeModel, path: Path) -> str:

@@ -19,10 +19,10 @@ from services.contracts.model.recipe import Recipe
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def run_recipe_schema(*, as_json: bool) -> None:
+def run_recipe_schema() -> None:
     """Print the schema, which is JSON in any case."""
     schema = recipe_schema()
-    show(json.loads(schema), [schema.rstrip()], as_json=as_json, is_wide=True)
+    show(json.loads(schema), [schema.rstrip()], is_wide=True)
 
 
 def recipe_schema() -> str:

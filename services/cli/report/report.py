@@ -42,7 +42,6 @@ def run_report(
     *,
     output: Path | None,
     prices: Path | None,
-    as_json: bool,
 ) -> None:
     """Write the file and say where it is.
 
@@ -52,7 +51,6 @@ def run_report(
         number: of its version; by default the newest with timed engines.
         output: the file; None names one after the model, in the current folder.
         prices: profile of `smelt plan`, or its devices alone; None shows hours for prices.
-        as_json: print one document.
 
     Raises:
         NotFoundError: no such model or version.
@@ -70,7 +68,7 @@ def run_report(
     except OSError as error:
         raise InvalidRequestError(f"{path}: cannot be written: {error.strerror}") from error
     document = {"model": name, "version": version.version, "file": str(path), "note": note}
-    show(document, [note, f"{name} version {version.version}: {path}"], as_json=as_json)
+    show(document, [note, f"{name} version {version.version}: {path}"])
 
 
 def _parts(

@@ -14,10 +14,9 @@ from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show, text_width
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.json_values import array_from_json, typed_arrays
-from services.cli.requests.texts import array_from_texts
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
-from services.contracts.kserve.byte_strings import strings_from_array
+from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
 from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     Array,
@@ -52,8 +51,6 @@ def run_infer(
     version: str,
     address: str,
     *,
-    as_json: bool,
-    is_wide: bool = False,
     texts: Sequence[str] = (),
 ) -> None:
     """Send the request and print each output.
@@ -64,8 +61,6 @@ def run_infer(
         inputs: `NAME=@FILE.npy` or `NAME=[...]`, JSON, each; empty for a model without inputs.
         version: "" leaves it to the gateway.
         address: `host:port` of the gateway; "" is this host's fleet.
-        as_json: print one document.
-        is_wide: neither leave out nor fold anything of tables.
         texts: in place of inputs, for a model that has a tokenizer; of pairs two for each.
 
     Raises:
@@ -99,7 +94,7 @@ def run_infer(
             raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
     text = f"{response.model_name} version {response.model_version}", outputs_table(outputs)
-    show(answer_document(response, outputs), text, as_json=as_json, is_wide=is_wide)
+    show(answer_document(response, outputs), text)
 
 
 def _described(
@@ -274,3 +269,22 @@ def answer_document(
 def _plain(array: Array) -> Array:
     """Strings and integers as they are, as float64 cannot hold all; all else as float64."""
     return array if array.dtype.kind in "biuO" else array.astype(float)
+
+
+def array_from_texts(texts: Sequence[str], model: pb.ModelMetadataResponse) -> Array:
+    """BYTES [B, 1], or [B, 2] of pairs, each being two texts that follow each other.
+
+    A model that takes none gets [B, 1] too: its replica refuses it, and says what to do.
+
+    Raises:
+        InvalidRequestError: half of a pair is missing.
+    """
+    shapes = [tuple(each.shape) for each in model.inputs if each.name == TEXT]
+    width = 2 if shapes and shapes[0][1:] == (2,) else 1
+    if len(texts) % width:
+        raise InvalidRequestError(
+            f"--text: model '{model.name}' takes pairs; give two for each, got {len(texts)}"
+        )
+    array = np.array(list(texts), dtype=STRING_DTYPE)
+    flat = bool(shapes) and len(shapes[0]) == 1
+    return array if flat else array.reshape(-1, width)

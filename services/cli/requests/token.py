@@ -8,14 +8,13 @@ from services.gateway.access.static_tokens import new_token, token_hash
 from services.gateway.access.verbs import Verb
 
 
-def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool) -> None:
+def run_token(name: str, verbs: list[Verb], models: list[str]) -> None:
     """Make and print a token, and its entry for the access file; the token is stored nowhere.
 
     Args:
         name: of the caller in logs.
         verbs: that it may use.
         models: names of models that it may use them on; `*` stands for any characters.
-        as_json: print one document.
     """
     secret = new_token()
     grants = (Grant(verbs=tuple(verbs), models=tuple(models)),)
@@ -26,4 +25,4 @@ def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool)
         "add to the file that SMELT_GATEWAY_ACCESS_FILE names:",
         yaml.safe_dump({"tokens": [plain]}, sort_keys=False).rstrip(),
     ]
-    show({"token": secret, "entry": plain}, text, as_json=as_json, is_wide=True)
+    show({"token": secret, "entry": plain}, text, is_wide=True)

@@ -46,8 +46,6 @@ def run_buckets(
     num: int = 0,
     metrics: Sequence[str] = (),
     is_applied: bool = False,
-    as_json: bool,
-    is_wide: bool,
 ) -> None:
     """Print what was seen and what is advised, and publish that where it is asked for.
 
@@ -59,8 +57,6 @@ def run_buckets(
         metrics: `host:port` of metrics endpoints; by default samples of requests, or where there
             are none the endpoints that the controller names.
         is_applied: publish the next version of the model, with the buckets proposed.
-        as_json: print one document in place of tables.
-        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         NotFoundError: no such model or version, no fleet here, or no request was seen.
@@ -80,7 +76,7 @@ def run_buckets(
     document = advice_document(model, seen, num, partial(measured_cost, registry, model))
     published = _published(settings, model, document) if is_applied else None
     document |= {"published": published, "note": note}
-    show(document, chain([note], _text(document)), as_json=as_json, is_wide=is_wide)
+    show(document, chain([note], _text(document)))
 
 
 def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:

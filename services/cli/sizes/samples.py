@@ -19,14 +19,8 @@ _SHARES = {"least": 0.0, "p1": 0.01, "p50": 0.5, "p90": 0.9, "p99": 0.99, "large
 _OPT_IN = "samples are kept where the recipe has `sampling: {}`"
 
 
-def run_samples(settings: CliSettings, name: str, *, as_json: bool, is_wide: bool) -> None:
+def run_samples(settings: CliSettings, name: str) -> None:
     """Print what there is of a model.
-
-    Args:
-        settings: of the command line.
-        name: of the model.
-        as_json: print one document in place of tables.
-        is_wide: neither leave out nor fold anything of tables.
 
     Raises:
         NotFoundError: no such model, or no samples of it.
@@ -34,17 +28,16 @@ def run_samples(settings: CliSettings, name: str, *, as_json: bool, is_wide: boo
     """
     registry = open_registry(settings)
     document = samples_document(registry, registry.model_version(name))
-    show(document, _text(document), as_json=as_json, is_wide=is_wide)
+    show(document, _text(document))
 
 
-def run_samples_delete(settings: CliSettings, name: str, before: str, *, as_json: bool) -> None:
+def run_samples_delete(settings: CliSettings, name: str, before: str) -> None:
     """Delete samples of a model.
 
     Args:
         settings: of the command line.
         name: of the model.
         before: only of windows that ended before this moment, in ISO 8601; "" for all.
-        as_json: print one document.
 
     Raises:
         InvalidRequestError: that is no moment.
@@ -59,16 +52,11 @@ def run_samples_delete(settings: CliSettings, name: str, before: str, *, as_json
     left = sum(window.num_samples for key, window in windows.items() if key not in gone)
     num = sum(window.num_samples for window in gone.values())
     document = {"model": name, "num_deleted": num, "num_left": left}
-    show(document, [f"{name}: {num} samples deleted, {left} left"], as_json=as_json)
+    show(document, [f"{name}: {num} samples deleted, {left} left"])
 
 
-def run_samples_calibrate(settings: CliSettings, name: str, *, as_json: bool) -> None:
+def run_samples_calibrate(settings: CliSettings, name: str) -> None:
     """Publish a version that is calibrated with the newest samples.
-
-    Args:
-        settings: of the command line.
-        name: of the model.
-        as_json: print the version as one document.
 
     Raises:
         InvalidRequestError: the recipe has no `calibration: traffic`, or samples are too few.
@@ -84,7 +72,7 @@ def run_samples_calibrate(settings: CliSettings, name: str, *, as_json: bool) ->
     source = version.traffic
     words = f"{source.num_samples} samples, {source.num_held_out} held out" if source else ""
     text = f"{name} version {version.version}: calibrated with {words}; {then} {name}"
-    show(version_document(version), [text], as_json=as_json)
+    show(version_document(version), [text])
 
 
 def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any]:

@@ -1,11 +1,9 @@
 """`smelt events`: who did what, why, and how long after the change."""
 
-import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from services.cli.output.show import print_json, print_line
+from services.cli.output.show import OUTPUT_FORM, show, show_entry
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.stop_signals import stop_signals
@@ -20,15 +18,7 @@ _FOLLOW_PERIOD_S = 0.5
 _SHORT = 12
 
 
-def run_events(
-    settings: CliSettings,
-    model: str,
-    *,
-    limit: int,
-    is_followed: bool,
-    as_json: bool,
-    is_wide: bool = False,
-) -> None:
+def run_events(settings: CliSettings, model: str, *, limit: int, is_followed: bool) -> None:
     """Print the newest events, and with `is_followed` new ones until Ctrl-C or SIGTERM.
 
     Args:
@@ -36,8 +26,6 @@ def run_events(
         model: "" for all.
         limit: number of events that are there already.
         is_followed: go on with new ones.
-        as_json: print one document for each event.
-        is_wide: do not fold long events.
 
     Raises:
         NotFoundError: there is no such model and never was.
@@ -49,20 +37,20 @@ def run_events(
     if model and not any(event.model == model for _, event in shown):
         _check_known(registry, model)
     if not is_followed:
-        _print_all((event for _, event in shown), as_json=as_json, is_wide=is_wide)
-        for build in [] if as_json else running_builds(registry, _named(registry, model)):
-            print_line(f"now: {_stage_line(build)}", is_folded=not is_wide)
+        events = [event for _, event in shown]
+        document = {"events": [_document(event) for event in events]}
+        show(document, _text(registry, model, events))
         return
     # Neither signal cuts an event in two.
     with stop_signals() as is_stopped:
         for _, event in shown:
-            _print_one(event, as_json=as_json, is_wide=is_wide)
+            _show(event)
         position = shown[-1][0] if shown else end
         for news in _followed(registry, position, model, is_stopped):
             if not isinstance(news, str):
-                _print_one(news, as_json=as_json, is_wide=is_wide)
-            elif not as_json:
-                print_line(news, is_folded=not is_wide)
+                _show(news)
+            elif not OUTPUT_FORM.get().as_json:
+                show_entry(None, news, is_folded=True)
 
 
 def _check_known(registry: Registry, model: str) -> None:
@@ -118,23 +106,14 @@ def _stage_line(build: dict[str, Any]) -> str:
     )
 
 
-def _print_all(events: Iterable[Event], *, as_json: bool, is_wide: bool) -> None:
-    known = list(events)
-    if as_json:
-        print_json({"events": [_document(event) for event in known]})
-    elif not known:
-        print_line("no events yet: a controller writes them")
-    else:
-        for event in known:
-            _print_one(event, as_json=False, is_wide=is_wide)
+def _text(registry: Registry, model: str, events: Sequence[Event]) -> Iterator[str]:
+    yield from map(event_line, events) if events else ["no events yet: a controller writes them"]
+    for build in running_builds(registry, _named(registry, model)):
+        yield f"now: {_stage_line(build)}"
 
 
-def _print_one(event: Event, *, as_json: bool, is_wide: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(_document(event), ensure_ascii=False) + "\n")
-        sys.stdout.flush()
-    else:
-        print_line(event_line(event), is_folded=not is_wide)
+def _show(event: Event) -> None:
+    show_entry(_document(event), event_line(event), is_folded=True)
 
 
 def _document(event: Event) -> dict[str, Any]:

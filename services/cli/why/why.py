@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from compiler_worker.measures.accuracy_words import accuracy_words, distances
 from services.cli.fleet.control_client import fleet_on_store
 from services.cli.fleet.fleet_file import START_ONE
 from services.cli.models.external import explain_external
@@ -10,11 +11,12 @@ from services.cli.output.show import show, times
 from services.cli.planning.measured_version import measured_version
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.cli.why.precision_words import precision_document, precision_lines
 from services.cli.why.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.precisions import precisions_on
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.durations import milliseconds
@@ -34,13 +36,7 @@ _COLUMNS = ("rank", "kind", "state", "p50", "x eager", "x fallback", "engine")
 
 
 def run_why(
-    settings: CliSettings,
-    name: str,
-    generation: str,
-    *,
-    version: int | None = None,
-    as_json: bool,
-    is_wide: bool = False,
+    settings: CliSettings, name: str, generation: str, *, version: int | None = None
 ) -> None:
     """Explain one generation, or all that are planned or serve.
 
@@ -49,8 +45,6 @@ def run_why(
         name: of the model.
         generation: "" for all.
         version: by default the newest with timed engines.
-        as_json: print one document in place of tables.
-        is_wide: print all columns of the tables.
 
     Raises:
         NotFoundError: no such model or version, or nothing is known of the generation.
@@ -61,7 +55,7 @@ def run_why(
     wanted = str(Generation.parse(generation)) if generation else ""
     registry = open_registry(settings)
     if registry.external_numbers(name):
-        explain_external(settings, registry, name, version, as_json=as_json)
+        explain_external(settings, registry, name, version)
         return
     explained, note = measured_version(registry, name, version)
     snapshot = fleet_on_store(settings)
@@ -84,7 +78,7 @@ def run_why(
     where = {"model": name, "version": explained.version, "note": note}
     where |= {"unplaced": unplaced, "not_loaded": not_loaded}
     document = where | {"standby": standby, "generations": cases}
-    show(document, text, as_json=as_json, is_wide=is_wide)
+    show(document, text)
 
 
 def model_cases(
@@ -226,3 +220,27 @@ def _passed_over_lines(case: dict[str, Any], model: str) -> Iterator[str]:
             yield f"engine {each['digest'][:SHORT]} is passed over: {each['detail']}"
     if num_elsewhere:
         yield f"engines for other generations: {num_elsewhere} (smelt engines {model})"
+
+
+def precision_document(version: ModelVersion, generation: str) -> dict[str, Any]:
+    """By precision, why no engine is built in it, or the distances at which one is proven."""
+    try:
+        parsed = Generation.parse(generation)
+    except InvalidRequestError:
+        # A node of a newer release reports it.
+        return {"accuracy": version.recipe.accuracy.value, "precisions": {}}
+    found = precisions_on(parsed, version.recipe, has_calibration=version.calibration is not None)
+    precisions = {
+        precision.value: {"not_built": reason}
+        if reason
+        else {"distances": distances(precision, version.recipe)}
+        for precision, reason in found.items()
+    }
+    return {"accuracy": version.recipe.accuracy.value, "precisions": precisions}
+
+
+def precision_lines(case: dict[str, Any], version: ModelVersion) -> Iterator[str]:
+    """The recipe's word for accuracy, then a line for each precision."""
+    known = {Precision(name): each.get("not_built") for name, each in case["precisions"].items()}
+    yield from accuracy_words(version.recipe, (each for each in known if not known[each]))
+    yield from (f"{name}: not built: {reason}" for name, reason in known.items() if reason)

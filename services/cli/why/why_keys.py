@@ -16,13 +16,8 @@ _SHORT = 12
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool) -> None:
+def run_why_keys(settings: CliSettings, keys: tuple[str, str]) -> None:
     """Compare two keys, named by their digests or beginnings of them.
-
-    Args:
-        settings: where the store is.
-        keys: two digests, or the first digits of them.
-        as_json: print one document.
 
     Raises:
         NotFoundError: no engine and no plan has such a key.
@@ -35,7 +30,7 @@ def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool)
     rows = [(d["field"], _short(d["one"]), _short(d["other"]), d["reason"]) for d in differences]
     text = f"{one[:_SHORT]} and {other[:_SHORT]} are one key"
     document = {"one": one, "other": other, "differences": differences}
-    show(document, [Table("Differences", columns, rows) if rows else text], as_json=as_json)
+    show(document, [Table("Differences", columns, rows) if rows else text])
 
 
 def known_keys(registry: Registry) -> dict[str, BuildKey]:

@@ -14,6 +14,7 @@ from services.cli.bench.bench_report import bench_text
 from services.cli.bench.bench_run import run_loads
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.output.progress import StepLine, Steps
+from services.cli.output.show import output_form
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
 from services.contracts.transport.frames import InferFrame
@@ -51,7 +52,8 @@ async def bench(
     """Run it in a thread, as it has a loop of its own."""
     asked = options(folder, **{"address": fleet.url} | given)
     known = settings or CliSettings(home=folder)
-    return await asyncio.to_thread(run_bench, known, name, asked, as_json=as_json)
+    with output_form(as_json=as_json):
+        return await asyncio.to_thread(run_bench, known, name, asked)
 
 
 async def test_given_inputs_are_sent_and_their_figures_shown(

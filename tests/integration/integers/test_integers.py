@@ -22,6 +22,7 @@ from services.cli.bench.bench import BenchOptions, run_bench
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
+from services.cli.output.show import output_form
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
@@ -144,7 +145,8 @@ async def test_a_bench_asks_what_the_model_takes(
     )
     with fleet_lock(settings.run_dir):
         write_fleet(settings.run_dir, running)
-        assert await asyncio.to_thread(run_bench, settings, "shop", options, as_json=True) == 0
+        with output_form(as_json=True):
+            assert await asyncio.to_thread(run_bench, settings, "shop", options) == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert [(cell["size"], cell["rows"], cell["errors"]) for cell in cells] == [
         ("batch=1, sequence=8", 1, {}),

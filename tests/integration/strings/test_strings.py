@@ -15,6 +15,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
+from services.cli.output.show import output_form
 from services.cli.requests.infer import model_infer, run_infer
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_record import BuildOutcome
@@ -210,8 +211,8 @@ async def test_the_command_sends_and_shows_strings(fleet: Fleet, tmp_path: Path)
     settings = CliSettings(home=tmp_path)
 
     def told(value: str) -> dict[str, Any]:
-        with redirect_stdout(io.StringIO()) as out:
-            run_infer(settings, "colours", [f"words={value}"], "", fleet.url, as_json=True)
+        with redirect_stdout(io.StringIO()) as out, output_form(as_json=True):
+            run_infer(settings, "colours", [f"words={value}"], "", fleet.url)
         document = json.loads(out.getvalue())
         return {each["name"]: each["data"] for each in document["outputs"]}
 

@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
+from services.cli.output.show import output_form
 from services.cli.requests.infer import model_infer, run_infer
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_record import BuildOutcome
@@ -179,7 +180,7 @@ async def test_what_is_no_batch_of_texts_is_refused(
 
 async def test_the_command_sends_texts(fleet: Fleet, original: SentenceTransformer) -> None:
     out = io.StringIO()
-    with redirect_stdout(out):
+    with redirect_stdout(out), output_form(as_json=True):
         await asyncio.to_thread(
             run_infer,
             CliSettings(),
@@ -187,11 +188,10 @@ async def test_the_command_sends_texts(fleet: Fleet, original: SentenceTransform
             [],
             "",
             fleet.url,
-            as_json=True,
             texts=TEXTS[:2],
         )
     (output,) = json.loads(out.getvalue())["outputs"]
     found = np.array(output["data"], np.float32).reshape(output["shape"])
     assert_equal(found, original.encode(list(TEXTS[:2])))
     with pytest.raises(InvalidRequestError, match="--text a text', in place|--text 'a text'"):
-        await asyncio.to_thread(run_infer, CliSettings(), "minilm", [], "", fleet.url, as_json=True)
+        await asyncio.to_thread(run_infer, CliSettings(), "minilm", [], "", fleet.url)

@@ -101,7 +101,7 @@ def test_the_exit_code_tells_of_problems_alone(
     folder.write_text("a file where the store should be")
     broken = settings.model_copy(update={"store_url": "s4://nowhere"})
     assert list(before) == list(checks(broken))
-    assert run_doctor(broken, as_json=False) == 1
+    assert run_doctor(broken) == 1
     assert "problem  store" in capsys.readouterr().out
 
 

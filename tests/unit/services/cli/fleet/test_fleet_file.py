@@ -81,7 +81,7 @@ def test_a_killed_supervisor_leaves_no_fleet_even_if_its_process_id_lives(tmp_pa
 def test_a_fleet_that_is_starting_is_told_of_and_can_be_stopped(tmp_path: Path) -> None:
     settings = CliSettings(home=tmp_path)
     with pytest.raises(NotFoundError) as refused:
-        run_down(settings, as_json=True)
+        run_down(settings)
     assert "smelt up" not in str(refused.value)
     log = settings.run_dir / "up.log"
     arguments = [sys.executable, "-c", SUPERVISOR, str(settings.run_dir)]
@@ -94,10 +94,10 @@ def test_a_fleet_that_is_starting_is_told_of_and_can_be_stopped(tmp_path: Path) 
         options = UpOptions(grpc_port=0, metrics_port=0)
         again = {"is_demo": False, "is_over_after_demo": False, "is_detached": True}
         with pytest.raises(InvalidRequestError, match="is starting here since"):
-            run_up(settings, options, **again, as_json=True)
+            run_up(settings, options, **again)
         assert log.read_text() == "its steps"
         assert supervisor_pid(settings.run_dir) == supervisor.pid
-        run_down(settings, as_json=True)
+        run_down(settings)
         assert supervisor.wait() == -signal.SIGTERM
     assert not starting_words(settings.run_dir)
 

@@ -71,7 +71,6 @@ def test_a_fleet_that_was_stopped_on_request_did_not_fail(
             is_demo=False,
             is_over_after_demo=is_over_after_demo,
             is_detached=False,
-            as_json=False,
         )
     finally:
         signal.signal(signal.SIGTERM, before)

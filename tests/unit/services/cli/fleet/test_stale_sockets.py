@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.fleet.local_fleet import LocalFleet
-from services.cli.fleet.stale_sockets import remove_stale_sockets
+from services.cli.fleet.local_fleet import LocalFleet, remove_stale_sockets
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.cli.oci.artifact_reference import OciReference, parse_reference
-from services.cli.oci.login import login_of
+from services.cli.oci.client import login_of
 from services.contracts.errors import InvalidRequestError
 from tests.unit.services.cli.oci.conftest import Commands
 from tests.unit.services.cli.oci.registries import StubRegistry

@@ -17,7 +17,7 @@ BRACKETED = "cannot open [/usr/lib/x.so]: expected [batch, 4]"
 
 
 def test_a_table_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show(None, [Table("t", ("reason",), [(BRACKETED,)])], as_json=False)
+    output.show(None, [Table("t", ("reason",), [(BRACKETED,)])])
     assert BRACKETED in capsys.readouterr().out
 
 
@@ -55,7 +55,8 @@ def test_prose_is_folded_and_commands_can_be_pasted(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
-    output.show(None, [WORDS], as_json=False, is_wide=is_wide)
+    with output.output_form(is_wide=is_wide):
+        output.show(None, [WORDS])
     told = terminal.getvalue().splitlines()
     assert (len(told) == 1) is is_wide
     assert " ".join(line.strip() for line in told) == WORDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.cli.requests.texts import array_from_texts
+from services.cli.requests.infer import array_from_texts
 from services.contracts.errors import InvalidRequestError
 from services.pb import open_inference_v2_pb2 as pb
 

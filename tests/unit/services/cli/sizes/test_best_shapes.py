@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.cli.planning.curves import Curve
-from services.cli.sizes.best_shapes import Shape, ShapeSearch
-from services.cli.sizes.cuts import best_cuts, cheapest
+from services.cli.sizes.best_shapes import Shape, ShapeSearch, best_cuts, cheapest
 from services.cli.sizes.measured_cost import BY_ELEMENTS, MeasuredCost
 from services.contracts.errors import InvalidRequestError
 
