@@ -1,13 +1,19 @@
-"""Standalone Inductor artifacts: kernels only, one per bucket at its largest sizes."""
+"""Standalone Inductor artifacts: kernels only, one per bucket at its largest sizes.
 
+An artifact holds what torch's own caches hold for its graph: code, kernels, tuned launch
+configurations. Those of earlier builds are a cache of this one, whatever its weights are.
+"""
+
+import logging
+import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
-from compiler_worker.builders.artifact_cache import keep_artifact, load_artifacts
 from compiler_worker.builders.base import BuildResult, BuildSpec
 from compiler_worker.builders.bucket_artifacts import build_buckets
 from compiler_worker.builders.typed_graphs import check_outputs, planned_graph
@@ -18,7 +24,12 @@ from compiler_worker.precision.typed import typed_model
 from compiler_worker.progress import Progress
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.hardware.kinds import Precision
+from services.contracts.store.kept_files import keep
 from services.engines.torch_runtime.programs import lifted_weights
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX = ".bin"
 
 
 def build_artifacts(
@@ -83,3 +94,47 @@ def compile_static(
             dynamic_shapes="from_example_inputs",
             options={"config_patches": dict(config)},
         )
+
+
+def load_artifacts(folder: Path | None) -> int:
+    """Give torch's caches what is in the folder; the number of artifacts. Bad ones are ignored."""
+    if folder is None:
+        return 0
+    return sum(_load(path) for path in sorted(folder.glob(f"*{_SUFFIX}")))
+
+
+def keep_artifact(folder: Path | None, saved: Path) -> None:
+    """Keep a saved artifact for the builds to come, under the key that torch gives its graph."""
+    if folder is None:
+        return
+    try:
+        key, _ = _parts(saved.read_bytes())
+        target = folder / f"{key}{_SUFFIX}"
+        if not target.exists():
+            keep(target, partial(shutil.copyfile, saved))
+    except Exception as error:  # the engine is made; the next build compiles again
+        logger.warning("%s is not kept: %s: %s", saved.name, type(error).__name__, error)
+
+
+def _load(path: Path) -> bool:
+    try:
+        _, data = _parts(path.read_bytes())
+        torch.compiler.load_cache_artifacts(data)
+    except Exception as error:  # torch raises many types where it cannot read something
+        logger.warning("%s is not used: %s: %s", path.name, type(error).__name__, error)
+        return False
+    return True
+
+
+def _parts(saved: bytes) -> tuple[str, bytes]:
+    """Key and cache entries of an artifact; raises ValueError for one of another torch."""
+    from torch._inductor.codecache import torch_key
+
+    # Private to torch, which has no public way to read an artifact without loading it.
+    from torch.utils._appending_byte_serializer import BytesReader
+
+    reader = BytesReader(saved)
+    reader.read_bytes()  # what kind of artifact it is
+    if reader.read_bytes() != torch_key():
+        raise ValueError("it is of another build of torch")
+    return reader.read_str(), reader.read_bytes()

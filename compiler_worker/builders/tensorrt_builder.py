@@ -1,7 +1,9 @@
 """Build half of kind `tensorrt`: a typed ONNX graph to a plan, one profile per bucket."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from compiler_worker.builders.base import Builder, BuildResult, BuildSpec
 from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors
@@ -14,7 +16,6 @@ from compiler_worker.builders.tensorrt_graphs import (
     lowered_file,
     precision_reason,
 )
-from compiler_worker.builders.tensorrt_timings import keep_timing_cache, use_timing_cache
 from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
 from services.contracts.builds.build_key import BuildKey
@@ -24,9 +25,14 @@ from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket
+from services.contracts.store.kept_files import keep
 from services.engines.shapes import shape_at, union_of
 from services.engines.tensorrt_engine import PLAN
 from services.engines.tensorrt_runtime import Messages
+
+logger = logging.getLogger(__name__)
+
+TIMINGS = "timing.cache"
 
 
 class TensorrtBuilder(Builder):
@@ -144,3 +150,25 @@ def _profile(session: BuildSession, inputs: Sequence[TensorSpec], bucket: Bucket
     for spec in inputs:
         profile.set_shape(spec.name, *(shape_at(spec, sizes) for sizes in ends))
     return profile
+
+
+def use_timing_cache(config: Any, folder: Path | None) -> None:
+    """Have a build begin with the timings of earlier ones, and collect its own; None does not.
+
+    The folder is for one device name, memory, driver, version and set of flags (`shared_cache`):
+    timings of another device would choose kernels that are slow here.
+    """
+    if folder is None:
+        return
+    known = folder / TIMINGS
+    data = known.read_bytes() if known.is_file() else b""
+    if not config.set_timing_cache(config.create_timing_cache(data), ignore_mismatch=False):
+        logger.warning("the timing cache is not for this device or version, and is not used")
+        config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+
+
+def keep_timing_cache(config: Any, folder: Path | None) -> None:
+    """Write the timings for the builds to come, whole or not at all."""
+    cache = config.get_timing_cache() if folder else None
+    if folder and cache is not None:
+        keep(folder / TIMINGS, lambda part: part.write_bytes(bytes(cache.serialize())))

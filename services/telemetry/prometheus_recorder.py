@@ -1,6 +1,8 @@
 """The catalogue bound to prometheus_client: gateway, controller and compiler."""
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -13,11 +15,18 @@ from prometheus_client import (
     disable_created_metrics,
     start_http_server,
 )
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
 
+from services.telemetry import bucket_counts
+from services.telemetry.bucket_counts import BucketCounts, BucketSnapshot
 from services.telemetry.declared import DeclaredMetrics
 from services.telemetry.metric import Metric, MetricKind
-from services.telemetry.prometheus_histograms import HistogramCollector
 from services.telemetry.recorder import Observer
+
+_Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -130,7 +139,7 @@ def serve_metrics(
     *,
     address: str = "127.0.0.1",
     rewrite: Callable[[bytes], bytes] | None = None,
-    elsewhere: "WSGIApplication | None" = None,
+    elsewhere: WSGIApplication | None = None,
 ) -> MetricsServer:
     """Serve a registry over HTTP from a thread; loopback unless an address is given.
 
@@ -152,20 +161,20 @@ def serve_metrics(
     return MetricsServer(port=server.server_port, _server=server, _thread=thread)
 
 
-def _nothing(_: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+def _nothing(_: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
     return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
 
 
 def _only_metrics(
-    page: "WSGIApplication | None",
+    page: WSGIApplication | None,
     rewrite: Callable[[bytes], bytes] | None,
-    elsewhere: "WSGIApplication",
-) -> "WSGIApplication":
+    elsewhere: WSGIApplication,
+) -> WSGIApplication:
     """The page at its own path; prometheus_client serves it at each, so that wrong probes pass."""
     assert page is not None
 
-    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def serve(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] != METRICS_PATH:
             return elsewhere(environ, start_response)
         if rewrite is None:
@@ -175,3 +184,47 @@ def _only_metrics(
         return [rewrite(part) for part in page(environ, start_response)]
 
     return serve
+
+
+class HistogramCollector(Collector):
+    """All series of one histogram; a scrape that asks for OpenMetrics gets exemplars too."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        # As prometheus_client spells bounds itself: queries match `le` as text. `+Inf` has to be
+        # the last, as the family takes its count from there.
+        self._bounds = (*map(floatToGoString, metric.buckets), "+Inf")
+        self._series: dict[tuple[str, ...], BucketCounts] = {}
+
+    def labels(self, **labels: str) -> BucketCounts:
+        """The series with these labels."""
+        key = tuple(labels[name] for name in self._metric.labels)
+        return self._series.setdefault(key, BucketCounts(self._metric.buckets))
+
+    def remove_by_labels(self, labels: Mapping[str, str]) -> None:
+        """Drop the series that have these labels."""
+        at = {self._metric.labels.index(name): value for name, value in labels.items()}
+        for key in list(self._series):
+            if all(key[place] == value for place, value in at.items()):
+                del self._series[key]
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """The family with what was observed until now."""
+        metric = self._metric
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        # A copy: a scrape runs in a thread of its own, while requests add series.
+        for key, counts in list(self._series.items()):
+            snapshot = counts.snapshot()
+            family.add_metric(key, self._buckets(snapshot), snapshot.total)
+        yield family
+
+    def _buckets(self, snapshot: BucketSnapshot) -> list[_Bucket]:
+        known = snapshot.exemplars
+        return [
+            (bound, count, _exemplar(known[at])) if at in known else (bound, count)
+            for at, (bound, count) in enumerate(zip(self._bounds, snapshot.cumulative, strict=True))
+        ]
+
+
+def _exemplar(known: bucket_counts.Exemplar) -> Exemplar:
+    return Exemplar({"trace_id": known.trace_id}, known.value, known.time_s)

@@ -1,6 +1,8 @@
 """The controller's /metrics: what it knows of replicas, builds and the store."""
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -10,13 +12,18 @@ from prometheus_client import CollectorRegistry
 from services.contracts.errors import InvalidRequestError
 from services.contracts.store.artifact_store import ArtifactStore
 from services.contracts.store.history import BuildHistory
-from services.controller.api.fleet_state import FleetState
+from services.controller.api.fleet_state import FleetState, generation_of
 from services.controller.metrics.build_metrics import BuildMetrics, LatestView
-from services.controller.metrics.fleet_metrics import FleetMetrics
 from services.controller.settings import ControllerSettings
+from services.pb import fleet_v1_pb2 as fleet
+from services.telemetry import catalog
 from services.telemetry.catalog import CONTROLLER_METRICS
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.prometheus_recorder import MetricsServer, PrometheusRecorder, serve_metrics
+from services.telemetry.recorder import Recorder
+from services.telemetry.shown_gauge import ShownGauge
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -86,3 +93,49 @@ class ControllerMetrics:
                 await task
         if self._server:
             await asyncio.to_thread(self._server.close)
+
+
+class FleetMetrics:
+    """Shows each state of the fleet.
+
+    Attributes:
+        seen: the last of them.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.seen: fleet.FleetSnapshot | None = None
+        self._wanted = ShownGauge(recorder, catalog.REPLICAS_WANTED)
+        self._unplaced = ShownGauge(recorder, catalog.MODELS_UNPLACED)
+        self._attached = ShownGauge(recorder, catalog.REPLICAS_ATTACHED)
+
+    async def follow(self, state: FleetState) -> None:
+        """Show the state now and after each change, until cancelled."""
+        async for snapshot in state.watch():
+            self.seen = snapshot
+            try:
+                self.show(snapshot)
+            except Exception:
+                # Whatever it is: figures that stand still look as if all were well.
+                logger.exception("the fleet is not shown now; its next change tries again")
+
+    def show(self, snapshot: fleet.FleetSnapshot) -> None:
+        """Show one state."""
+        self._wanted.show(
+            {(m.name, str(m.version)): m.num_replicas_wanted for m in snapshot.models}
+        )
+        self._unplaced.show(
+            {(m.name, str(m.version)): float(bool(m.unplaced)) for m in snapshot.models}
+        )
+        self._attached.show(Counter(_place(report) for report in snapshot.replicas))
+
+
+def _place(report: fleet.ReplicaReport) -> tuple[str, ...]:
+    """Values of the labels of REPLICAS_ATTACHED, in their order."""
+    return (
+        report.model_name,
+        str(report.model_version),
+        generation_of(report),
+        report.engine_kind,
+        fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_").lower(),
+        report.fallback_reason,
+    )

@@ -4,18 +4,21 @@ With a RayService, versions and placement stand in its serveConfigV2: the contro
 places nothing, reads nodes from Kubernetes, and builds in Jobs.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.api.fleet_state import FleetState
 from services.controller.interfaces import (
     BuildLauncher,
+    NodePool,
     NodeSource,
     ReplicaFleet,
     ServeApplications,
 )
-from services.controller.platform.combined import CombinedNodes
 from services.controller.platform.fleet_file import FleetFile
 from services.controller.platform.ray.ray_nodes import RayNodes
 from services.controller.platform.ray.ray_tasks import RayBuildLauncher
@@ -23,6 +26,10 @@ from services.controller.platform.ray.replica_fleet import RayServeFleet
 from services.controller.platform.ray.serve_apps import RayServeApps
 from services.controller.platform.ray.session_logs import link_logs, session_logs
 from services.controller.settings import ControllerSettings
+
+logger = logging.getLogger(__name__)
+
+_FIGURES = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +112,51 @@ def _in_kubernetes(
 
 def _described(settings: ControllerSettings) -> list[NodeSource]:
     return [FleetFile(settings.fleet_file)] if settings.fleet_file else []
+
+
+class CombinedNodes:
+    """A NodeSource over others, for any number of threads."""
+
+    def __init__(self, sources: Sequence[NodeSource], described: Sequence[NodeSource] = ()) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            sources: of nodes that are there; without all of them nothing is known.
+            described: of nodes that may come. A wrong description is logged, and left out until
+                it is right: it must not keep from serving what is there.
+        """
+        self._sources = (*sources, *described)
+        self._num_needed = len(sources)
+        self._last: list[list[NodePool] | None] = [None for _ in self._sources]
+        self._faults = ["" for _ in self._sources]
+        self._lock = threading.Lock()
+
+    def pools(self) -> list[NodePool]:
+        """All pools of all sources, in their order.
+
+        Raises:
+            NotReadyError: one has never answered yet: what there is, is not known.
+        """
+        with self._lock:
+            for index, source in enumerate(self._sources):
+                try:
+                    self._last[index] = source.pools()
+                except NotReadyError as error:
+                    if self._last[index] is None and index < self._num_needed:
+                        raise
+                    self._log_once(index, str(error))
+                    self._last[index] = [
+                        replace(pool, is_stale=True) for pool in self._last[index] or ()
+                    ]
+                else:
+                    self._faults[index] = ""
+            return [pool for known in self._last for pool in known or ()]
+
+    def _log_once(self, index: int, fault: str) -> None:
+        """Log a fault once for as long as it stays the same: syncs come every few seconds."""
+        # Seconds and attempts in it grow, and make no other fault of it.
+        same = _FIGURES.sub("", fault)
+        if self._faults[index] != same:
+            what = "are left out" if self._last[index] is None else "stay as they were known"
+            logger.error("%s; its nodes %s until that is mended", fault, what)
+            self._faults[index] = same

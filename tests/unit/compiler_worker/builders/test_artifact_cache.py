@@ -8,10 +8,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from compiler_worker.builders.artifact_cache import load_artifacts
 from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.failures import recorded_warnings
-from compiler_worker.builders.inductor_artifacts import build_artifacts
+from compiler_worker.builders.inductor_artifacts import build_artifacts, load_artifacts
 from services.contracts.hardware.kinds import EngineKind
 from tests.conformance.tiny_model import save_master, tiny_model
 from tests.conformance.workshop import BUCKETS

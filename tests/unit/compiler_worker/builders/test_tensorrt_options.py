@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compiler_worker.builders.tensorrt_api import api_for
-from compiler_worker.builders.tensorrt_timings import TIMINGS, keep_timing_cache, use_timing_cache
+from compiler_worker.builders.tensorrt_builder import TIMINGS, keep_timing_cache, use_timing_cache
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from compiler_worker.master.bags import plain_bags
+from compiler_worker.master.export import plain_bags
 
 IDS = torch.tensor([[1, 2, 0], [0, 0, 0], [4, 4, 3]])
 WEIGHT = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))

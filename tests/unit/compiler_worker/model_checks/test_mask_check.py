@@ -8,9 +8,12 @@ import pytest
 from onnx import parser
 
 from compiler_worker.inputs.sampling import SampleVariant, draw_sample
-from compiler_worker.model_checks.mask_check import padding_masks, with_padding_masks
 from compiler_worker.model_checks.recipe_check import check_recipe
-from compiler_worker.model_checks.served_shapes import served_shapes
+from compiler_worker.model_checks.served_shapes import (
+    padding_masks,
+    served_shapes,
+    with_padding_masks,
+)
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.recipe import (
     Bucket,

@@ -11,7 +11,7 @@ from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.key_status import RetryPolicy
 from services.controller.interfaces import NodePool
-from services.controller.platform.combined import CombinedNodes
+from services.controller.platform.cluster_platform import CombinedNodes
 from tests.unit.services.controller import build_world as world
 
 AT_ONCE = BuildPace(

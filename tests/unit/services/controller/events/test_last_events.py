@@ -5,8 +5,7 @@ import sys
 from collections.abc import Callable
 
 from services.contracts.events import Event, EventKind
-from services.controller.events.event_state import EventState
-from services.controller.events.last_events import LastEvents
+from services.controller.events.event_state import EventState, LastEvents
 from services.controller.events.serving_events import serving_events
 
 HERE = "cuda-sm90"

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.hardware.facts import DeviceFacts
 from services.controller.api.fleet_state import FleetState
-from services.controller.metrics.fleet_metrics import FleetMetrics
+from services.controller.metrics.controller_metrics import FleetMetrics
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry.catalog import (
     CONTROLLER_METRICS,

@@ -7,7 +7,7 @@ import pytest
 
 from services.contracts.errors import NotReadyError
 from services.controller.interfaces import NodePool
-from services.controller.platform.combined import CombinedNodes
+from services.controller.platform.cluster_platform import CombinedNodes
 from services.controller.platform.fleet_file import FleetFile
 from tests.unit.services.controller.deploy.reconcile_world import NEW, OLD, Nodes
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from services.engines.fallback.compile_turn import compile_turn
+from services.engines.fallback.fallback_engine import compile_turn
 
 LIMIT_S = 60.0
 HOLDER = """
 import sys
 from pathlib import Path
-from services.engines.fallback.compile_turn import compile_turn
+from services.engines.fallback.fallback_engine import compile_turn
 with compile_turn(Path(sys.argv[1])):
     print("has it", flush=True)
     sys.stdin.read()
