@@ -1,5 +1,9 @@
 """The registry that a command works on."""
 
+import getpass
+import os
+import socket
+
 from services.cli.fleet.fleet_file import find_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
@@ -49,3 +53,12 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
             "(is its volume mounted?), or end the fleet first: smelt down"
         ) from error
     return Registry(store, settings.cache_dir, settings.sample_key)
+
+
+def who_asks() -> str:
+    """`user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,9 +1,8 @@
 """`smelt rebuild`: try again what failed, prove again what is published."""
 
 from services.cli.fleet.control_client import notify_fleet
-from services.cli.models.user import who_asks
 from services.cli.output.show import show
-from services.cli.registry import open_registry_to_publish
+from services.cli.registry import open_registry_to_publish, who_asks
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.hardware.facts import Generation

@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 
 from services.cli.fleet.control_client import notify_fleet
-from services.cli.models.user import who_asks
 from services.cli.models.version_states import fleet_or_why_not, version_states
 from services.cli.output.show import show
-from services.cli.registry import open_registry, open_registry_to_publish
+from services.cli.registry import open_registry, open_registry_to_publish, who_asks
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.version_shares import shares_among

@@ -1,16 +1,19 @@
-"""Build plans, rebuild requests, build tasks and leases in the store."""
+"""Build plans, rebuild requests, build tasks, leases and compile caches in the store."""
 
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from services.contracts.builds.build_lease import BuildLease, LeaseRevision
 from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.builds.compile_caches import CacheRevision, CacheScope
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.document import Document
+from services.contracts.model.manifest import BlobRef
 from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
 
 _logger = logging.getLogger(__name__)
@@ -184,3 +187,39 @@ def _leases_prefix(key_digest: str) -> str:
 
 def _task_key(name: str, what: str) -> str:
     return f"tasks/{name}/{what}.json"
+
+
+class CacheRegistry(RecordKeeper):
+    """Keeps what compilers may use again, and finds it."""
+
+    def compile_cache(self, scope: CacheScope) -> tuple[int, CacheRevision | None]:
+        """The newest revision and its number; None and 0 without one, None for a foreign one."""
+        prefix = _prefix(scope)
+        numbers = self._records.numbers(prefix)
+        if not numbers:
+            return 0, None
+        data = self._store.read(numbered_key(prefix, numbers[-1]))
+        try:
+            return numbers[-1], CacheRevision.from_json(data)
+        except ValidationError:
+            return numbers[-1], None
+
+    def offer_compile_cache(self, number: int, revision: CacheRevision) -> bool:
+        """Create a revision under a number; False when another worker's has it."""
+        try:
+            self._records.create(numbered_key(_prefix(revision.scope), number), revision)
+        except AlreadyPublishedError:
+            return False
+        return True
+
+    def put_cache_file(self, path: Path) -> BlobRef:
+        """Store a file that a revision will name."""
+        return self._store.put_blob(path)
+
+    def fetch_cache_file(self, ref: BlobRef, target: Path) -> None:
+        """Write a cache's file, verified, whole or not at all; raises as `fetch_blob` does."""
+        self._store.fetch_blob(ref, target)
+
+
+def _prefix(scope: CacheScope) -> str:
+    return f"caches/{scope.digest()}/"

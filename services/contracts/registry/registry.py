@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Self
 
 from services.contracts.errors import NotFoundError, StoreError
 from services.contracts.model.manifest import BlobRef, MasterRecord, ModelVersion, PublishedEngine
-from services.contracts.registry.builds import BuildRegistry
-from services.contracts.registry.caches import CacheRegistry
-from services.contracts.registry.engines import EngineRegistry
+from services.contracts.registry.builds import BuildRegistry, CacheRegistry
+from services.contracts.registry.engines import EngineRegistry, JointRegistry
 from services.contracts.registry.event_log import EventRegistry
-from services.contracts.registry.joint_runs import JointRegistry
 from services.contracts.registry.sample_windows import TrafficRegistry
 from services.contracts.registry.serving import ServingRegistry
 from services.contracts.registry.trust import TrustRegistry

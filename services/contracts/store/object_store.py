@@ -19,6 +19,8 @@ import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
 )
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
@@ -33,8 +35,10 @@ from services.contracts.errors import (
 from services.contracts.model.manifest import BlobRef
 from services.contracts.process.settings import ProcessSettings
 from services.contracts.store.artifact_store import ArtifactStore, StoredObject
-from services.contracts.store.faults import fault_words
 from services.contracts.store.store_url import store_folder, store_scheme
+
+# Where clouds keep the credentials of a machine's role; asked only when no others are given.
+_ROLE_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 # What is younger is never pruned.
 SAFE_AGE = timedelta(hours=12)
@@ -319,3 +323,19 @@ def _try_create(store: ArtifactStore, data: bytes) -> bool:
     except AlreadyPublishedError:
         return False
     return True
+
+
+def fault_words(error: Exception) -> str:
+    """What happened, in one line, with the fix where that is known."""
+    # obstore appends pages of its internals; the first line has what happened.
+    fault = str(error).partition("\n")[0]
+    is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if any(host in fault for host in _ROLE_HOSTS):
+        fault = f"no credentials were found, and this machine has no role ({fault})"
+    elif not is_refused:
+        return fault
+    return (
+        f"{fault}; give credentials that may read and write there: for s3:// AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN with temporary ones, AWS_REGION, "
+        "AWS_ENDPOINT_URL), for gs:// GOOGLE_SERVICE_ACCOUNT, for az:// AZURE_STORAGE_ACCOUNT_KEY"
+    )

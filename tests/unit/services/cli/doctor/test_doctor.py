@@ -19,9 +19,8 @@ from services.cli.doctor.device_checks import (
     instructions_finding,
     kind_finding,
 )
-from services.cli.doctor.doctor import checks, findings, run_doctor
+from services.cli.doctor.doctor import check_fleet, check_ray, checks, findings, run_doctor
 from services.cli.doctor.finding import Finding, Level
-from services.cli.doctor.fleet_checks import check_fleet, check_ray
 from services.cli.doctor.host_checks import check_disk, check_packages, disk_finding, port_finding
 from services.cli.doctor.install_commands import fix_of, install_command
 from services.cli.doctor.store_checks import check_store, store_findings

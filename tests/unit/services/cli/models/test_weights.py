@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.cli.models.user import who_asks
 from services.cli.models.weights import weights_from_texts
+from services.cli.registry import who_asks
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe
