@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from compiler_worker.master.external import check_external_data
+from compiler_worker.master.external_data import check_external_data
 from compiler_worker.master.foreign_files import refusal_of
 from compiler_worker.master.source import OnnxFile
 from services.contracts.errors import InvalidModelError

@@ -1,4 +1,4 @@
-"""Sets ops against kernels: every op of the graph has a fate, every kernel its chain."""
+"""Sets ops against kernels: every op of the graph has an outcome, every kernel its chain."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from torch.fx.node import map_arg
 from compiler_worker.profiling.inductor_record import FusedKernel
 from compiler_worker.profiling.profile_report import (
     EagerOp,
-    Fate,
     GraphOp,
     KernelCall,
+    OpOutcome,
     Peaks,
     short_name,
 )
@@ -73,16 +73,16 @@ def eager_ops(run: EagerRun) -> list[EagerOp]:
 def graph_ops(found: CompiledRun) -> list[GraphOp]:
     """Every op of the graph that was compiled, with what became of it."""
     run = found.given
-    fates = _Fates(found.given.graph, found.kernels)
+    outcomes = _Outcomes(found.given.graph, found.kernels)
     for node, dispatched in run.by_node():
         if any(op.num_flops for op in dispatched):
-            fates.take_along(node)
+            outcomes.take_along(node)
     ops = []
     for node, dispatched in run.by_node():
-        fate, shared_with = fates.of(node, is_free=all(op.is_free for op in dispatched))
-        kernels = tuple(fates.kernels_of(node)) if fate is Fate.KERNEL else ()
+        outcome, shared_with = outcomes.of(node, is_free=all(op.is_free for op in dispatched))
+        kernels = tuple(outcomes.kernels_of(node)) if outcome is OpOutcome.KERNEL else ()
         plain = run.eager_op(node, dispatched).model_dump()
-        ops.append(GraphOp(**plain, fate=fate, shared_with=shared_with, kernels=kernels))
+        ops.append(GraphOp(**plain, outcome=outcome, shared_with=shared_with, kernels=kernels))
     return ops
 
 
@@ -158,7 +158,7 @@ def _follows(node: Node, known: set[Node], moving: Mapping[Node, Sequence[Dispat
     return False
 
 
-class _Fates:
+class _Outcomes:
     """Finds for each node of a graph what became of it."""
 
     def __init__(self, graph: Graph, kernels: Sequence[FusedKernel]) -> None:
@@ -189,17 +189,17 @@ class _Fates:
         """Indices of the kernels that compute a node."""
         return self._kernels.get(node.name, [])
 
-    def of(self, node: Node, *, is_free: bool) -> tuple[Fate, str]:
-        """A node's fate, and the name of the equal node that was computed in its place."""
+    def of(self, node: Node, *, is_free: bool) -> tuple[OpOutcome, str]:
+        """A node's outcome, and the name of the equal node that was computed in its place."""
         if is_free:
-            return Fate.FREE, ""
+            return OpOutcome.FREE, ""
         if self.kernels_of(node):
-            return Fate.KERNEL, ""
+            return OpOutcome.KERNEL, ""
         if not self._depends[node]:
-            return Fate.FOLDED, ""
+            return OpOutcome.FOLDED, ""
         if node in self._equals:
-            return Fate.SHARED, self._equals[node].name
-        return (Fate.SIMPLIFIED if node.users else Fate.UNUSED), ""
+            return OpOutcome.SHARED, self._equals[node].name
+        return (OpOutcome.SIMPLIFIED if node.users else OpOutcome.UNUSED), ""
 
 
 def _depend_on_input(graph: Graph) -> dict[Node, bool]:

@@ -9,7 +9,7 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.model.document import Document
 
 
-class Fate(StrEnum):
+class OpOutcome(StrEnum):
     """What became of an op of the graph when it was compiled."""
 
     KERNEL = "kernel"
@@ -106,7 +106,7 @@ class GraphOp(EagerOp):
             the first.
     """
 
-    fate: Fate
+    outcome: OpOutcome
     shared_with: str = ""
     kernels: tuple[int, ...] = ()
 

@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import TypeVar
 
 from compiler_worker.profiling.profile_report import (
-    Fate,
     KernelCall,
+    OpOutcome,
     ProfileReport,
     Side,
     SourceReport,
@@ -153,24 +153,24 @@ def chain_words(chain: Sequence[str]) -> str:
 
 def notes(report: ProfileReport) -> list[str]:
     """What else happened to ops than that a kernel computes them; and what figures mean."""
-    fates: dict[Fate, list[str]] = defaultdict(list)
+    names: dict[OpOutcome, list[str]] = defaultdict(list)
     for op in report.ops:
-        fates[op.fate].append(op.name)
+        names[op.outcome].append(op.name)
     words = {
-        Fate.FOLDED: "computed once, when compiled",
-        Fate.SHARED: "equal to an earlier op, computed once for both",
-        Fate.UNUSED: "of no use to any output, left out",
-        Fate.SIMPLIFIED: "simplified away",
+        OpOutcome.FOLDED: "computed once, when compiled",
+        OpOutcome.SHARED: "equal to an earlier op, computed once for both",
+        OpOutcome.UNUSED: "of no use to any output, left out",
+        OpOutcome.SIMPLIFIED: "simplified away",
     }
     lines = [
-        f"{len(fates[fate])} ops {outcome}: {', '.join(fates[fate][:5])}"
-        f"{', ...' if len(fates[fate]) > 5 else ''}"
-        for fate, outcome in words.items()
-        if fates[fate]
+        f"{len(names[each])} ops {text}: {', '.join(names[each][:5])}"
+        f"{', ...' if len(names[each]) > 5 else ''}"
+        for each, text in words.items()
+        if names[each]
     ]
     if report.rewrites:
         counts = ", ".join(f"{name} {count}" for name, count in report.rewrites.items())
-        num = sum(op.fate is not Fate.FREE for op in report.ops)
+        num = sum(op.outcome is not OpOutcome.FREE for op in report.ops)
         lines.append(
             f"rewritten before it was compiled ({counts}): {num} ops that are no views; the table "
             "of kernels sets these against them"

@@ -25,7 +25,7 @@ from services.cli.requests.gateway_client import (
     gateway_aio_channel,
     gateway_error,
 )
-from services.cli.requests.infer import CHANNEL_OPTIONS, INFERENCE, read_inputs, typed_names
+from services.cli.requests.infer import CHANNEL_OPTIONS, gateway_rpc, read_inputs, typed_names
 from services.cli.requests.json_values import typed_arrays
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotFoundError, SmeltError
@@ -95,11 +95,7 @@ async def _config(
     channel: grpc.aio.Channel, name: str, options: BenchOptions, headers: tuple[Any, ...]
 ) -> pb.ModelConfig:
     """What the gateway knows of the model, with the engines that serve it now."""
-    ask = channel.unary_unary(
-        f"{INFERENCE}/ModelConfig",
-        request_serializer=pb.ModelConfigRequest.SerializeToString,
-        response_deserializer=pb.ModelConfigResponse.FromString,
-    )
+    ask = gateway_rpc(channel, "ModelConfig")
     request = pb.ModelConfigRequest(name=name, version=str(options.version or ""))
     try:
         response: pb.ModelConfigResponse = await ask(

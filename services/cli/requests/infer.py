@@ -4,7 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -88,7 +88,8 @@ def run_infer(
                     known = _of_store(settings, running, model, version)
                     raise _missing_inputs(model, version, address, known)
             request = request_from_arrays(name, version, arrays)
-            response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
+            infer = gateway_rpc(channel, "ModelInfer")
+            response = infer(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
             hint = known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise gateway_error(target, error, hint) from error
@@ -100,14 +101,11 @@ def run_infer(
 def _described(
     channel: grpc.Channel, name: str, version: str, metadata: Metadata
 ) -> pb.ModelMetadataResponse:
-    ask: grpc.UnaryUnaryMultiCallable[pb.ModelMetadataRequest, pb.ModelMetadataResponse]
-    ask = channel.unary_unary(
-        f"{INFERENCE}/ModelMetadata",
-        request_serializer=pb.ModelMetadataRequest.SerializeToString,
-        response_deserializer=pb.ModelMetadataResponse.FromString,
-    )
     request = pb.ModelMetadataRequest(name=name, version=version)
-    return ask(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
+    described: pb.ModelMetadataResponse = gateway_rpc(channel, "ModelMetadata")(
+        request, timeout=CALL_TIMEOUT_S, metadata=metadata
+    )
+    return described
 
 
 def _missing_inputs(
@@ -134,14 +132,12 @@ def _of_store(
     return None
 
 
-def model_infer(
-    channel: grpc.Channel,
-) -> "grpc.UnaryUnaryMultiCallable[pb.ModelInferRequest, pb.ModelInferResponse]":
-    """The one RPC that is called here; the others need no generated stub either."""
+def gateway_rpc(channel: "grpc.Channel | grpc.aio.Channel", name: str) -> Any:
+    """An RPC of the gateway by its name, as a stub of the protocol has it."""
     return channel.unary_unary(
-        f"{INFERENCE}/ModelInfer",
-        request_serializer=pb.ModelInferRequest.SerializeToString,
-        response_deserializer=pb.ModelInferResponse.FromString,
+        f"{INFERENCE}/{name}",
+        request_serializer=getattr(pb, f"{name}Request").SerializeToString,
+        response_deserializer=getattr(pb, f"{name}Response").FromString,
     )
 
 

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from tritonclient.utils import InferenceServerException
 
-from services.cli.requests.infer import model_infer
+from services.cli.requests.infer import gateway_rpc
 from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.fleet.load import concurrent
@@ -67,7 +67,7 @@ async def test_joined_requests_get_their_own_rows(served: "Served") -> None:
 def bare_infer(fleet: LocalFleet) -> Iterator[Callable[..., pb.ModelInferResponse]]:
     """The bare RPC, for what a client library would not send."""
     with grpc.insecure_channel(fleet.address) as channel:
-        yield model_infer(channel)
+        yield gateway_rpc(channel, "ModelInfer")
 
 
 def request_of(

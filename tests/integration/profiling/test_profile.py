@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from compiler_worker.__main__ import main
 from compiler_worker.profiling.profile_job import profile_model
-from compiler_worker.profiling.profile_report import Fate, ProfileReport
+from compiler_worker.profiling.profile_report import OpOutcome, ProfileReport
 from compiler_worker.profiling.profile_request import ProfileOptions
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
@@ -75,9 +75,9 @@ def test_a_profile_accounts_for_every_op_and_kernel(
 
 def _check_ops(report: ProfileReport) -> None:
     """Every op that moves something lies in kernels that are there."""
-    moving = [op for op in report.ops if op.fate is not Fate.FREE]
+    moving = [op for op in report.ops if op.outcome is not OpOutcome.FREE]
     assert moving
-    assert all(op.fate is Fate.KERNEL and op.kernels for op in moving)
+    assert all(op.outcome is OpOutcome.KERNEL and op.kernels for op in moving)
     assert {index for op in moving for index in op.kernels} == set(range(len(report.kernels)))
     before = report.before
     assert before.num_bytes == sum(op.num_bytes for op in report.eager_ops)

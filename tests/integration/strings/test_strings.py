@@ -16,7 +16,7 @@ from tritonclient.grpc import InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from services.cli.output.show import output_form
-from services.cli.requests.infer import model_infer, run_infer
+from services.cli.requests.infer import gateway_rpc, run_infer
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import EngineError
@@ -110,7 +110,7 @@ async def test_typed_contents_are_answered_raw(fleet: Fleet) -> None:
 async def asked(fleet: Fleet, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
     def ask() -> pb.ModelInferResponse:
         with grpc.insecure_channel(fleet.url) as channel:
-            return model_infer(channel)(request, timeout=60)
+            return gateway_rpc(channel, "ModelInfer")(request, timeout=60)
 
     return await asyncio.to_thread(ask)
 

@@ -14,7 +14,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
 from services.cli.output.show import output_form
-from services.cli.requests.infer import model_infer, run_infer
+from services.cli.requests.infer import gateway_rpc, run_infer
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.errors import InvalidRequestError
@@ -107,7 +107,7 @@ async def test_text_may_be_flat_and_typed(fleet: Fleet) -> None:
         b"A cat."
     )
     with grpc.insecure_channel(fleet.url) as channel:
-        reply = await asyncio.to_thread(model_infer(channel), request)
+        reply = await asyncio.to_thread(gateway_rpc(channel, "ModelInfer"), request)
     raw = np.frombuffer(reply.raw_output_contents[0], np.float32)
     np.testing.assert_allclose(raw, wanted, atol=LARGEST_ERROR)
 

@@ -2,10 +2,10 @@
 
 from compiler_worker.profiling.profile_report import (
     EagerOp,
-    Fate,
     GraphBreak,
     GraphOp,
     KernelCall,
+    OpOutcome,
     Peaks,
     ProfileFiles,
     ProfileReport,
@@ -37,9 +37,11 @@ def eager_op(name: str, target: str, time_s: float) -> EagerOp:
     )
 
 
-def graph_op(name: str, target: str, *kernels: int, fate: Fate = Fate.KERNEL) -> GraphOp:
+def graph_op(
+    name: str, target: str, *kernels: int, outcome: OpOutcome = OpOutcome.KERNEL
+) -> GraphOp:
     plain = eager_op(name, target, 1e-3).model_dump()
-    return GraphOp(**plain, fate=fate, kernels=kernels)
+    return GraphOp(**plain, outcome=outcome, kernels=kernels)
 
 
 def kernel_call(name: str, *chain: str) -> KernelCall:

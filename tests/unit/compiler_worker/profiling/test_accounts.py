@@ -1,4 +1,4 @@
-"""Ops against kernels: fates, owners, chains."""
+"""Ops against kernels: outcomes, owners, chains."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from compiler_worker.profiling.accounts import (
 )
 from compiler_worker.profiling.eager_run import dispatched_ops
 from compiler_worker.profiling.inductor_record import FusedKernel
-from compiler_worker.profiling.profile_report import Fate
+from compiler_worker.profiling.profile_report import OpOutcome
 from tests.unit.compiler_worker.profiling.reports import PEAKS
 
 aten = torch.ops.aten
@@ -66,17 +66,17 @@ def compiled_run(
 
 def test_every_op_has_a_fate() -> None:
     ops = {op.name: op for op in graph_ops(compiled_run({"cpp_0": {"tanh", "add", "mul"}}))}
-    fates = {name: op.fate for name, op in ops.items()}
-    assert fates == {
-        "exp": Fate.FOLDED,
-        "view": Fate.FREE,
-        "tanh": Fate.KERNEL,
-        "add": Fate.KERNEL,
-        "mul": Fate.KERNEL,
-        "view_1": Fate.FREE,
-        "tanh_1": Fate.SHARED,
-        "cos": Fate.UNUSED,
-        "sub": Fate.SIMPLIFIED,
+    outcomes = {name: op.outcome for name, op in ops.items()}
+    assert outcomes == {
+        "exp": OpOutcome.FOLDED,
+        "view": OpOutcome.FREE,
+        "tanh": OpOutcome.KERNEL,
+        "add": OpOutcome.KERNEL,
+        "mul": OpOutcome.KERNEL,
+        "view_1": OpOutcome.FREE,
+        "tanh_1": OpOutcome.SHARED,
+        "cos": OpOutcome.UNUSED,
+        "sub": OpOutcome.SIMPLIFIED,
     }
     assert ops["tanh_1"].shared_with == "tanh"
 
@@ -129,7 +129,7 @@ def test_a_product_is_the_library_s_call_that_is_named_after_what_follows() -> N
     run = compiled_run({"cpp_0": {"relu"}, "aoti_1": {"relu"}, "cpp_2": {"tanh"}}, _Products())
     ops = graph_ops(run)
     # Nothing says who computes the second: its follower's kernel is no library's.
-    assert {op.name: op.kernels for op in ops if op.fate is not Fate.FREE} == {
+    assert {op.name: op.kernels for op in ops if op.outcome is not OpOutcome.FREE} == {
         "mm": (1,),
         "add": (1,),
         "relu": (1, 0),

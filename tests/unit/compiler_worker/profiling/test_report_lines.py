@@ -1,6 +1,6 @@
 """A report in words."""
 
-from compiler_worker.profiling.profile_report import Fate
+from compiler_worker.profiling.profile_report import OpOutcome
 from compiler_worker.profiling.report_lines import (
     chain_words,
     fusion_rows,
@@ -53,8 +53,14 @@ def test_kernels_of_one_chain_stand_in_one_row() -> None:
 
 
 def test_what_no_kernel_computes_is_told() -> None:
-    fates = (Fate.FOLDED, Fate.SHARED, Fate.UNUSED, Fate.SIMPLIFIED, Fate.FREE)
-    ops = tuple(graph_op(fate.value, "aten.add.Tensor", fate=fate) for fate in fates)
+    outcomes = (
+        OpOutcome.FOLDED,
+        OpOutcome.SHARED,
+        OpOutcome.UNUSED,
+        OpOutcome.SIMPLIFIED,
+        OpOutcome.FREE,
+    )
+    ops = tuple(graph_op(outcome.value, "aten.add.Tensor", outcome=outcome) for outcome in outcomes)
     told = "\n".join(notes(small_report().model_copy(update={"ops": ops})))
     assert all(f"1 ops {words}" in told for words in ("computed once", "equal", "of no use"))
     assert "simplified away: simplified" in told
