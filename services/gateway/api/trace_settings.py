@@ -15,6 +15,7 @@ _MODE = "trace_mode"
 # Settings of Triton's trace files, with the values that hold here whatever a client asks for:
 # no bound on the number of traces, and no file that is written every so many of them.
 _IGNORED: Final = {"trace_count": "-1", "log_frequency": "0"}
+READ_ONLY: Final = (_MODE, *_IGNORED)
 _ON = "TIMESTAMPS"
 _OFF = "OFF"
 # What Triton has by default: one request in so many.

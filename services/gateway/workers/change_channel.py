@@ -1,8 +1,8 @@
 """The channel between a worker and the process above it: changes, and the answers to them.
 
-A pair of sockets that keep packets apart. All packets are small, and their number is bounded by
-who waits for an answer, so that nothing is queued here: what the socket does not take at once
-is an error of the sender.
+A pair of sockets that keep packets apart. A worker that is busy reads late, and a socket takes few
+packets: what it does not take at once is sent when it does. All packets are small, and as many as
+clients wait for, of whom each worker asks for MAX_ASKED at a time (`keeper_link.py`).
 """
 
 import asyncio
@@ -10,10 +10,12 @@ import itertools
 import logging
 import pickle
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from services.contracts.errors import InvalidRequestError, OverloadedError, SmeltError
+from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.transport.frames import (
     CONNECTION_ID,
     Frame,
@@ -25,7 +27,7 @@ from services.contracts.transport.peer_process import open_peers_file
 
 logger = logging.getLogger(__name__)
 
-# As much as a socket takes at once, whatever else is in it.
+# As much as a socket that is empty takes.
 MAX_PACKET_BYTES: Final = 65_536
 
 
@@ -53,26 +55,20 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 class ChangeChannel:
     """One end, which asks and answers; use within one event loop."""
 
-    def __init__(
-        self,
-        end: socket.socket,
-        answer: Callable[[Change], Awaitable[bytes]],
-        on_unsent: Callable[[Exception], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, end: socket.socket, answer: Callable[[Change], Awaitable[bytes]]) -> None:
         """Take over a socket, and answer from the loop.
 
         Args:
             end: of a pair of sockets; closed with this.
             answer: gives the answer to a change, in a task of its own; what it raises is sent as
                 a refusal.
-            on_unsent: is called when an answer could not be sent.
         """
         end.setblocking(False)
         self._end = end
         self._answer = answer
-        self._on_unsent = on_unsent
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[bytes]] = {}
+        self._unsent: deque[bytes] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end.fileno(), self._receive)
@@ -87,7 +83,6 @@ class ChangeChannel:
 
         Raises:
             InvalidRequestError: it is too long.
-            OverloadedError: the other end does not keep up.
             OSError: there is no other end any more.
             SmeltError: as the other end refused.
         """
@@ -108,6 +103,7 @@ class ChangeChannel:
         """Close this end; a second call does nothing."""
         if self.is_open:
             self._loop.remove_reader(self._end.fileno())
+            self._loop.remove_writer(self._end.fileno())
             self._end.close()
         for asked in self._asked.values():
             if not asked.done():
@@ -120,10 +116,23 @@ class ChangeChannel:
             raise InvalidRequestError(
                 f"a change of {len(data)} bytes: at most {MAX_PACKET_BYTES} bytes reach all workers"
             )
+        if not self.is_open:
+            raise ConnectionResetError("the other end has gone")
+        self._unsent.append(data)
+        if len(self._unsent) == 1:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        """Send what the socket takes, and the rest once it takes more."""
         try:
-            self._end.send(data)
-        except BlockingIOError as error:
-            raise OverloadedError("too many changes are on their way to the workers") from error
+            while self._unsent:
+                self._end.send(self._unsent[0])
+                self._unsent.popleft()
+            self._loop.remove_writer(self._end.fileno())
+        except BlockingIOError:
+            self._loop.add_writer(self._end.fileno(), self._send_unsent)
+        except OSError:
+            self.close()
 
     def _receive(self) -> None:
         try:
@@ -159,7 +168,5 @@ class ChangeChannel:
             # Whatever it was, a client waits for an answer; details are in the log alone.
             logger.exception("a change failed: unexpected error")
             reply = SmeltError("the gateway failed; its log says why")
-        try:
+        with suppress(OSError):
             self._send(number, reply)
-        except (OSError, SmeltError) as error:
-            self._on_unsent(error)

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from services.gateway.api.log_settings import log_settings
 from services.gateway.api.service import request_class
-from services.gateway.api.trace_settings import TraceSettings
+from services.gateway.api.trace_settings import READ_ONLY, TraceSettings
 from services.gateway.shared_memory.regions import SharedMemoryRegions
 from services.gateway.shared_memory.rpcs import (
     REGISTER,
@@ -50,8 +50,8 @@ class CommonState:
             regions: none are registered; by default those of this host.
         """
         self.regions = regions or SharedMemoryRegions()
-        self._log = pb.LogSettingsRequest()
-        self._trace = pb.TraceSettingRequest()
+        # By the RPC, what sets all that it can as it is now.
+        self._settings = dict[str, Any]()
         self._answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
             _LOG: log_settings,
             # Workers trace requests, not this process.
@@ -68,19 +68,19 @@ class CommonState:
         name = change.name
         request = request_class(name).FromString(change.body)
         answer = await self._answers[name](request)
-        # Of a setting the last word counts.
-        if name == _LOG:
-            self._log.MergeFrom(request)
-        elif name == _TRACE:
-            self._trace.MergeFrom(request)
+        if name in (_LOG, _TRACE):
+            # Not what was asked for: that can grow with each request.
+            settings = request_class(name).FromString(answer.SerializeToString())
+            for read_only in READ_ONLY:
+                settings.settings.pop(read_only, None)
+            self._settings[name] = settings
         fd = opened_file(self.regions, name, request)
         return answer.SerializeToString(), change._replace(fd=fd)
 
     def changes(self) -> Iterator[Change]:
         """What leads from a worker's first state to the present one."""
-        for name, settings in ((_LOG, self._log), (_TRACE, self._trace)):
-            if settings.settings:
-                yield Change(name, settings.SerializeToString())
+        for name, settings in self._settings.items():
+            yield Change(name, settings.SerializeToString())
         for region in self.regions.all():
             body = region.request().SerializeToString()
             yield Change(REGISTER, body, region.owner, region.fd)

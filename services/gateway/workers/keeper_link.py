@@ -1,10 +1,12 @@
 """A worker's end of the channel to the process above it, which keeps what clients change."""
 
+import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -15,6 +17,12 @@ from services.gateway.shared_memory.regions import SharedMemoryRegions
 from services.gateway.shared_memory.rpcs import REGISTER, UNREGISTER
 from services.gateway.workers.change_channel import Change, ChangeChannel
 from services.gateway.workers.common_state import CHANGING, FOLLOWED, is_reading
+from services.pb import open_inference_v2_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+# At a time, of what clients wait for.
+MAX_ASKED: Final = 256
 
 UnaryMethod = Callable[[Any], Awaitable[Message]]
 Follower = Callable[[Any], Awaitable[None]]
@@ -28,6 +36,7 @@ class KeeperLink:
         self._methods: Mapping[str, UnaryMethod] = {}
         self._followers: Mapping[str, Follower] = {}
         self._regions = SharedMemoryRegions()
+        self._turns = asyncio.Semaphore(MAX_ASKED)
         os.set_inheritable(fd, False)
         self._channel = ChangeChannel(socket.socket(fileno=fd), self._apply)
 
@@ -85,7 +94,8 @@ class KeeperLink:
 
     async def _ask(self, change: Change) -> bytes:
         try:
-            return await self._channel.ask(change)
+            async with self._turns:
+                return await self._channel.ask(change)
         except OSError as error:
             raise NotReadyError(
                 "the process that keeps the gateway's workers is gone, and this one ends; ask again"
@@ -99,13 +109,26 @@ class KeeperLink:
         if name in self._followers:
             await self._followers[name](request)
         elif name == REGISTER:
-            self._regions.adopt(request, self._channel.open_file(change, os.O_RDWR))
+            self._adopt(request, change)
         elif name == UNREGISTER:
             await self._regions.unregister(request)
         elif name in self._methods:
             await self._methods[name](request)
         # What is off here is off everywhere, and no client can have asked for it.
         return b""
+
+    def _adopt(self, request: pb.SystemSharedMemoryRegisterRequest, change: Change) -> None:
+        """Register a region, unless its file cannot be opened here.
+
+        Its owner may take the permission away at any time: a worker that ended for that would
+        take all other clients' requests with it, and so would each that is started in its place.
+        """
+        try:
+            file = self._channel.open_file(change, os.O_RDWR)
+        except OSError as error:
+            logger.warning("region '%s' of a client is not registered: %s", request.name, error)
+        else:
+            self._regions.adopt(request, file)
 
 
 def _change(name: str, request: Message) -> Change:

@@ -48,7 +48,7 @@ class WorkerLink:
         self.is_restored = False
         self._what = what
         self._kill: Callable[[], None] = lambda: None
-        self._channel = ChangeChannel(end, partial(answer, self), self._end)
+        self._channel = ChangeChannel(end, partial(answer, self))
 
     @property
     def is_open(self) -> bool:

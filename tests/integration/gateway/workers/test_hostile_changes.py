@@ -1,0 +1,116 @@
+"""Changes that clients make to end workers, which answer others too: all of these live."""
+
+import asyncio
+import os
+import pickle
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.gateway.shared_memory.regions import SharedMemoryRegions
+from services.gateway.shared_memory.rpcs import REGISTER
+from services.gateway.workers.change_channel import MAX_PACKET_BYTES, Change, ChangeChannel
+from services.gateway.workers.keeper_link import KeeperLink
+from services.pb import open_inference_v2_pb2 as pb
+from tests.integration.gateway.workers.test_state_keeper import Above
+
+TRACE = "TraceSetting"
+
+
+async def test_more_refused_changes_at_once_than_a_socket_takes() -> None:
+    above = Above()
+    await above.worker("asked")
+    nameless = pb.SystemSharedMemoryRegisterRequest(key="/key", byte_size=1)
+    asked = (above.questions[REGISTER](nameless) for _ in range(1000))
+    found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
+    assert {type(each) for each in found} == {InvalidRequestError}
+    assert above.killed == []
+    above.keeper.close()
+
+
+async def test_one_that_is_too_busy_to_read_has_all_answers_later() -> None:
+    above = Above()
+    busy = above.end_for("busy")
+    busy.setblocking(False)
+    numbers = range(600)
+    for number in numbers:
+        # As much as the socket takes: the process above reads.
+        await _made(busy.send, pickle.dumps((number, Change("LogSettings"))))
+    answers = [pickle.loads(await _made(busy.recv, MAX_PACKET_BYTES)) for _ in numbers]
+    assert sorted(number for number, _ in answers) == list(numbers)
+    assert above.killed == []
+    above.keeper.close()
+    busy.close()
+
+
+async def _made(call: Callable[[Any], Any], what: Any) -> Any:
+    """A call of a socket, made again while it would block."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return call(what)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+
+
+async def test_settings_that_grow_with_each_request_reach_one_that_comes_later() -> None:
+    above = Above()
+    changed: list[pb.TraceSettingRequest] = []
+
+    async def take(change: Change) -> bytes:
+        changed.append(pb.TraceSettingRequest.FromString(change.body))
+        return b""
+
+    first = ChangeChannel(above.end_for("first"), take)
+    for name in ("trace_count", "log_frequency"):
+        request = pb.TraceSettingRequest()
+        request.settings[name].value.append("9" * (MAX_PACKET_BYTES - 1000))
+        request.settings["trace_rate"].value.append("7")
+        await asyncio.wait_for(first.ask(Change(TRACE, request.SerializeToString())), 30)
+    later = ChangeChannel(above.end_for("later"), take)
+    await asyncio.wait_for(later.ask(Change()), 30)
+    assert {name: list(each.value) for name, each in changed[-1].settings.items()} == {
+        "trace_level": ["OFF"],
+        "trace_rate": ["7"],
+    }
+    assert above.killed == []
+    above.keeper.close()
+    first.close()
+    later.close()
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process can open none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/", os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_one_that_cannot_open_the_file_of_a_region_serves_without_it(tmp_path: Path) -> None:
+    """As of a client that took the permission away since."""
+    above = Above(SharedMemoryRegions(tmp_path))
+    await above.worker("first")
+    (tmp_path / "key").write_bytes(b"abcd")
+    asked = pb.SystemSharedMemoryRegisterRequest(name="r", key="/key", byte_size=4)
+    await above.questions[REGISTER](asked)
+    regions = SharedMemoryRegions()
+    later = KeeperLink(above.end_for("later").detach())
+    later.shared({}, {}, regions)
+    with no_more_files():
+        await asyncio.wait_for(later.restore(), 30)
+    with pytest.raises(NotFoundError):
+        regions.region("r")
+    assert above.killed == []
+    above.keeper.close()
+    later.close()
