@@ -10,7 +10,9 @@ Slots come back one by one by the ledger, which has a byte for each UNIT_BYTES o
 gateway sets that of a slot's first unit before it sends the replica the slot's place, and the
 replica clears it when nothing there refers to the request any more. A byte costs neither end a
 system call. A replica may read a slot after its data connection is lost: until its byte is cleared,
-or its process has ended, which a pidfd shows the gateway.
+or its process has ended, which a pidfd shows the gateway. Places that were sent and not read by
+then come back too: a replica whose connection is lost, and which reads no slot of it any more,
+marks all of the ledger.
 
 Replicas can read the arena and nothing else, and neither can change the size of either file while
 the other has it in its memory.
@@ -31,6 +33,9 @@ PLACE: Final = struct.Struct("!QQ")
 # Slots are so many of these. Tensors often are a power of two of bytes, and a request has a head
 # beside them: 64 KiB with it are one unit.
 UNIT_BYTES: Final = 65_536 + 4_096
+# Bytes of a ledger, beside 0: the replica may look at the slot, or at none ever again.
+LENT: Final = 1
+LOST: Final = 2
 # A larger request is copied: it would take the place of many.
 MAX_SLOT_BYTES: Final = 256 * UNIT_BYTES
 

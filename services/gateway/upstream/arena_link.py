@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from services.contracts.errors import SmeltError
-from services.contracts.transport.lent_memory import DESCRIPTORS, UNIT_BYTES, sealed_memory
+from services.contracts.transport.lent_memory import DESCRIPTORS, LENT, UNIT_BYTES, sealed_memory
 from services.contracts.transport.peer_process import peer_process
 from services.gateway.upstream.arena import RequestArena, Slot
 
@@ -28,7 +28,7 @@ class ArenaLink:
 
         Args:
             arena: memory whose slots are lent.
-            ledger: one byte for each unit of the arena, which both ends map: 1 while the replica
+            ledger: one byte for each unit of the arena, which both ends map: LENT while the replica
                 may read there.
             pidfd: of the replica's process; closed with this.
         """
@@ -47,14 +47,14 @@ class ArenaLink:
         if self.num_units > self._arena.max_lent_units:
             # An engine that hangs keeps its slots, and the others need some too.
             return False
-        self._ledger[block.unit] = 1
+        self._ledger[block.unit] = LENT
         block.lent_to(self)
         return True
 
     def holds(self, unit: int) -> bool:
         """Whether the replica may still look at the slot that begins there."""
         # While its connection is open its process runs, and the kernel is not asked.
-        return bool(self._ledger[unit]) and (self._is_open or not self._has_ended())
+        return self._ledger[unit] == LENT and (self._is_open or not self._has_ended())
 
     def close(self) -> None:
         """Lend nothing more: the data connection is lost, or the arena closed."""

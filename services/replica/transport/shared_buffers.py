@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.transport.lent_memory import DESCRIPTORS, UNIT_BYTES, peers_memory
+from services.contracts.transport.lent_memory import DESCRIPTORS, LOST, UNIT_BYTES, peers_memory
 from services.contracts.transport.peer_process import open_peers_file
 
 
@@ -66,6 +66,10 @@ class SharedBuffers:
     def give_back(self, unit: int) -> None:
         """Nothing here refers to the slot that begins there."""
         self._ledger[unit] = 0
+
+    def __del__(self) -> None:
+        # Views keep this alive, and so does the connection.
+        self._ledger[:] = bytes([LOST]) * len(self._ledger)
 
 
 def _mapped(connection: socket.socket, descriptor: int, *, is_writable: bool) -> mmap.mmap:

@@ -327,3 +327,23 @@ async def test_nothing_is_kept_of_a_connection_that_ends_while_memory_is_lent(
     del connection, lending
     async with asyncio.timeout(PATIENCE_S):
         await gone.wait()
+
+
+async def test_places_that_a_lost_connection_left_unread_come_back(port, arena) -> None:
+    """As of a replica that stood still for too long: its process lives."""
+    handler = Holding(keeps=True)
+    connection = await lent(port, arena, handler)
+    asking = [asyncio.create_task(connection.infer(requested(arena)))]
+    await handler.wait_started()
+    (replica,) = port.server.connections
+    replica.pause_writing()  # which pauses its reading too
+    asking += [asyncio.create_task(connection.infer(requested(arena))) for _ in range(3)]
+    await asyncio.wait(asking, timeout=0)
+    replica.abort()
+    assert {type(await failure_of(each)) for each in asking} == {ConnectionLostError}
+    del asking, replica
+    await until(lambda: not arena.consumers)
+    # The one that was read is looked at as yet, and keeps all of them.
+    assert arena.num_taken_bytes == 4 * 9 * UNIT_BYTES
+    handler.kept.clear()
+    await until_free(arena)
