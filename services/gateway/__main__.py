@@ -20,6 +20,7 @@ from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.lifetime import end_with_parent
 from services.contracts.process.settings import read_settings
 from services.gateway.allocator import keep_freed_memory
+from services.gateway.open_files import allow_most_files
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.gateway.triton_metrics import typed_as_counters
@@ -45,6 +46,7 @@ def main() -> int:
         settings = read_settings(GatewaySettings, **_given())
         configure_logging("gateway", settings.log_level)
         end_with_parent(settings.parent_pid, signal.SIGTERM)
+        allow_most_files()
         if settings.workers > 1:
             asyncio.run(_run_workers(settings))
             return 0

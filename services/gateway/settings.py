@@ -51,7 +51,8 @@ class GatewaySettings(FleetSecuritySettings):
             holds for each worker; None is half of the memory of this host or container for all.
         max_streams: requests and streams at once on one connection; clients hold more back.
         max_request_age_s: seconds in which a request must have come whole.
-        max_connections: at once; more are closed.
+        max_connections: at once, to each port; more are closed. Three quarters of the files that
+            the process may open, at most.
         max_connection_idle_s: seconds without a request after which a connection is ended; 0 is
             never.
         max_connection_age_s: seconds, a tenth more or less, after which a connection takes no new

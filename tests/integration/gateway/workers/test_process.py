@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 import urllib.request
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc.aio import InferenceServerClient
@@ -26,8 +28,11 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts gateway processes; those that still run at the end are killed."""
+    """Starts gateway processes, which may open few files as in a shell; all are ended."""
     started: list[asyncio.subprocess.Process] = []
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
 
     async def process(
         *arguments: str, pass_fds: tuple[int, ...] = (), **settings: str
@@ -48,6 +53,7 @@ async def start() -> AsyncIterator[Start]:
         return started[-1]
 
     yield process
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
     for child in started:
         if child.returncode is None:
             child.kill()
@@ -70,6 +76,8 @@ async def test_life_of_a_gateway_process(
     os.close(write_fd)
     facts = await asyncio.to_thread(wait_ready, read_fd, 60, "gateway")
     assert facts["pid"] == child.pid
+    least, most = psutil.Process(child.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert least == most > 1024
     url = f"127.0.0.1:{facts['grpc_port']}"
     in_flight, finish = asyncio.Event(), asyncio.Event()
 
