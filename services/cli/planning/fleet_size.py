@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _MOST_NODES = 100_000
+# Of a device, that a model which is asked for at all keeps busy: less is nothing to the solver,
+# which would buy no device for a request an hour.
+_LEAST_BUSY = 1e-4
 # A status of scipy.optimize.milp: iterations or time.
 _AT_LIMIT = 1
 
@@ -61,7 +64,14 @@ class _Programme:
         self.pairs = sorted(p for p in capacities if capacities[p] > 0 and p[1] in profile.devices)
         self.num_hours = len(next(iter(rates.values())))
         self.num_x = self.num_hours * len(self.pairs)
-        self._rates = rates
+        most = {
+            model: max(capacity for (name, _), capacity in capacities.items() if name == model)
+            for model in rates
+        }
+        self._rates = {
+            model: [rate and max(rate, _LEAST_BUSY * most[model]) for rate in each]
+            for model, each in rates.items()
+        }
         self._capacities = capacities
         self._shares = shares
         self._profile = profile

@@ -46,6 +46,13 @@ def test_models_share_devices() -> None:
     assert nodes(rates, capacities, small=SMALL) == {"small": 1}
 
 
+@pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-300])
+def test_a_model_that_is_hardly_asked_for_has_a_device(rate: float) -> None:
+    capacities = {("a", "large"): 5000.0, ("a", "small"): 1000.0}
+    offers = {"large": DeviceOffer(price_per_h=4), "small": SMALL}
+    assert nodes({"a": (0.0, rate)}, capacities, 1, **offers) == {"large": 0, "small": 2}
+
+
 def test_each_generation_in_use_has_nodes_to_spare() -> None:
     capacities = {("a", "large"): 50.0, ("a", "small"): 10.0}
     found = nodes({"a": (1000.0,)}, capacities, 1, large=LARGE)
