@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -15,7 +15,7 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.selection import select
-from services.contracts.selection.speed_gate import deciding
+from services.contracts.selection.speed_gate import deciding, is_wild
 from services.engines.shapes import smallest_holding, volume
 from services.replica.batching.run_shapes import elements_of
 
@@ -36,12 +36,14 @@ class Curve:
         name: what computes, for people.
         elements, seconds: measured points, rising.
         pads_to_largest: a run computes the largest sizes of its bucket, whatever it is given.
+        is_wild: timed on a machine that was too busy to say how fast it is.
     """
 
     name: str
     elements: tuple[int, ...]
     seconds: tuple[float, ...]
     pads_to_largest: bool = False
+    is_wild: bool = False
 
     @classmethod
     def through(
@@ -138,7 +140,8 @@ def _sides(
         ),
         MeasuredSide.EAGER: Curve.through("eager", ((_size(t), t.eager_p50_s) for t in best)),
     }
-    return {side: curve for side, curve in sides.items() if curve}
+    doubt = is_wild(best)
+    return {side: replace(curve, is_wild=doubt) for side, curve in sides.items() if curve}
 
 
 def _engine_curve(engine: PublishedEngine, timings: Sequence[Timing]) -> Curve | None:

@@ -102,6 +102,7 @@ def _model(
         "model": name,
         "generation": generation,
         "computes": use.queue.curve.name,
+        "is_wild": use.queue.curve.is_wild,
         "requests_per_s_of_a_device": use.capacity,
         "requests_per_s_of_a_replica": use.capacity / use.num_replicas,
         "devices": used.get(pair, 0.0),

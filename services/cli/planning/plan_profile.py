@@ -1,9 +1,9 @@
 """What a plan is asked for: the requests of each model, and the devices that can be had."""
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
@@ -17,6 +17,13 @@ class _Asked(Document):
     """What a person writes: numbers are finite."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+
+# Tags in brackets: faults leave them out of the path.
+_Rates = Annotated[
+    Annotated[float, Tag("[number]")] | Annotated[tuple[float, ...], Tag("[list]")],
+    Discriminator(lambda given: "[list]" if isinstance(given, list | tuple) else "[number]"),
+]
 
 
 class ModelDemand(_Asked):
@@ -36,7 +43,7 @@ class ModelDemand(_Asked):
         version: of the model; by default the newest with timed engines on an offered device.
     """
 
-    requests_per_s: float | tuple[float, ...]
+    requests_per_s: _Rates
     p99_ms: float = Field(gt=0)
     overhead_ms: float = Field(default=1.0, ge=0)
     host_ms: float = Field(default=0.165, ge=0)
@@ -60,7 +67,7 @@ class ModelDemand(_Asked):
         if len(self.rates) != HOURS or min(self.rates) < 0 or not max(self.rates):
             raise ValueError(f"requests_per_s: expected a number above 0, or {HOURS} numbers")
         if self.overhead_ms >= self.p99_ms:
-            raise ValueError("overhead_ms: expected less than p99_ms")
+            raise ValueError(f"p99_ms: expected more than overhead_ms, {self.overhead_ms:g}")
         for dim, shares in self.sizes.items():
             if not shares or min(shares) < 1 or min(shares.values()) <= 0:
                 raise ValueError(f"sizes.{dim}: expected sizes of at least 1 with shares above 0")

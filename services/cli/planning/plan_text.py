@@ -46,6 +46,8 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
                 f"With {each['computes']} it takes {counted(each['num_devices'], 'device')} "
                 f"and {each['currency_per_day']:,.2f} a day"
             )
+    if any(each["is_wild"] for each in document["models"]):
+        yield "?: timed while its machine was busy, so it may be far off: smelt why MODEL"
     for each in document["too_large"]:
         yield f"{each['model']} has no room on {each['generation']}: {each['reason']}"
     for each in document["not_measured"]:
@@ -89,7 +91,7 @@ def _model_row(each: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         each["model"],
         each["generation"],
-        each["computes"],
+        each["computes"] + " ?" * each["is_wild"],
         f"{each['requests_per_s_of_a_device']:,.0f}",
         f"{each['devices']:.2f}",
         str(each["replicas"]),

@@ -9,6 +9,7 @@ from services.contracts.model.manifest import Proof, PublishedEngine, SideTiming
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_order import deciding_timings
 from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.speed_gate import is_wild
 from services.contracts.text.words import readable_time
 
 
@@ -28,12 +29,21 @@ class EngineEntry(NamedTuple):
 
 
 class TimedSide(NamedTuple):
-    """Eager, the fallback or an engine, timed at each shape; `source` says where."""
+    """Eager, the fallback or an engine, timed at each shape.
+
+    Attributes:
+        name: for people.
+        source: which run timed it.
+        shapes: each, with the side's figures.
+        kernels: that a call runs.
+        is_wild: timed on a machine that was too busy to say how fast it is.
+    """
 
     name: str
     source: str
     shapes: Sequence[tuple[Timing, Timing | SideTiming]]
     kernels: str
+    is_wild: bool
 
 
 def engine_entries(
@@ -71,14 +81,17 @@ def timed_sides(entries: Sequence[EngineEntry], runs: Sequence[JointRun]) -> lis
         mine = (each for each in reversed(runs) if engine.digest in each.digests)
         run = next((each for each in mine if each.timings(engine.digest) == timings), None)
         source = f"joint run of {made(run)}" if run else f"proof of {made(engine.proof)}"
+        doubt = is_wild(timings)
         kernels = {side: f"{num} by {by}" for side, (num, by) in engine.proof.kernels.items()}
         if not sides:
             eager = [(each, each.eager) for each in timings if each.eager]
             fallback = [(each, each.fallback) for each in timings if each.fallback]
             both = {"eager": eager, "fallback": fallback}
-            sides += [TimedSide(key, source, both[key], kernels.get(key, "-")) for key in both]
+            sides += [
+                TimedSide(key, source, both[key], kernels.get(key, "-"), doubt) for key in both
+            ]
         shapes = [(each, each) for each in timings]
-        sides.append(TimedSide(name, source, shapes, kernels.get("engine", "-")))
+        sides.append(TimedSide(name, source, shapes, kernels.get("engine", "-"), doubt))
     return [side for side in sides if side.shapes]
 
 

@@ -41,7 +41,8 @@ def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Itera
         (
             side.name,
             _label(timing),
-            *(f"{1e3 * seconds:.2f}" for seconds in (figures.p50_s, figures.p95_s)),
+            f"{1e3 * figures.p50_s:.2f}" + " ?" * side.is_wild,
+            f"{1e3 * figures.p95_s:.2f}",
             f"{figures.throughput:,.1f}",
             readable_size(figures.peak_memory_bytes) if figures.peak_memory_bytes else "-",
             side.kernels if timing is side.shapes[0][0] else "-",
@@ -52,6 +53,8 @@ def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Itera
     columns = ("what", dims, "p50 ms", "p95 ms", "rows/s", "peak memory", "kernels", "cost")
     yield Table("By size", columns, rows)
     where = f"on a device for {price_per_h:g} an hour" if offer else "in hours of a device"
+    if any(side.is_wild for side in sides):
+        yield "?: timed while the machine was busy, so no figure of this line is sure."
     yield f"Cost: of a million requests of one row, {where}, busy all the time."
 
 

@@ -18,6 +18,7 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.ratio import Ratio
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.gpu_share import gpu_share
 from services.contracts.store.object_store import open_store
@@ -39,10 +40,19 @@ def _published(
     kind: EngineKind,
     generation: str,
     timed: Sequence[tuple[dict[str, int], float]],
+    ratio: Ratio | None = None,
 ) -> Registry:
     """A store with an engine that was proven and took so many seconds at these sizes."""
     timings = tuple(
-        Timing(bucket="b", sizes=sizes, p50_s=seconds, p95_s=seconds, throughput=1, eager_p50_s=1)
+        Timing(
+            bucket="b",
+            sizes=sizes,
+            p50_s=seconds,
+            p95_s=seconds,
+            throughput=1,
+            eager_p50_s=1,
+            ratio=ratio,
+        )
         for sizes, seconds in timed
     )
     device = DeviceFacts(generation=generation, name="device", memory_gib=4)
@@ -105,6 +115,20 @@ def test_a_usual_batch_that_is_padded_to_its_bucket_is_no_measurement_of_a_small
     curve = measured_curves(registry, model)["cuda-sm90"][MeasuredSide.ENGINE]
     assert curve.elements == elements
     assert curve.seconds == pytest.approx(seconds)
+
+
+def test_curves_know_that_their_machine_was_busy(tmp_path: Path) -> None:
+    wild = Ratio(low=0.5, median=2.0, high=4.0, num_pairs=20)
+    timed = [({"batch": 1, "length": 8}, 0.001)]
+    for name, ratio in (
+        ("wild", wild),
+        ("sure", wild.model_copy(update={"low": 1.9, "high": 2.1})),
+    ):
+        model = planned_model(*BUCKETS)
+        kind, generation = EngineKind.INDUCTOR, "cuda-sm90"
+        registry = _published(tmp_path / name, model, kind, generation, timed, ratio)
+        sides = measured_curves(registry, model)[generation]
+        assert {each.is_wild for each in sides.values()} == {name == "wild"}
 
 
 def test_a_replica_needs_what_its_proofs_measured_of_a_gpu(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,18 @@ def test_what_if_is_in_the_title_of_the_table(profile: Callable[..., PlanProfile
     assert table.title.endswith(", if traffic=2 and nodes_lost=0")
 
 
+def test_a_model_that_was_timed_on_a_busy_machine_is_marked(
+    profile: Callable[..., PlanProfile],
+) -> None:
+    pair = ("m", GPU)
+    curves = {MeasuredSide.ENGINE: replace(line("engine", 0.5), is_wild=True)}
+    plan = sizing_document(profile(), {"m": planned_model(BUCKET)}, {pair: curves}, {pair: MEMORY})
+    _, models, *lines = plan_text(plan | {"what_if": []})
+    assert isinstance(models, Table)
+    assert models.rows[0][2] == "engine ?"
+    assert any(str(each).startswith("?: timed while its machine was busy") for each in lines)
+
+
 def test_a_profile_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         PlanProfile.from_file(tmp_path / "gone.yaml")
@@ -153,12 +166,13 @@ def test_what_if(profile: Callable[..., PlanProfile]) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("p99_ms: 60", "p99_ms: 0.5", "profile.yaml:2: models.m: .*overhead_ms: expected less"),
+        ("p99_ms: 60", "p99_ms: 0.5", "models.m: .*p99_ms: expected more than overhead_ms, 1$"),
+        ("1000", "fast", "profile.yaml:3: models.m.requests_per_s: got 'fast': expected a number$"),
         ("1000", "[1, 2]", "profile.yaml:2: models.m: .*a number above 0, or 24 numbers"),
         ("price_per_h", "price", "profile.yaml:6: devices.cuda-sm89.price: no such key"),
         ("cuda-sm89", "h100", "h100"),
     ],
-    ids=["overhead", "hours", "key", "generation"],
+    ids=["overhead", "rate", "hours", "key", "generation"],
 )
 def test_a_wrong_profile_is_told_by_line(
     profile: Callable[..., PlanProfile], old: str, new: str, words: str

@@ -13,6 +13,7 @@ from services.cli.report.engine_entries import engine_entries, timed_sides
 from services.cli.report.report_parts import roofline_chart
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.manifest import Proof
+from services.contracts.ratio import Ratio
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import readable_size
 from tests.unit.services.cli.output.html_reader import Loads
@@ -119,6 +120,19 @@ def test_an_older_proof_has_no_kernels(registry: Registry) -> None:
     _, read = reported()
     assert "kernels" in read.words
     assert not [word for word in read.words if " by PyTorch" in word or " by OpenVINO" in word]
+
+
+def test_figures_of_a_busy_machine_are_marked(registry: Registry) -> None:
+    add_generation(registry, "cpu-x86_64-v3")
+    (engine,) = registry.engines()
+    wild = Ratio(low=0.5, median=2.0, high=4.0, num_pairs=20)
+    timings = tuple(e.model_copy(update={"ratio": wild}) for e in engine.proof.timings)
+    registry.add_proof(engine.digest, engine.proof.model_copy(update={"timings": timings}))
+    _, read = reported()
+    text = "\n".join(read.words)
+    for row in (("eager", "8 x 128", "40.00 ?"), ("openvino fp32", "1 x 16", "1.00 ?")):
+        assert "\n".join(row) in text, row
+    assert "?: timed while the machine was busy" in text
 
 
 def test_each_generation_has_its_own_section(registry: Registry) -> None:
