@@ -79,7 +79,8 @@ def _read_yaml(option: str, path: Path) -> Any:
         text = path.read_text()
         return values_from_yaml(text) if option == "--manifest" else value_from_yaml(text) or {}
     except (OSError, UnicodeDecodeError, YamlFault) as error:
-        raise InvalidRequestError(f"{option} {path}: {error}") from error
+        words = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequestError(f"{option} {path}: {words}") from error
 
 
 def external_document(version: ExternalModel) -> dict[str, Any]:

@@ -41,10 +41,11 @@ def server_objects(
         ValueError: the manifest has other objects, or its Service is another, or is reached from
             outside of the cluster, or it has labels or metadata that are not its to set.
     """
-    kinds = sorted(f"{each.get('apiVersion')} {each.get('kind')}" for each in manifest)
+    kinds = sorted(f"{each.get('apiVersion', '')} {each.get('kind', '')}" for each in manifest)
     if kinds != _EXPECTED:
+        found = ", ".join(each.strip() or "an object without kind" for each in kinds)
         raise ValueError(
-            f"manifest: found {', '.join(kinds)}; expected one {' and one '.join(_EXPECTED)}: "
+            f"manifest: found {found}; expected one {' and one '.join(_EXPECTED)}: "
             "create what else the server needs with kubectl"
         )
     objects = {str(each["kind"]): copy.deepcopy(dict(each)) for each in manifest}

@@ -102,9 +102,6 @@ def _judge(name: str, names: Sequence[str], status: int, document: Any) -> None:
 
     A listed model may answer under another name: routers and versions are asked by an alias.
     """
-    answered = f"{_CHAT} is answered {status}: {one_line(document)}"
-    if status >= 500:
-        raise _FoundError(ExternalFault.STUCK, answered)
     fields = document if isinstance(document, dict) else {}
     # A model that has no chat refuses it, which is an answer.
     if status == 200 and not fields.get("choices"):
@@ -116,7 +113,8 @@ def _judge(name: str, names: Sequence[str], status: int, document: Any) -> None:
         why = f"it has no model '{name}'; it has: {listed}"
         raise _FoundError(ExternalFault.WRONG_MODEL, why)
     if status >= 400 and _is_of_no_model(fields):
-        raise _FoundError(ExternalFault.WRONG_MODEL, f"it lists '{name}', and {answered}")
+        why = f"it lists '{name}', and {_CHAT} is answered {status}: {one_line(document)}"
+        raise _FoundError(ExternalFault.WRONG_MODEL, why)
 
 
 def _is_of_no_model(fields: dict[str, Any]) -> bool:
@@ -143,8 +141,9 @@ async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) 
         fault = ExternalFault.STUCK if slow is ExternalFault.STUCK else ExternalFault.WRONG_PROTOCOL
         raise _FoundError(fault, f"no HTTP in answer to {what}: {one_line(error)}") from error
     body = one_line(raw.decode(errors="replace"))
-    if status in (401, 403):
-        raise _FoundError(ExternalFault.REFUSING, f"{what} is answered {status}: {body}")
+    if status in (401, 403) or status >= 500:
+        fault = ExternalFault.STUCK if status >= 500 else ExternalFault.REFUSING
+        raise _FoundError(fault, f"{what} is answered {status}: {body}")
     try:
         return status, json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -109,6 +109,7 @@ async def test_a_server_is_ready_fails_and_comes_back(
         ("silent", "slow: it accepts connections and does not answer GET /models within 0.5 s"),
         ("stuck", "stuck: it accepts connections and does not answer POST /chat/completions"),
         ("500", "stuck: POST /chat/completions is answered 500: {"),
+        ("html500", "stuck: GET /models is answered 500: <html>"),
         ("html", "wrong protocol: GET /models is answered 200 with what is no JSON: <html>"),
     ],
 )

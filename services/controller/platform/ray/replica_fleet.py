@@ -22,7 +22,10 @@ _T = TypeVar("_T")
 
 _PREFIX = "smelt"
 _SEPARATOR = ":"
-_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
+# Of Python's own exceptions with the class: that of a KeyError says what is missing, and not why.
+_RAISED = re.compile(
+    r"^(?:(?:\w+\.)+\w+(?:Error|Exception): |(?=\w+(?:Error|Exception): ))(.+)$", re.MULTILINE
+)
 _CONNECT_S = 10.0
 # The message of Ray's cloudpickle.
 _PICKLER_CLASH = "is not registered for pickle by value"

@@ -96,8 +96,8 @@ class OpenAiServer:
             # The client ends it.
             while (await receive())["type"] != "http.disconnect":
                 pass
-        elif self.fault == "html":
-            await _send(send, 200, "<html>")
+        elif self.fault.startswith("html"):
+            await _send(send, int(self.fault.removeprefix("html") or 200), "<html>")
         elif self.fault.isdigit() and document:
             await _send(send, int(self.fault), self.answer)
         elif document.get("stream"):

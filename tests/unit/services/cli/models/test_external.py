@@ -118,3 +118,5 @@ def test_an_application_of_ray_serve_with_its_arguments(registry: Registry, tmp_
     file.write_text("a: [\n")
     with pytest.raises(InvalidRequestError, match=r"--args .*llm.yaml: line 2, column 1"):
         run(*add, "--args", str(file))
+    with pytest.raises(InvalidRequestError, match=r"--args gone.yaml: No such file or directory$"):
+        run(*add, "--args", "gone.yaml")

@@ -75,6 +75,7 @@ def test_a_model_is_asked_behind_the_service() -> None:
     ("change", "why"),
     [
         (lambda d, s: d.update(kind="StatefulSet"), "found apps/v1 StatefulSet, v1 Service; expec"),
+        (lambda d, s: d.clear(), "found an object without kind, v1 Service; expected one apps/v1"),
         (lambda d, s: s["metadata"].update(name="x"), "found Service x with ports .80.; the URL"),
         (lambda d, s: s["spec"]["ports"][0].update(port=81), "the URL is of Service chat, port 80"),
         (lambda d, s: s["spec"].update(ports=[80]), "found Service chat with ports .."),

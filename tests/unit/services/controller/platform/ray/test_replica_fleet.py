@@ -73,3 +73,4 @@ def test_a_replica_that_does_not_start_is_quoted_without_its_traceback() -> None
     )
     assert raised_words(message) == "no fallback for model 'm': its words"
     assert raised_words("Failed to update the deployments ['replica'].") == ""
+    assert raised_words(message + "\n\nKeyError: 'name'") == "KeyError: 'name'"
