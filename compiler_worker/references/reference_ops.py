@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.aionnxml import op_tree_ensemble_classifier, op_tree_ensemble_regressor
 
 from compiler_worker.references.reference_suppression import NonMaxSuppression
+from compiler_worker.references.reference_trees import (
+    TreeEnsembleClassifier,
+    TreeEnsembleRegressor,
+)
 from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.kserve.tensors import Array
 
@@ -103,17 +106,6 @@ class Scaler(OpRun):
         return (scaled.astype(x.dtype if x.dtype.kind == "f" else np.float32),)
 
 
-def _taking_nan(trees: Any) -> Any:
-    """An op of trees where a missing value takes the false branch unless a node says otherwise."""
-
-    def run(self: Any, x: Array, **nodes: Any) -> Any:
-        if nodes.get("nodes_missing_value_tracks_true") is None:
-            nodes["nodes_missing_value_tracks_true"] = [0] * len(nodes["nodes_nodeids"])
-        return trees._run(self, x, **nodes)  # noqa: SLF001 (what every op overrides)
-
-    return type(trees.__name__, (trees,), {"op_domain": "ai.onnx.ml", "_run": run})
-
-
 OPS = (
     CategoryMapper,
     LRN,
@@ -121,6 +113,6 @@ OPS = (
     NonMaxSuppression,
     QLinearMatMul,
     Scaler,
-    _taking_nan(op_tree_ensemble_classifier.TreeEnsembleClassifier),
-    _taking_nan(op_tree_ensemble_regressor.TreeEnsembleRegressor),
+    TreeEnsembleClassifier,
+    TreeEnsembleRegressor,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 # Two trees over four features: splits of the features 0 to 2, leaves at the other nodes.
 _NODES: dict[str, Any] = {
@@ -67,6 +68,42 @@ def classifier(*, has_maps: bool = False) -> onnx.ModelProto:
     return _model(nodes, outputs)
 
 
+def forest(*, has_doubles: bool) -> onnx.ModelProto:
+    """Ten trees that vote for the second of two classes with a tenth each, of inputs in doubles.
+
+    Args:
+        has_doubles: thresholds and votes are doubles too.
+    """
+    numbers = {"nodes_values": [0.0] * 30, "class_weights": [0.0, 0.1] * 10}
+    given: dict[str, Any] = dict(numbers)
+    if has_doubles:
+        given = {
+            f"{name}_as_tensor": numpy_helper.from_array(np.array(values), name)
+            for name, values in numbers.items()
+        }
+    trees = _node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "scores"],
+        nodes_treeids=[tree for tree in range(10) for _ in range(3)],
+        nodes_nodeids=[0, 1, 2] * 10,
+        nodes_featureids=[feature for tree in range(10) for feature in (tree, 0, 0)],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"] * 10,
+        nodes_truenodeids=[1, 0, 0] * 10,
+        nodes_falsenodeids=[2, 0, 0] * 10,
+        class_treeids=[tree for tree in range(10) for _ in range(2)],
+        class_nodeids=[1, 2] * 10,
+        class_ids=[0] * 20,
+        classlabels_int64s=[0, 1],
+        **given,
+    )
+    outputs = [
+        _info("label", TensorProto.INT64, ["batch"]),
+        _info("scores", TensorProto.FLOAT, ["batch", 2]),
+    ]
+    return _model([trees], outputs, 10, TensorProto.DOUBLE)
+
+
 def passengers() -> onnx.ModelProto:
     """A classifier of [age, a column that no tree reads, fare], as scikit-learn's forests are."""
     trees = _node(
@@ -123,9 +160,12 @@ def _info(name: str, kind: int, shape: list[int | str]) -> onnx.ValueInfoProto:
 
 
 def _model(
-    nodes: list[onnx.NodeProto], outputs: list[onnx.ValueInfoProto], num_features: int = 4
+    nodes: list[onnx.NodeProto],
+    outputs: list[onnx.ValueInfoProto],
+    num_features: int = 4,
+    kind: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    inputs = [_info("x", TensorProto.FLOAT, ["batch", num_features])]
+    inputs = [_info("x", kind, ["batch", num_features])]
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
     graph = helper.make_graph(nodes, "trees", inputs, outputs)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
