@@ -42,11 +42,14 @@ class Sizes:
     @property
     def typical(self) -> float:
         """Root mean square; of one sign the square of the mean root, which a few hardly move."""
-        if not self.num:
-            return 0.0
         if self.is_of_one_sign:
-            return (self.roots / self.num) ** 2
+            return self.middle
         return math.sqrt(self.squares / self.num)
+
+    @property
+    def middle(self) -> float:
+        """Square of the mean root, which a few large ones hardly move."""
+        return (self.roots / max(self.num, 1)) ** 2
 
 
 def typical_sizes(

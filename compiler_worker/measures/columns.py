@@ -160,6 +160,7 @@ class Columns:
         eager: "Columns | None" = None,
         shaken: "Columns | None" = None,
         bound_of: Callable[[Float64], Float64] = _no_bound,
+        least: float = 0.0,
     ) -> ColumnDistance:
         """The worst column, of those beyond their bounds if there are any.
 
@@ -167,18 +168,18 @@ class Columns:
             eager: a spread within its error is not compared.
             shaken: the same with the master's own roundings shifted.
             bound_of: bounds by what eager errs: a wide one of one column excuses no other.
+            least: spread by which columns are measured that vary by less.
         """
         worst = ColumnDistance()
         worst_rank = (False, 0.0)
         gains = list[Float64]()
         for axis, sums in self._sums.items():
-            eager_error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
-            if shaken:  # no multiple of it is allowed
-                eager_error = np.maximum(eager_error, shaken.errors(axis) / _EAGER_FACTOR)
+            eager_error = _eager_error(axis, sums, eager, shaken)
             live = is_live(sums, eager_error, self._rounding)
             # The least-squares slope of errors over the reference: about 0 where they only scatter.
-            gains.append(sums.products[live] / sums.squares[live])
-            spread = np.where(live, sums.spread, 1.0)
+            own = live & (sums.spread >= least)
+            gains.append(sums.products[own] / sums.squares[own])
+            spread = np.where(live, np.maximum(sums.spread, least), 1.0)
             ratio, eager_ratio = (
                 np.where(live, e / spread, 0.0) for e in (sums.error, eager_error)
             )
@@ -198,6 +199,20 @@ class Columns:
         gain = float(abs(slopes.mean())) if slopes.size else 0.0
         return ColumnDistance(**(vars(worst) | {"gain": gain}))
 
+    def compared(
+        self, eager: "Columns | None", shaken: "Columns | None", least: float
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which columns of the last axis are compared, each [c]: by their own spread, by `least`.
+
+        Args:
+            eager: a spread within its error is not compared.
+            shaken: the same with the master's own roundings shifted.
+            least: spread by which columns are measured that vary by less.
+        """
+        axis, sums = self.sums()
+        live = is_live(sums, _eager_error(axis, sums, eager, shaken), self._rounding)
+        return live & (sums.spread >= least), live & (sums.spread < least)
+
     def errors(self, axis: int | None) -> Float64:
         """Root mean square errors by index, [c]."""
         return self._sums[axis].error
@@ -210,6 +225,14 @@ class Columns:
     def sums(self) -> tuple[int | None, ColumnSums]:
         """The last axis with its sums: the vector of most outputs."""
         return list(self._sums.items())[-1]
+
+
+def _eager_error(
+    axis: int | None, sums: ColumnSums, eager: Columns | None, shaken: Columns | None
+) -> Float64:
+    error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
+    # No multiple of what the master's own roundings err is allowed.
+    return np.maximum(error, shaken.errors(axis) / _EAGER_FACTOR) if shaken else error
 
 
 def is_live(

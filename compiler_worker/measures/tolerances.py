@@ -15,6 +15,11 @@ EAGER_FACTOR = 10.0
 _NOTHING = Distance()
 # However ill-conditioned a model: a column that is off by a tenth of its spread is another one.
 _LARGEST_COLUMN_BOUND = 0.1
+# From one number to the next around zero, where a type is narrower than float32.
+_LEAST_STEPS = {Precision.FP16: 2.0**-24, Precision.BF16: 2.0**-133}
+_LEAST_STEP = 2.0**-149
+# Of usual values: what engines of float32 are off by, see default_tolerances.
+_FLOAT32_ERROR = 1e-6
 
 
 def tolerance_for(
@@ -76,6 +81,20 @@ def column_bound(allowed: Together, precision: Precision, eager_error: Float64) 
     # A recipe's own bound may be larger.
     largest = max(allowed.column, _LARGEST_COLUMN_BOUND)
     return np.clip(EAGER_FACTOR * eager_error, allowed.column, largest)
+
+
+def unseen_error(precision: Precision, usual: float) -> float:
+    """How far any column may be off, root mean square, however little it varies.
+
+    A column may be nothing beside the others: weights of MiniLM's last norm have decayed to 1e-9
+    and 1e-33. Narrow types make 0 of it, and that is no fault as far as they have no number for it
+    and every float32 engine is off by as much in all other columns.
+
+    Args:
+        precision: what the engine computes in.
+        usual: size of an element, as `Sizes.middle` has it.
+    """
+    return min(_LEAST_STEPS.get(precision, _LEAST_STEP), _FLOAT32_ERROR * usual)
 
 
 def _loosened(own: Tolerance, eager_error: Distance | None) -> Tolerance:

@@ -11,7 +11,7 @@ from compiler_worker.measures.tolerances import together_for
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim, ProofVerdict, reason_of, sizes_text
 from compiler_worker.proof.id_values import IdValues
-from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
+from compiler_worker.proof.output_judge import Bounds, OutputJudge
 from compiler_worker.proof.power import Answered
 from compiler_worker.proof.repeatability import compare_runs
 from compiler_worker.proof.worst_sample import FailedRun, WorstSample
@@ -108,6 +108,7 @@ class Comparing:
         columns = tuple(c for judge in judges if (c := judge.column_check()))
         agreements = tuple(a for judge in judges if (a := judge.agreement_check()))
         reason = reason_of(checks, (*columns, *agreements), tasks)
+        notes = tuple(filter(None, (judge.note for judge in judges)))
         return ProofVerdict(
             reason=reason or "; ".join(filter(None, (judge.emptiness for judge in judges))),
             checks=checks,
@@ -115,12 +116,13 @@ class Comparing:
             columns=columns,
             agreements=agreements,
             worst=self.worst,
+            notes=notes,
         )
 
     def _meet(self, sample: Sample, found: Mapping[str, Array]) -> bool:
         wanted = self._reference.model.run(sample.inputs)
         self.answered.offer(sample, wanted)
-        eager_columns(self.judges, self._reference, sample, wanted)
+        self._run_eager(sample, wanted)
         here = tuple(
             _output_check(sample, name, judge.compare(sample, found, wanted))
             for name, judge in self.judges.items()
@@ -131,6 +133,18 @@ class Comparing:
         )
         self._keep(sample, here)
         return not any(check.fault for check in here)
+
+    def _run_eager(self, sample: Sample, wanted: Mapping[str, Array]) -> None:
+        """Collect all outputs of eager float32, where there is an import."""
+        if self._reference.eager_outputs is None:
+            return
+        found = self._reference.eager_outputs.run(sample.inputs)
+        for judge in self.judges.values():
+            judge.collect(judge.eager, sample, found, wanted)
+        for model in self._reference.shaken:
+            found = model.run(sample.inputs)
+            for judge in self.judges.values():
+                judge.collect(judge.shaken, sample, found, wanted)
 
     def _repeat(self, answer: "_Answer") -> None:
         sample = answer.sample

@@ -70,7 +70,7 @@ def judge(
     if not verdict.reason:
         report("running it with NaN and Inf in its inputs")
         found = check_nonfinite(engine, trusted, claim, samples)
-        verdict = replace(verdict, reason=found.fault, notes=found.notes)
+        verdict = replace(verdict, reason=found.fault, notes=(*verdict.notes, *found.notes))
     return replace(verdict, notes=(*notes, *verdict.notes), reference=trusted.name)
 
 

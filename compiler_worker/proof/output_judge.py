@@ -20,9 +20,8 @@ from compiler_worker.measures.columns import (
 from compiler_worker.measures.comparison import compare_output, compared_in
 from compiler_worker.measures.default_tolerances import Together
 from compiler_worker.measures.distance import Comparison, Distance
-from compiler_worker.measures.tolerances import column_bound
+from compiler_worker.measures.tolerances import column_bound, unseen_error
 from compiler_worker.proof.id_values import IdValues
-from compiler_worker.references.reference import Reference
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
@@ -34,6 +33,8 @@ _Arrays = Mapping[str, Array]
 _MANY = 32
 # Of a single number's usual size `distance` makes 3.3 times: of a large offset it is all of that.
 _LITTLE = 0.3
+# Indices of columns in a note.
+_SHOWN = 5
 # Of so many of all calls of one size: an engine may be wrong at that alone.
 _SOME = 8
 
@@ -181,9 +182,46 @@ class OutputJudge:
         self.by_rows[rows] = wrong_before + num_wrong, num_before + num
         return Comparison(distance=Distance(), fault=_row_fault(bounds, differs, keep))
 
-    def moments(self) -> tuple[int | None, ColumnSums]:
-        """The reference's moments along the output's last fixed axis; of integers none."""
-        return self.columns.sums() if self.columns.is_begun else (None, NO_SUMS)
+    def moments(self) -> tuple[int | None, ColumnSums, NDArray[np.bool_]]:
+        """The reference's moments along the output's last fixed axis; of integers none.
+
+        The last are True for the columns that are compared by their own spread.
+        """
+        if not self.columns.is_begun:
+            return None, NO_SUMS, NO_SUMS.num > 0
+        own, _ = self.columns.compared(*self._plain, self._least_spread)
+        return *self.columns.sums(), own
+
+    @property
+    def note(self) -> str:
+        """Which columns may be off by all that they vary, "" where none may."""
+        if not self.columns.is_begun:
+            return ""
+        _, small = self.columns.compared(*self._plain, self._least_spread)
+        if not small.any():
+            return ""
+        first = ", ".join(map(str, np.flatnonzero(small)[:_SHOWN]))
+        return (
+            f"output '{self.bounds.spec.name}': {small.sum()} of {small.size} columns (index "
+            f"{first}) are compared to within {self._unseen:.1e}, as {self.bounds.precision} has "
+            "no numbers for less, and float32 is off by as much in all others"
+        )
+
+    @property
+    def _plain(self) -> tuple[Columns | None, Columns | None]:
+        eager, shaken = (own if own.is_begun else None for own in (self.eager, self.shaken))
+        return eager, shaken
+
+    @property
+    def _least_spread(self) -> float:
+        """The spread of which the bound of columns is an error that is never seen."""
+        return self._unseen / self.bounds.together.column
+
+    @property
+    def _unseen(self) -> float:
+        # Of one sign, as probabilities and amounts are, each is its own measure.
+        usual = 0.0 if self.sizes.is_of_one_sign else self.sizes.middle
+        return unseen_error(self.bounds.precision, usual)
 
     @property
     def emptiness(self) -> str:
@@ -225,8 +263,8 @@ class OutputJudge:
         if self.bounds.is_exact or not self.columns.is_begun:
             return None
         bound_of = partial(column_bound, allowed, self.bounds.precision)
-        eager, shaken = (own if own.is_begun else None for own in (self.eager, self.shaken))
-        distance = self.columns.distance(eager, shaken, bound_of)
+        eager, shaken = self._plain
+        distance = self.columns.distance(eager, shaken, bound_of, self._least_spread)
         bound = float(bound_of(np.array(distance.eager_error)))
         # Where eager's own error widens the bound of columns, it has moved the slope as well.
         gain_bound = allowed.gain * bound / allowed.column
@@ -266,28 +304,6 @@ class OutputJudge:
                 words = f"{num_wrong} of {num} elements differ, at most half allowed"
                 return f"batches of {rows}: {words}"
         return ""
-
-
-def eager_columns(
-    judges: Mapping[str, OutputJudge], reference: Reference, sample: Sample, wanted: _Arrays
-) -> None:
-    """Run eager float32 on one sample, where there is an import, and collect all outputs.
-
-    Args:
-        judges: by output name; `eager` and `shaken` of each are added to.
-        reference: has the eager graphs.
-        sample: what they are run on.
-        wanted: the reference's outputs by name.
-    """
-    if reference.eager_outputs is None:
-        return
-    found = reference.eager_outputs.run(sample.inputs)
-    for judge in judges.values():
-        judge.collect(judge.eager, sample, found, wanted)
-    for model in reference.shaken:
-        found = model.run(sample.inputs)
-        for judge in judges.values():
-            judge.collect(judge.shaken, sample, found, wanted)
 
 
 def _values(

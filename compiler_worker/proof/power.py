@@ -123,11 +123,12 @@ def spoilt(sabotage: Sabotage, judge: OutputJudge, kept: Kept, largest: int, see
     """
     spec = judge.bounds.spec
     array = kept.wanted[spec.name]
-    axis, sums = judge.moments()
+    axis, sums, own = judge.moments()
     answers = Answers(
         array=array if judge.bounds.is_exact else array.astype(np.float64),
         axis=axis,
         sums=sums,
+        own=own,
         has_batch_axis=spec.shape[:1] == (judge.bounds.recipe.batching.batch_dim,),
         share=array.size / max(largest, 1),
         seed=seed,

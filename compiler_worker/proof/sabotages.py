@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler_worker.measures.columns import ColumnSums
 from services.contracts.kserve.tensors import Array
@@ -25,6 +26,7 @@ class Answers:
         array: what the reference answered.
         axis: whose indices are the columns; None for one column.
         sums: moments of the columns.
+        own: True for those that are compared by their own spread.
         has_batch_axis: whether the first axis counts samples.
         share: of the largest sample's elements that this one has.
         seed: another one for each sample.
@@ -33,6 +35,7 @@ class Answers:
     array: Array
     axis: int | None
     sums: ColumnSums
+    own: NDArray[np.bool_]
     has_batch_axis: bool
     share: float
     seed: int
@@ -46,10 +49,12 @@ class Answers:
 
     @property
     def weakest(self) -> Array:
-        """1 at the column that varies least of those that vary, 0 at the others."""
+        """1 at the column that varies least of those that are compared so, 0 at the others."""
         spread = self.sums.spread
         is_weakest = np.zeros_like(spread)
-        is_weakest[np.where(spread > 0, spread, np.inf).argmin()] = 1.0
+        # Of few rows none is.
+        varies = self.own if self.own.any() else spread > 0
+        is_weakest[np.where(varies, spread, np.inf).argmin()] = 1.0
         return self.by_column(is_weakest)
 
 

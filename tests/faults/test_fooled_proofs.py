@@ -153,6 +153,28 @@ def test_a_small_column_with_its_sign_flipped(precision: Precision, tmp_path: Pa
     assert verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("becomes", "proven_in"),
+    [(0.0, {Precision.FP16}), (1e-8, {Precision.FP16}), (1e-6, set()), (1.0, set())],
+)
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_column_that_is_nothing_beside_the_others(
+    precision: Precision, becomes: float, proven_in: set[Precision], tmp_path: Path
+) -> None:
+    """As of a norm whose weights have decayed: fp16 has no number for it, and nothing else may."""
+    weights = normal(8, 4) * np.array([1, 1, 1, 1e-32], dtype=np.float32)
+    subject = Subject.of(tmp_path, LINEAR, w=weights)
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+
+    def spoil(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"][:, 3] = becomes * np.sign(answer["y"][:, 3])
+
+    verdict = subject.judged(Altered(subject.engine, spoil), precision=precision)
+    assert (verdict.reason == "") is (precision in proven_in)
+    noted = "output 'y': 1 of 4 columns (index 3) are compared to within" in str(verdict.notes)
+    assert noted is (precision is Precision.FP16)
+
+
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.INT8])
 def test_answers_that_are_the_same_for_all_samples(precision: Precision, tmp_path: Path) -> None:
     """As of a classifier whose drawn inputs saturate it: an engine of constants would pass."""

@@ -44,6 +44,14 @@ def test_what_names_a_column_spoils_the_one_that_varies_least() -> None:
         np.testing.assert_allclose(copy, wanted, rtol=1e-6)
 
 
+def test_of_few_rows_it_is_that_which_varies_least_of_all() -> None:
+    one = judge("batch", 5)
+    (kept,) = met(one, FLOATS[:3])
+    copy = spoilt(OF_FLOATS["a column zero"], one, kept, 15, seed=0)
+    spread = FLOATS[:3].std(0)
+    assert (copy == 0).all(axis=0).nonzero()[0].tolist() == [spread.argmin()]
+
+
 def test_a_longer_sample_is_shifted_more() -> None:
     one = judge("batch", 5)
     (kept,) = met(one, FLOATS)
