@@ -17,6 +17,8 @@ from compiler_worker.model_checks.sizes_check import has_room
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim
 from compiler_worker.proof.judge import compared, is_extreme_in_range
+from compiler_worker.proof.power import Answered
+from compiler_worker.proof.same_answers import same_answers
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import Reference
 from compiler_worker.references.reference_cache import CachedModel, reference_folder
@@ -58,17 +60,24 @@ def check_rounding(
     usual = timed_sizes(request.buckets[0])[0]
     ordered = sorted(_comparable(reference, samples), key=lambda each: each.sizes != usual)
     admitted = admitted_precisions(request.recipe, has_calibration=False)
+    answered = Answered()
+    for sample in ordered:
+        answered.offer(sample, reference.model.run(sample.inputs))
     refused = dict[Precision, str]()
     untried = []
     for precision in (each for each in (Precision.FP16, Precision.BF16) if each in admitted):
         report(f"rounding to {precision} beside float64")
+        claim = _claim(request, precision)
         if not ordered or time.monotonic() - began_s >= _LATEST * request.samples_s:
             untried.append(f"{precision}: no time was left")
         elif not has_room(request.master_path):
             untried.append(f"{precision}: the memory of this host does not hold the weights twice")
+        # Of every precision, float32 too: that is no matter of rounding.
+        elif same := same_answers(claim, answered.kept):
+            untried.append(f"{precision}: {same}")
         else:
             try:
-                if reason := _refusal(request, reference, ordered, precision, report):
+                if reason := _refusal(request, reference, claim, ordered, report):
                     refused[precision] = reason
             except (ProofError, UnsupportedGraphError) as error:
                 untried.append(f"{precision}: {error}")
@@ -83,29 +92,32 @@ def _comparable(reference: Reference, samples: Sequence[Sample]) -> Iterator[Sam
                 yield sample
 
 
-def _refusal(
-    request: VerdictRequest,
-    reference: Reference,
-    samples: Sequence[Sample],
-    precision: Precision,
-    report: Progress,
-) -> str:
-    # Imports torch, as the parent of this process must not.
-    from compiler_worker.references.rounded import RoundedModel
-
-    master = request.master
-    opened = RoundedModel(request.master_path, master, precision)
-    # A proof runs some samples twice.
-    folder = reference_folder(request.folder / "cache")
-    model = CachedModel(f"{master.digest} rounded to {precision}", lambda: opened, folder)
-    claim = Claim(
-        master=master,
+def _claim(request: VerdictRequest, precision: Precision) -> Claim:
+    return Claim(
+        master=request.master,
         # It is of real samples, which are not run here.
         recipe=request.recipe.model_copy(update={"ranking": None}),
         precision=precision,
         buckets=request.buckets,
         master_path=request.master_path,
     )
+
+
+def _refusal(
+    request: VerdictRequest,
+    reference: Reference,
+    claim: Claim,
+    samples: Sequence[Sample],
+    report: Progress,
+) -> str:
+    # Imports torch, as the parent of this process must not.
+    from compiler_worker.references.rounded import RoundedModel
+
+    master = claim.master
+    opened = RoundedModel(request.master_path, master, claim.precision)
+    # A proof runs some samples twice.
+    folder = reference_folder(request.folder / "cache")
+    model = CachedModel(f"{master.digest} rounded to {claim.precision}", lambda: opened, folder)
     until_s = time.monotonic() + _SHARE_FOR_OTHERS * request.samples_s
     ran = list(_run_in_time(model, samples, until_s))
     return compared(_Nearer(model, reference.model), reference, claim, ran, {}, report).reason

@@ -59,6 +59,7 @@ class Advised:
         verdict = version.fallback_verdict
         # Where torch cannot compute it, ONNX Runtime is the fallback.
         self.refused = verdict.refused if verdict else ""
+        self.untried = verdict.rounding_untried if verdict else ""
 
 
 def run_advise(settings: CliSettings, name: str, generation: str = "") -> None:
@@ -129,7 +130,7 @@ def model_advice(
             | {"waste": waste(each, edges_of(version.buckets, dim) or [each.largest])}
             for dim, each in sorted(advised.seen.items())
         },
-        "remarks": list(graph_remarks(advised.proto, version.master)),
+        "remarks": [*graph_remarks(advised.proto, version.master), *_untried(advised)],
         "generations": [
             _on_generation(advised, generation, facts, proven)
             for generation, facts in sorted(devices.items())
@@ -187,6 +188,11 @@ def _on_generation(
         "remarks": list(_remarks(advised, peak, facts)),
         "outcome": advised.proofs.outcome(generation, tried[0], plan) if tried else None,
     }
+
+
+def _untried(advised: Advised) -> Iterator[str]:
+    if advised.untried:
+        yield f"whether rounding alone is refused was not tried of {advised.untried}"
 
 
 def _refusal(advised: Advised, generation: str, kind: EngineKind, precision: Precision) -> str:

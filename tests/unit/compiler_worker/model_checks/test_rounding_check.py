@@ -68,6 +68,30 @@ def test_answers_that_differ_too_little_for_a_proof_are_refused(tmp_path: Path) 
     assert "the proof is blind to " in found.rounding[Precision.BF16]
 
 
+@pytest.mark.parametrize(
+    ("by", "refused"), [([1, 1, 1, 1e-33], set()), ([1e-9] * 4, {Precision.FP16})]
+)
+def test_a_column_that_is_nothing_beside_others_is_no_reason_to_refuse_fp16(
+    by: list[float], refused: set[Precision], tmp_path: Path
+) -> None:
+    """As of MiniLM, whose last norm has weights of 1e-33; bf16 has a number for it, and has to."""
+    graph = MLP.replace("y = MatMul (r, v)", "z = MatMul (r, v) y = Mul (z, by)")
+    weights = WEIGHTS | {"by": np.array(by, np.float32)}
+    assert set(verdict_of(written(tmp_path, graph, **weights)).rounding) == refused
+
+
+def test_answers_that_are_all_the_same_are_no_matter_of_rounding(tmp_path: Path) -> None:
+    """Engines of every precision are refused: which comes first is not changed by it."""
+    graph = MLP.replace("y = MatMul (r, v)", "z = MatMul (r, v) s = Sub (z, by) y = Relu (s)")
+    by = np.float32(1e6)
+    found = verdict_of(written(tmp_path, graph, **WEIGHTS, by=by))
+    assert found.rounding == {}
+    for precision in (Precision.FP16, Precision.BF16):
+        words = f"{precision}: all answers are the same for every sample"
+        assert words in found.rounding_untried
+    assert "give samples, or a range (inputs: {x: {low: ..., high: ...}})" in found.rounding_untried
+
+
 def test_precisions_that_the_recipe_leaves_out_are_not_tried(tmp_path: Path) -> None:
     by = np.float32(1000)
     path = written(tmp_path, SHIFTED, w=normal(8, 4), by=by)

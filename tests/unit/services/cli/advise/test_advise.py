@@ -157,6 +157,16 @@ def test_what_rounding_alone_would_have_refused_stands_behind_the_others(tmp_pat
 
 
 @pytest.mark.usefixtures("registry")
+def test_why_rounding_was_not_tried_is_a_remark_and_changes_no_order(tmp_path: Path) -> None:
+    why = "fp16: all answers are the same for every sample; give samples whose answers differ"
+    add(tmp_path, "u", fallback_verdict=FallbackVerdict(rounding_untried=why))
+    usual, untried = (asked(name, "--generation", "cuda-sm90") for name in ("m", "u"))
+    assert untried["generations"][0]["try"] == usual["generations"][0]["try"]
+    remark = f"whether rounding alone is refused was not tried of {why}"
+    assert untried["remarks"] == [*usual["remarks"], remark]
+
+
+@pytest.mark.usefixtures("registry")
 def test_where_torch_cannot_compute_it_nothing_is_promised(tmp_path: Path) -> None:
     add(tmp_path, "t", fallback_verdict=FallbackVerdict(refused="no converter of Secret"))
     (found,) = asked("t", "--generation", world.GENERATION)["generations"]
