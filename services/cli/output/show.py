@@ -96,7 +96,13 @@ def print_line(text: str, *, is_folded: bool = False) -> None:
 
 
 def show_entry(document: Any, text: str, *, is_folded: bool = False) -> None:
-    """Print one of many as it comes: its document on one line, or its text."""
+    """Print one of many as it comes.
+
+    Args:
+        document: for programs, on one line.
+        text: for people.
+        is_folded: fold it on a terminal.
+    """
     if OUTPUT_FORM.get().as_json:
         sys.stdout.write(f"{json.dumps(document, ensure_ascii=False)}\n")
     else:

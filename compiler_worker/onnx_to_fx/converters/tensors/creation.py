@@ -22,7 +22,10 @@ from services.contracts.errors import UnsupportedGraphError
 
 @converter("Constant", versions=(1, 9, 11, 12, 13, 19, 21, 23, 24, 25))
 def constant(op: Op) -> Constant:
-    """A constant in the graph; named after its output."""
+    """A constant in the graph; named after its output.
+
+    Raises UnsupportedGraphError for strings and sparse ones.
+    """
     name = op.proto.output[0]
     tensor = op.maybe_tensor("value")
     if tensor is not None:
