@@ -10,12 +10,12 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
+from services.gateway.api.model_control import FOLLOW_TIMEOUT_S
 from services.gateway.workers.change_channel import Change, ChangeChannel, socket_pair
 from services.gateway.workers.common_state import CHANGING, CommonState
 
@@ -70,13 +70,17 @@ class WorkerLink:
     async def follow(self, change: Change) -> None:
         """Return once the worker sees what was changed of the fleet.
 
-        One that goes meanwhile knows the fleet when it comes again.
+        One that goes meanwhile, or is ended as it does not answer, knows the fleet when it comes
+        again.
 
         Raises:
             SmeltError: it does not see that in time.
         """
-        with suppress(OSError):
-            await self._channel.ask(change)
+        try:
+            async with asyncio.timeout(FOLLOW_TIMEOUT_S + APPLY_TIMEOUT_S):
+                await self._channel.ask(change)
+        except OSError as error:
+            self._end(error)
 
     def close(self) -> None:
         """Stop reading from it."""

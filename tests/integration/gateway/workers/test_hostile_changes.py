@@ -17,7 +17,7 @@ from services.gateway.shared_memory.rpcs import REGISTER
 from services.gateway.workers.change_channel import MAX_PACKET_BYTES, Change, ChangeChannel
 from services.gateway.workers.keeper_link import KeeperLink
 from services.pb import open_inference_v2_pb2 as pb
-from tests.integration.gateway.workers.test_state_keeper import Above
+from tests.integration.gateway.workers.test_state_keeper import UNLOAD, Above
 
 TRACE = "TraceSetting"
 
@@ -46,6 +46,24 @@ async def test_one_that_is_too_busy_to_read_has_all_answers_later() -> None:
     assert above.killed == []
     above.keeper.close()
     busy.close()
+
+
+async def test_one_that_stands_still_is_ended_and_the_client_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    above = Above()
+    still = above.end_for("still")
+    still.setblocking(False)
+    await _made(still.send, pickle.dumps((1, Change())))
+    await _made(still.recv, MAX_PACKET_BYTES)
+    await above.worker("asked")
+    for name in ("APPLY_TIMEOUT_S", "FOLLOW_TIMEOUT_S"):
+        monkeypatch.setattr(f"services.gateway.workers.state_keeper.{name}", 0.0)
+    request = pb.RepositoryModelUnloadRequest(model_name="m")
+    await asyncio.wait_for(above.questions[UNLOAD](request), 30)
+    assert above.killed == ["still"]
+    above.keeper.close()
+    still.close()
 
 
 async def _made(call: Callable[[Any], Any], what: Any) -> Any:
