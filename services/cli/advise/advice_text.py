@@ -36,7 +36,7 @@ def advice_text(document: Mapping[str, Any]) -> Iterator[str | Table]:
 def record_text(record: Mapping[str, Any]) -> Iterator[str | Table]:
     """Of all models; the document is that of `record_document`."""
     yield Table(
-        "Advice (blind to own proofs) beside the best proven engine, times the fallback",
+        "Advice by the proofs of other models, beside the best proven engine, times the fallback",
         ("model", "first choice", "expected", "best proven", "found", "behind", "advice", "on"),
         [
             (

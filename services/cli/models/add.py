@@ -266,8 +266,8 @@ def _calibration(
     """What int8 is calibrated with: what the recipe names, or samples where the order decides."""
     if recipe.calibration is not None and recipe.calibration.traffic:
         line.keep(
-            "int8 waits for samples of requests: smelt samples shows them, a controller calibrates "
-            "with them, or: smelt samples calibrate"
+            "int8 waits for samples of requests: a fleet calibrates with them, without one: smelt "
+            "samples calibrate MODEL; how many there are: smelt samples show MODEL"
         )
         return None
     if recipe.calibration is not None:

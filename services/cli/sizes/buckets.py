@@ -76,7 +76,7 @@ def run_buckets(
     document = advice_document(model, seen, num, partial(measured_cost, registry, model))
     published = _published(settings, model, document) if is_applied else None
     document |= {"published": published, "note": note}
-    show(document, chain([note], _text(document)))
+    show(document, chain([note], buckets_text(document)))
 
 
 def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
@@ -258,6 +258,11 @@ def _gain_words(dim: str, advice: dict[str, Any]) -> Iterator[str]:
             f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed ({advice['speedup']:.2f}x), by "
             f"measurements of {advice['measured_on']}"
         )
+    elif advice["measured_on"]:
+        yield (
+            f"{dim}: {advice['speedup']:.2f}x the rows/s by the buckets proposed, by measurements "
+            f"of {advice['measured_on']}"
+        )
     now = advice["shapes_now"]
     proposed = advice["shapes_proposed"]
     if {shape.rows for shape in proposed} - {shape.rows for shape in now}:
@@ -281,7 +286,8 @@ def _endpoints(settings: CliSettings) -> list[str]:
     return list(snapshot.metrics_addresses)
 
 
-def _text(document: dict[str, Any]) -> Iterator[str | Table]:
+def buckets_text(document: dict[str, Any]) -> Iterator[str | Table]:
+    """Sizes, waste and proposal for people; the document is that of `advice_document`."""
     title = f"{document['model']} version {document['version']}"
     waste_now = document["measured_waste"]
     if waste_now is None:

@@ -92,7 +92,9 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
 
     windows = registry.sample_windows(version.name)
     if not windows:
-        raise NotFoundError(f"no samples of {version.name} are in the store; {_OPT_IN}")
+        kept = version.recipe.sampling
+        when = kept and f"its replicas write what they kept every {kept.window_s:g} s"
+        raise NotFoundError(f"no samples of {version.name} are in the store; {when or _OPT_IN}")
     read, left_out = windows_for(registry, version)
     rows = registry.sampled_rows(read)
     found = features([row.arrays for row in rows], version)

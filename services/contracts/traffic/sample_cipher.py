@@ -28,7 +28,8 @@ class SampleCipher:
         try:
             self._key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
-            raise _no_key(path, str(error)) from error
+            found = error.strerror if isinstance(error, OSError) else str(error)
+            raise _no_key(path, f"{found}") from error
         if len(self._key) != _KEY_BYTES:
             raise _no_key(path, f"{len(self._key)} bytes")
         self.key_id = self.keyed_hash(b"key id")[:16]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
+from services.contracts.errors import NotFoundError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
@@ -90,6 +91,13 @@ def test_lengths_values_and_drift_are_shown(world: World) -> None:
     assert "m: 40 samples in 2 windows" in text
     assert "not encrypted" in text
     assert "Drift from the calibration of version 1" in text
+
+
+def test_without_samples_it_is_said_what_to_wait_for(world: World) -> None:
+    for recipe, hint in ((None, "write what they kept every 300 s"), (Recipe(), "`sampling: ")):
+        world.publish(recipe)
+        with pytest.raises(NotFoundError, match=hint):
+            world.run("samples", "show", "m")
 
 
 def test_samples_are_deleted_up_to_a_moment_and_with_their_version(world: World) -> None:

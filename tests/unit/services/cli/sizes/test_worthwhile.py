@@ -7,7 +7,7 @@ import pytest
 
 from services.cli.planning.curves import Curve
 from services.cli.sizes.bucket_advice import SizeCounts
-from services.cli.sizes.buckets import advice_document
+from services.cli.sizes.buckets import advice_document, buckets_text
 from services.cli.sizes.measured_cost import MeasuredCost
 from services.cli.sizes.observed_sizes import ObservedSizes
 from services.contracts.model.batching import Batching
@@ -39,6 +39,11 @@ def kept(document: Mapping[str, Any]) -> str:
     (words,) = [each["kept"] for each in document["dimensions"].values()]
     assert (document["recipe"] is None) is bool(words)
     return str(words)
+
+
+def shown(document: dict[str, Any]) -> list[str]:
+    """Lines for people, without the tables."""
+    return list(map(str, buckets_text(document | {"published": None, "note": ""})))
 
 
 @pytest.mark.parametrize(
@@ -121,3 +126,5 @@ def test_what_more_rows_gain_counts_no_padding_that_an_engine_does_not_compute()
     advice = document["dimensions"]["length"]
     assert advice["shapes_proposed"] == [(16, 16), (512, 8)]
     assert advice["speedup"] == pytest.approx(before / after)
+    (gain,) = [each for each in shown(document) if "measurements of" in each]
+    assert gain.startswith(f"length: {before / after:.2f}x the rows/s by the buckets proposed")

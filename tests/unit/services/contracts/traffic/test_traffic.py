@@ -75,6 +75,8 @@ def test_what_is_sealed_opens_with_its_key_alone(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("abcd")
     with pytest.raises(InvalidRequestError, match="SMELT_SAMPLE_KEY .*: found 2 bytes; "):
         SampleCipher(tmp_path / "short")
+    with pytest.raises(InvalidRequestError, match="gone: found No such file or directory; expec"):
+        SampleCipher(tmp_path / "gone")
 
 
 @pytest.mark.parametrize("has_key", [False, True])
