@@ -4,17 +4,18 @@ onnx 1.23 adds votes of classes up in float32 though inputs are doubles, which m
 two classes have as many; and it reads no attribute that is given in doubles (`..._as_tensor`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.aionnxml import _common_classifier
-from onnx.reference.ops.aionnxml.op_tree_ensemble_regressor import TreeEnsembleRegressor as _Sum
+from onnx.reference.ops.aionnxml import _common_classifier, op_tree_ensemble_regressor
 
 from services.contracts.kserve.tensors import Array
 
-_TRANSFORMS = {
+# Untyped, and called for an op of another class.
+_SUM: Any = op_tree_ensemble_regressor.TreeEnsembleRegressor
+_TRANSFORMS: dict[str, Callable[[Array], Array]] = {
     "LOGISTIC": _common_classifier.logistic,
     "SOFTMAX": _common_classifier.softmax,
     "SOFTMAX_ZERO": _common_classifier.softmax_zero,
@@ -73,5 +74,5 @@ def _summed(op: OpRun, x: Array, attributes: Mapping[str, Any]) -> Array:
     given.setdefault("nodes_missing_value_tracks_true", [0] * len(given["nodes_nodeids"]))
     floats = x if x.dtype.kind == "f" else x.astype(np.float32)
     summed: Array
-    (summed,) = _Sum._run(op, floats, **given)  # noqa: SLF001 (what every op overrides)
+    (summed,) = _SUM._run(op, floats, **given)  # noqa: SLF001 (what every op overrides)
     return summed

@@ -92,8 +92,8 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
 
     windows = registry.sample_windows(version.name)
     if not windows:
-        kept = version.recipe.sampling
-        when = kept and f"its replicas write what they kept every {kept.window_s:g} s"
+        sampling = version.recipe.sampling
+        when = sampling and f"its replicas write what they kept every {sampling.window_s:g} s"
         raise NotFoundError(f"no samples of {version.name} are in the store; {when or _OPT_IN}")
     read, left_out = windows_for(registry, version)
     rows = registry.sampled_rows(read)
