@@ -26,6 +26,7 @@ _FIXES = {
         "a line as far in as its neighbours",
         "indent it as the others of what begins on line START",
     ),
+    "stands twice": ("each key once", "take one of the two out"),
     "another document": ("one document", "take out the line with ---"),
 }
 _LATE = ("could not find expected ':'", "found unexpected end of stream")
@@ -43,7 +44,23 @@ class YamlFault(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Has a place for a value that cannot be had, which the library lets pass as ValueError."""
+    """Refuses what the library lets pass.
+
+    Of a key that stands twice it takes the last value in silence, and a value that cannot be had is
+    a ValueError without a place.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set[tuple[str, str]]()
+        for key, _ in node.value:
+            name = key.tag, str(key.value)
+            if name in seen:
+                raise yaml.composer.ComposerError(
+                    problem="a key stands twice", problem_mark=key.start_mark
+                )
+            seen.add(name)
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -9,6 +9,12 @@ from services.contracts.model.yaml_text import line_of, value_from_yaml
 def test_a_text_is_what_it_says() -> None:
     assert value_from_yaml("a: [1, x]") == {"a": [1, "x"]}
     assert value_from_yaml("# nothing") is None
+    assert value_from_yaml("a: &a {b: 1}\nc: {<<: *a, b: 2}\n1: x\n'1': y") == {
+        "a": {"b": 1},
+        "c": {"b": 2},
+        1: "x",
+        "1": "y",
+    }
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,8 @@ def test_a_text_is_what_it_says() -> None:
         ("a:\n  - 1\n - 2", "line 3, column 2: .* as far in as its neighbours: .* line 1"),
         ("a: @x", "line 1, column 4: found 'a: @x', wanted a plain value: put it into quotes"),
         ("a: 1\n---\nb: 2", "line 2, column 1: found '---', wanted one document"),
+        ("a: 1\nb: {c: 1, 'c': 2}", "line 2, column 11: .* wanted each key once: take one"),
+        ("a: 1\nb: 2\na: 1", "line 3, column 1: found 'a: 1', wanted each key once"),
         ("a: 1\nb: \x01", r"line 2, found the character '\\x01', wanted text: take it out"),
         (
             "a: 1\nb: [2001-99-99]",
