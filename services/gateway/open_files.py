@@ -6,6 +6,7 @@ clients keep their connections.
 
 import logging
 import resource
+from contextlib import suppress
 
 logger = logging.getLogger(__name__)
 
@@ -13,7 +14,9 @@ logger = logging.getLogger(__name__)
 def allow_most_files() -> None:
     """Raise this process's limit to the most that it may have: shells often begin with 1,024."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Beyond fs.nr_open, where that was lowered since, the kernel refuses it.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def most_connections(wanted: int, num_ports: int) -> int:
