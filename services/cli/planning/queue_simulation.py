@@ -145,6 +145,8 @@ def _kinds(
     weights = list[float]()
     for combined in product(*given.values()):
         kinds.append(own | dict(zip(given, combined, strict=True)))
-        weights.append(math.prod(given[d][s] for d, s in zip(given, combined, strict=True)))
+        # Of the largest: shares may be counts of any size.
+        sizes = zip(given, combined, strict=True)
+        weights.append(math.prod(given[d][s] / max(given[d].values()) for d, s in sizes))
     order = sorted(range(len(kinds)), key=lambda kind: -elements_of(kinds[kind]))
     return [kinds[kind] for kind in order], [weights[kind] / sum(weights) for kind in order]

@@ -52,6 +52,12 @@ def test_without_batches_it_is_the_queue_of_the_books(load: float) -> None:
     assert found[0].mean_rows == 1
 
 
+def test_shares_of_sizes_may_be_counts_of_any_size() -> None:
+    demand = ModelDemand(requests_per_s=1, p99_ms=31, sizes={"length": {3: 1e308, 4: 1e308}})
+    queue = ReplicaQueue(planned_model(MANY), demand, curve((64, 0.005), (2048, 0.02)))
+    assert queue.shares == [0.5, 0.5]
+
+
 def test_capacity_is_where_the_p99_is_as_allowed() -> None:
     demand = ModelDemand(requests_per_s=1, p99_ms=31, overhead_ms=1)
     queue = ReplicaQueue(planned_model(MANY), demand, curve((64, 0.005), (2048, 0.02)))
