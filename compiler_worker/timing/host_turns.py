@@ -22,14 +22,18 @@ from compiler_worker.children.requests import Stage
 @contextmanager
 def beside_others(cache_dir: Path, events: Events) -> Iterator[None]:
     """Shared use of this host, once no timing has it or waits for it."""
-    with _held(cache_dir, fcntl.LOCK_SH, events, "for a timing that has this host, or is next"):
+    with _held(
+        cache_dir, fcntl.LOCK_SH, events, "until another build on this host has timed its engine"
+    ):
         yield
 
 
 @contextmanager
 def alone(cache_dir: Path, events: Events) -> Iterator[None]:
     """Exclusive use of this host, once those that share it have finished their step."""
-    with _held(cache_dir, fcntl.LOCK_EX, events, "for the steps of other builds on this host"):
+    with _held(
+        cache_dir, fcntl.LOCK_EX, events, "until other builds on this host have ended their step"
+    ):
         yield
 
 
