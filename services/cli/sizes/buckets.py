@@ -1,12 +1,10 @@
 """`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
-
-import yaml
 
 from services.cli.fleet.control_client import fleet_on_store, notify_fleet
 from services.cli.output.show import show
@@ -22,6 +20,7 @@ from services.cli.sizes.bucket_advice import (
     shapes_of,
     waste,
 )
+from services.cli.sizes.buckets_text import buckets_text
 from services.cli.sizes.measured_cost import BY_ELEMENTS, MeasuredCost, measured_cost
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
 from services.cli.sizes.worthwhile import kept_words, rows_by_size, share_moved
@@ -29,8 +28,6 @@ from services.contracts.errors import InvalidRequestError, NotFoundError, NotRea
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
 from services.contracts.registry.registry import Registry
-from services.contracts.text.text_table import Table
-from services.contracts.text.words import counted
 from services.telemetry.buckets import SIZE_BUCKETS
 
 _DEFAULT_NUM = 4
@@ -251,31 +248,6 @@ def _advice(
     }
 
 
-def _gain_words(dim: str, advice: dict[str, Any]) -> Iterator[str]:
-    before, after = advice["rows_per_s"]
-    if before:
-        yield (
-            f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed ({advice['speedup']:.2f}x), by "
-            f"measurements of {advice['measured_on']}"
-        )
-    elif advice["measured_on"]:
-        yield (
-            f"{dim}: {advice['speedup']:.2f}x the rows/s by the buckets proposed, by measurements "
-            f"of {advice['measured_on']}"
-        )
-    now = advice["shapes_now"]
-    proposed = advice["shapes_proposed"]
-    if {shape.rows for shape in proposed} - {shape.rows for shape in now}:
-        yield (
-            f"{dim}: shapes (rows x {dim}) {_shapes_text(proposed)} proposed, "
-            f"{_shapes_text(now)} now"
-        )
-
-
-def _shapes_text(shapes: Sequence[Shape]) -> str:
-    return ", ".join(f"{shape.rows} x {shape.size}" for shape in shapes)
-
-
 def _endpoints(settings: CliSettings) -> list[str]:
     snapshot = fleet_on_store(settings)
     if snapshot is None:
@@ -284,69 +256,3 @@ def _endpoints(settings: CliSettings) -> list[str]:
             "not known: start one (smelt up), set SMELT_CONTROLLER, or give --metrics HOST:PORT"
         )
     return list(snapshot.metrics_addresses)
-
-
-def buckets_text(document: dict[str, Any]) -> Iterator[str | Table]:
-    """Sizes, waste and proposal for people; the document is that of `advice_document`."""
-    title = f"{document['model']} version {document['version']}"
-    waste_now = document["measured_waste"]
-    if waste_now is None:
-        yield f"{title}: {counted(document['num_requests'], 'sampled request')}"
-    else:
-        num = counted(document["num_requests"], "request")
-        yield f"{title}: {num}, {waste_now:.1%} of what the engines computed was padding"
-    if document["caution"]:
-        yield f"Caution: {document['caution']}"
-    yield from _size_tables(document)
-    if not document["dimensions"]:
-        yield "Only the batch is dynamic: there are no other lengths to make buckets for"
-        return
-    worthwhile = {dim: each for dim, each in document["dimensions"].items() if not each["kept"]}
-    if worthwhile:
-        yield _waste_table(worthwhile)
-    for dim, each in document["dimensions"].items():
-        yield from [each["kept"]] if each["kept"] else _gain_words(dim, each)
-    model, before, number = (document[key] for key in ("model", "version", "published"))
-    if number == before:
-        yield f"Nothing was published: version {before} keeps its buckets"
-    elif number:
-        yield f"Published as version {number}, see: smelt why {model} --version {number}"
-        yield f"Back to version {before}: smelt models remove {model} --version {number}"
-    if number or not document["recipe"]:
-        return
-    yield "For the recipe, or at once with --apply:"
-    yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()
-
-
-def _size_tables(document: dict[str, Any]) -> Iterator[Table]:
-    sizes = dict(document["dimensions"])
-    if rows := document["rows"]:
-        sizes[f"{rows['dimension']} (rows of a request)"] = rows
-    names = ("p50", "p90", "p99", "largest")
-    means = [(dim, f"{a['mean']:.1f}", *(str(a[n]) for n in names)) for dim, a in sizes.items()]
-    yield Table("Sizes", ("dimension", "mean", *names), means)
-    counts = [
-        (dim, bound, str(count), f"{count / sum(a['counts'].values()):.1%}")
-        for dim, a in sizes.items()
-        for bound, count in a["counts"].items()
-    ]
-    yield Table("Requests by size", ("dimension", "up to", "requests", "share"), counts)
-
-
-def _waste_table(advised: dict[str, Any]) -> Table:
-    columns = ("dimension", "buckets now", "waste", "proposed", "waste")
-    rows = [
-        (
-            dim,
-            _list(a["now"]),
-            f"{a['waste_now']:.1%}",
-            _list(a["proposed"]),
-            f"{a['waste_proposed']:.1%}",
-        )
-        for dim, a in advised.items()
-    ]
-    return Table("Waste, each request at the largest size of its bucket", columns, rows)
-
-
-def _list(edges: Sequence[int]) -> str:
-    return ", ".join(map(str, edges)) or "none"

@@ -7,7 +7,8 @@ import pytest
 
 from services.cli.planning.curves import Curve
 from services.cli.sizes.bucket_advice import SizeCounts
-from services.cli.sizes.buckets import advice_document, buckets_text
+from services.cli.sizes.buckets import advice_document
+from services.cli.sizes.buckets_text import buckets_text
 from services.cli.sizes.measured_cost import MeasuredCost
 from services.cli.sizes.observed_sizes import ObservedSizes
 from services.contracts.model.batching import Batching
