@@ -43,17 +43,11 @@ def buckets_text(document: dict[str, Any]) -> Iterator[str | Table]:
 
 
 def _gain_words(dim: str, advice: dict[str, Any]) -> Iterator[str]:
-    before, after = advice["rows_per_s"]
-    if before:
-        yield (
-            f"{dim}: {before:.0f} rows/s now, {after:.0f} proposed ({advice['speedup']:.2f}x), by "
-            f"measurements of {advice['measured_on']}"
-        )
-    elif advice["measured_on"]:
-        yield (
-            f"{dim}: {advice['speedup']:.2f}x the rows/s by the buckets proposed, by measurements "
-            f"of {advice['measured_on']}"
-        )
+    if advice["measured_on"]:
+        before, after = advice["rows_per_s"]
+        rates = f"{before:.0f} rows/s now, {after:.0f} proposed: " if before else ""
+        times = f"{advice['speedup']:.2f}x the rows/s"
+        yield f"{dim}: {rates}{times}, by measurements of {advice['measured_on']}"
     now = advice["shapes_now"]
     proposed = advice["shapes_proposed"]
     if {shape.rows for shape in proposed} - {shape.rows for shape in now}:
