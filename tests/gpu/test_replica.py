@@ -29,7 +29,7 @@ from tests.gpu.forge import RECIPE, Forge, open_forge
 from tests.gpu.requests import MODEL, assert_answers, request_of
 from tests.integration.replica.conftest import connected
 from tests.integration.replica.controller import TestController
-from tests.integration.replica.test_processes import start_process
+from tests.integration.replica.on_ray.test_processes import start_process
 
 PRECISIONS = RECIPE.precisions
 SHAPES = [(1, 1), (3, 7), (4, 16), (5, 17), (8, 32)]
