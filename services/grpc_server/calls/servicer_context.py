@@ -1,6 +1,6 @@
-"""What a handler is given of its call: what handlers use of `grpc.aio.ServicerContext`."""
+"""What a handler is given of its call: all that `grpc.aio.ServicerContext` has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServicerContext:
-    """Of one call. Answers are never compressed, and certificates of clients are not exposed."""
+    """Of one call. Answers are never compressed; certificates of clients are not exposed."""
 
     __slots__ = ("_call", "_code", "_details", "_trailing", "is_plain")
 
@@ -44,6 +44,18 @@ class ServicerContext:
         """Seconds until the deadline; None without one."""
         return self._call.time_remaining()
 
+    def peer_identities(self) -> None:
+        """None: certificates are verified and not exposed."""
+        return
+
+    def peer_identity_key(self) -> None:
+        """None, as `peer_identities`."""
+        return
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Nothing, as `peer_identities`."""
+        return {}
+
     # ---- the status
 
     async def abort(
@@ -60,6 +72,10 @@ class ServicerContext:
             AbortError: always; it ends the handler.
         """
         raise AbortError(code, details, trailing_metadata or self._trailing)
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        """As `abort`."""
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
 
     def set_code(self, code: grpc.StatusCode) -> None:
         """Of the status once the handler returns."""
@@ -104,6 +120,14 @@ class ServicerContext:
     async def write(self, message: Any) -> None:
         """Send a message of a stream."""
         await self._call.send(self._call.serialized(message))
+
+    # Accepted, as gRPC's handlers may call them: answers of tensors hardly become smaller.
+
+    def set_compression(self, compression: grpc.Compression) -> None:
+        """Ignored."""
+
+    def disable_next_message_compression(self) -> None:
+        """Ignored."""
 
     # ---- the end
 

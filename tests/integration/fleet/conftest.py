@@ -39,7 +39,7 @@ IMPOSSIBLE = "tolerances: {fp32: {rel_l2: 1.0e-30, max_abs: 1.0e-30, cosine_dist
 OLD_GENERATION = "cuda-sm75"
 # What else this machine could build is not wanted: the figures of tests are known.
 ONE_KIND = "kinds: [onnxruntime]\n"
-ALSO_OLD = "kinds: [onnxruntime, tensorrt]\nprecisions: [fp32, fp16]\n"
+ALSO_OLD = "kinds: [onnxruntime, tensorrt]\n"
 SAMPLED = "sampling: {window_s: 2}\n"
 ON_DEMAND = "residency: on-demand\n"
 
@@ -100,7 +100,8 @@ def _publish_watched(fleet: LocalFleet, folder: Path) -> dict[str, int]:
     strict = write_recipe(folder / "bare.yaml", 1, features=NUM_FEATURES)
     _add(fleet, "bare", bare, strict, ONE_KIND + IMPOSSIBLE)
     busy = write_linear(folder / "busy.onnx", seed=2)
-    _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), ALSO_OLD + SAMPLED + ON_DEMAND)
+    in_both = write_recipe(folder / "busy.yaml", 1, precisions="fp32, fp16")
+    _add(fleet, "busy", busy, in_both, ALSO_OLD + SAMPLED + ON_DEMAND)
     old = ("--kind", "tensorrt", "--generation", OLD_GENERATION)
     assert _build(fleet, "counted") == ["proven"]
     assert _build(fleet, "bare") == ["proof_failed"]

@@ -81,14 +81,19 @@ def write_texts(path: Path, table: Array) -> Path:
 
 
 def write_recipe(
-    path: Path, num_replicas: int, max_batch: int = 32, max_queue: int = 512, **dims: int
+    path: Path,
+    num_replicas: int,
+    max_batch: int = 32,
+    max_queue: int = 512,
+    precisions: str = "fp32",
+    **dims: int,
 ) -> Path:
-    """In fp32; one bucket: a batch of 1 to `max_batch`, each other dimension up to its value."""
+    """One bucket: a batch of 1 to `max_batch`, each other dimension up to its value."""
     ranges = {"batch": max_batch} | dims
     lines = [f"      {name}: {{min: 1, opt: {top}, max: {top}}}" for name, top in ranges.items()]
     path.write_text(
         f"num_replicas: {num_replicas}\n"
-        "precisions: [fp32]\n"
+        f"precisions: [{precisions}]\n"
         f"batching: {{max_queue: {max_queue}}}\n"
         "buckets:\n  - dims:\n" + "\n".join(lines) + "\n"
     )

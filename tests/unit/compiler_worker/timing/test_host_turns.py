@@ -95,7 +95,7 @@ def test_a_timing_waits_for_those_that_work_and_those_that_come_later_wait_for_i
     for waited in (timing, later):
         # Before its stage, which is so timed without the wait.
         assert waited.stages() == [Stage.WAIT, Stage.WAIT, Stage.BUILD, Stage.BUILD]
-        assert waited.told()[0].line.startswith("for ")
+        assert waited.told()[0].line.startswith("until ")
         assert waited.events.waited_s == waited.told()[1].duration_s > 0
 
 
