@@ -180,8 +180,8 @@ def _caution(num_requests: int) -> str:
         return ""
     were = "request was" if num_requests == 1 else "requests were"
     return (
-        f"only {num_requests} {were} seen since the replicas started: wait for {_FEW_REQUESTS} or "
-        "more of the usual traffic before you change the recipe"
+        f"only {num_requests} {were} seen: wait for {_FEW_REQUESTS} or more of the usual traffic "
+        "before you change the recipe"
     )
 
 

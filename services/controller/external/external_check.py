@@ -134,7 +134,9 @@ async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) 
             raw = await response.content.read(_MAX_ANSWER_BYTES)
             status = response.status
     except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
-        raise _FoundError(ExternalFault.UNREACHABLE, one_line(error)) from error
+        # What aiohttp has of TLS where nothing is set, plain HTTP included.
+        words = one_line(error).replace(" ssl:default", "")
+        raise _FoundError(ExternalFault.UNREACHABLE, words) from error
     except TimeoutError as error:
         raise _FoundError(slow, _late(what, timeout_s)) from error
     except aiohttp.ClientError as error:

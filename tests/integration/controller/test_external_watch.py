@@ -85,6 +85,7 @@ async def test_a_server_is_ready_fails_and_comes_back(
     assert (await watched.until("READY")).weight == 3.0
     await server.stop()
     failed = await watched.until("UNAVAILABLE", "unreachable: Cannot connect to host 127.0.0.1")
+    assert "ssl" not in failed.reason, "plain HTTP"
     assert [(e.kind, e.mark) for e in external_models(fleet.FleetSnapshot(models=[failed]))] == [
         ("external_failed", "unreachable")
     ]
