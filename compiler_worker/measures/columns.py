@@ -116,7 +116,7 @@ class ColumnDistance:
         gain: how far the slope of the engine's values over the reference's is from 1, on average
             over the columns: rounding leaves it alone, a wrong factor does not.
         num_rows: of the column with fewest.
-        eager_error: of eager float32 at the same column, or a tenth of that of its shaken ones
+        eager_error: of eager float32 at the same column, or a tenth of that of its shifted ones
             where that is more; 0 when neither was measured.
     """
 
@@ -158,7 +158,7 @@ class Columns:
     def distance(
         self,
         eager: "Columns | None" = None,
-        shaken: "Columns | None" = None,
+        shifted: "Columns | None" = None,
         bound_of: Callable[[Float64], Float64] = _no_bound,
         least: float = 0.0,
     ) -> ColumnDistance:
@@ -166,7 +166,7 @@ class Columns:
 
         Args:
             eager: a spread within its error is not compared.
-            shaken: the same with the master's own roundings shifted.
+            shifted: the same with the master's own roundings shifted.
             bound_of: bounds by what eager errs: a wide one of one column excuses no other.
             least: spread by which columns are measured that vary by less.
         """
@@ -174,7 +174,7 @@ class Columns:
         worst_rank = (False, 0.0)
         gains = list[Float64]()
         for axis, sums in self._sums.items():
-            eager_error = _eager_error(axis, sums, eager, shaken)
+            eager_error = _eager_error(axis, sums, eager, shifted)
             live = is_live(sums, eager_error, self._rounding)
             # The least-squares slope of errors over the reference: about 0 where they only scatter.
             own = live & (sums.spread >= least)
@@ -200,17 +200,17 @@ class Columns:
         return ColumnDistance(**(vars(worst) | {"gain": gain}))
 
     def compared(
-        self, eager: "Columns | None", shaken: "Columns | None", least: float
+        self, eager: "Columns | None", shifted: "Columns | None", least: float
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which columns of the last axis are compared, each [c]: by their own spread, by `least`.
 
         Args:
             eager: a spread within its error is not compared.
-            shaken: the same with the master's own roundings shifted.
+            shifted: the same with the master's own roundings shifted.
             least: spread by which columns are measured that vary by less.
         """
         axis, sums = self.sums()
-        live = is_live(sums, _eager_error(axis, sums, eager, shaken), self._rounding)
+        live = is_live(sums, _eager_error(axis, sums, eager, shifted), self._rounding)
         return live & (sums.spread >= least), live & (sums.spread < least)
 
     def errors(self, axis: int | None) -> Float64:
@@ -228,11 +228,11 @@ class Columns:
 
 
 def _eager_error(
-    axis: int | None, sums: ColumnSums, eager: Columns | None, shaken: Columns | None
+    axis: int | None, sums: ColumnSums, eager: Columns | None, shifted: Columns | None
 ) -> Float64:
     error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
     # No multiple of what the master's own roundings err is allowed.
-    return np.maximum(error, shaken.errors(axis) / _EAGER_FACTOR) if shaken else error
+    return np.maximum(error, shifted.errors(axis) / _EAGER_FACTOR) if shifted else error
 
 
 def is_live(

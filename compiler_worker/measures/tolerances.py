@@ -26,7 +26,7 @@ def tolerance_for(
     precision: Precision,
     recipe: Recipe,
     eager_error: Distance | None = None,
-    shaken_error: Distance = _NOTHING,
+    shifted_error: Distance = _NOTHING,
 ) -> Tolerance:
     """The bounds for one output of an engine.
 
@@ -34,7 +34,7 @@ def tolerance_for(
         precision: what the engine computes in.
         recipe: its own tolerance for the precision replaces everything else.
         eager_error: the distance of eager fp32 to the same reference, when it was measured.
-        shaken_error: that of eager fp32 with the master's own roundings to eight bits shifted.
+        shifted_error: that of eager fp32 with the master's own roundings to eight bits shifted.
     """
     if own := recipe.tolerances.get(precision):
         return _loosened(own, eager_error)
@@ -42,7 +42,7 @@ def tolerance_for(
     if precision is not Precision.FP32 or eager_error is None:
         return default
     widened = _widened(default, eager_error, DEFAULT_TOLERANCES[Precision.FP16], EAGER_FACTOR)
-    return _widened(widened, shaken_error, DEFAULT_TOLERANCES[Precision.INT8], 1.0)
+    return _widened(widened, shifted_error, DEFAULT_TOLERANCES[Precision.INT8], 1.0)
 
 
 def together_for(precision: Precision, recipe: Recipe) -> Together:

@@ -153,7 +153,7 @@ class _Judge:
 
     def _compute(self, sample: Sample) -> None:
         """Have the imports' answers on disk, within the time for samples."""
-        for model in (self._eager, self._reference.model, *self._reference.shaken):
+        for model in (self._eager, self._reference.model, *self._reference.shifted):
             with suppress(ProofError):
                 model.run(sample.inputs)
 
@@ -204,7 +204,7 @@ class _Judge:
         # The witness is the reference here and the import is judged: whatever differs is of one of
         # them.
         beside = replace(
-            self._reference, model=self._witness, witness=None, eager_outputs=None, shaken=()
+            self._reference, model=self._witness, witness=None, eager_outputs=None, shifted=()
         )
         comparing = Comparing(self._eager, beside, self._claim(), allowed)
         try:

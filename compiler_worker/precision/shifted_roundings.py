@@ -19,7 +19,7 @@ def quantises_values(module: torch.nn.Module) -> bool:
     return any(True for _ in _roundings(module))
 
 
-def shaken(module: torch.nn.Module, shift: float) -> torch.nn.Module:
+def with_shifted_roundings(module: torch.nn.Module, shift: float) -> torch.nn.Module:
     """A copy, with the same weights, in which what is rounded lies so many steps higher."""
     shared = {id(each): each for each in chain(module.parameters(), module.buffers())}
     found = copy.deepcopy(module, shared)

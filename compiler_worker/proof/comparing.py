@@ -141,10 +141,10 @@ class Comparing:
         found = self._reference.eager_outputs.run(sample.inputs)
         for judge in self.judges.values():
             judge.collect(judge.eager, sample, found, wanted)
-        for model in self._reference.shaken:
+        for model in self._reference.shifted:
             found = model.run(sample.inputs)
             for judge in self.judges.values():
-                judge.collect(judge.shaken, sample, found, wanted)
+                judge.collect(judge.shifted, sample, found, wanted)
 
     def _repeat(self, answer: "_Answer") -> None:
         sample = answer.sample

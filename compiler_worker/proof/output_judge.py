@@ -81,7 +81,7 @@ class OutputJudge:
 
     Attributes:
         eager: what eager float32 answered, collected beside it.
-        shaken: the same with the master's own roundings shifted.
+        shifted: the same with the master's own roundings shifted.
         sizes: how large the reference's answers are.
         num_wanted: elements of all the reference's answers.
         by_rows: of integers, how many are wrong and how many there are, by rows of a call.
@@ -89,7 +89,7 @@ class OutputJudge:
 
     bounds: Bounds
     eager: Columns
-    shaken: Columns
+    shifted: Columns
     sizes: Sizes = field(default_factory=Sizes)
     columns: Columns = field(init=False)
     num_wanted: int = 0
@@ -104,7 +104,7 @@ class OutputJudge:
     @classmethod
     def of(cls, bounds: Bounds) -> "OutputJudge":
         """A judge without samples."""
-        return cls(bounds=bounds, eager=bounds.columns(), shaken=bounds.columns())
+        return cls(bounds=bounds, eager=bounds.columns(), shifted=bounds.columns())
 
     def expect(self, sample: Sample, wanted: _Arrays) -> None:
         """Learn from the reference's answer how large answers are, before any is compared."""
@@ -151,7 +151,7 @@ class OutputJudge:
         """Add an answer of eager float32 to its columns.
 
         Args:
-            columns: `eager` or `shaken`.
+            columns: `eager` or `shifted`.
             sample: has inputs and sizes.
             found: outputs of eager float32 by name.
             wanted: the reference's.
@@ -209,8 +209,8 @@ class OutputJudge:
 
     @property
     def _plain(self) -> tuple[Columns | None, Columns | None]:
-        eager, shaken = (own if own.is_begun else None for own in (self.eager, self.shaken))
-        return eager, shaken
+        eager, shifted = (own if own.is_begun else None for own in (self.eager, self.shifted))
+        return eager, shifted
 
     @property
     def _least_spread(self) -> float:
@@ -263,8 +263,8 @@ class OutputJudge:
         if self.bounds.is_exact or not self.columns.is_begun:
             return None
         bound_of = partial(column_bound, allowed, self.bounds.precision)
-        eager, shaken = self._plain
-        distance = self.columns.distance(eager, shaken, bound_of, self._least_spread)
+        eager, shifted = self._plain
+        distance = self.columns.distance(eager, shifted, bound_of, self._least_spread)
         bound = float(bound_of(np.array(distance.eager_error)))
         # Where eager's own error widens the bound of columns, it has moved the slope as well.
         gain_bound = allowed.gain * bound / allowed.column

@@ -142,7 +142,7 @@ def _outcome(judge: OutputJudge, kept: Sequence[Kept], sabotage: Sabotage) -> _O
     name = judge.bounds.spec.name
     # Of its own: the judge's columns hold the engine's errors, the copy's would be added to them.
     again = OutputJudge(
-        bounds=judge.bounds, eager=judge.eager, shaken=judge.shaken, sizes=judge.sizes
+        bounds=judge.bounds, eager=judge.eager, shifted=judge.shifted, sizes=judge.sizes
     )
     largest = max((each.wanted[name].size for each in kept), default=0)
     is_changed = False

@@ -29,11 +29,11 @@ class Errors(NamedTuple):
 
     Attributes:
         eager: the eager graph.
-        shaken: the same with the master's own roundings to eight bits shifted; 0 where it has none.
+        shifted: the same with the master's own roundings to eight bits moved; 0 where it has none.
     """
 
     eager: Distance = Distance()
-    shaken: Distance = Distance()
+    shifted: Distance = Distance()
 
 
 def eager_errors(
@@ -54,14 +54,14 @@ def eager_errors(
     """
     if reference.eager_outputs is None:
         return {}
-    models = (reference.eager_outputs, *reference.shaken)
+    models = (reference.eager_outputs, *reference.shifted)
     largest: dict[str, Errors] = {}
     for sample in samples:
         found = [model.run(sample.inputs) for model in models]
         wanted = reference.model.run(sample.inputs)
         for spec in master.outputs:
             size = typical.get(spec.name, 0.0)
-            eager, *shaken = (
+            eager, *shifted = (
                 compare_output(
                     spec, recipe, sample.inputs, each, wanted, _ANY_DISTANCE, size
                 ).distance
@@ -70,7 +70,7 @@ def eager_errors(
             known = largest.get(spec.name, Errors())
             largest[spec.name] = Errors(
                 eager=known.eager.union(eager),
-                shaken=reduce(Distance.union, shaken, known.shaken),
+                shifted=reduce(Distance.union, shifted, known.shifted),
             )
     return largest
 

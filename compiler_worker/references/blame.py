@@ -25,8 +25,8 @@ from compiler_worker.references.agreement import (
 )
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import (
-    Recourse,
     Reference,
+    TieBreaker,
     evaluator_name,
 )
 from services.contracts.errors import ProofError, UnsupportedGraphError
@@ -56,13 +56,13 @@ def agreed(
     found = disagreement(reference, claim.master, claim.recipe, samples, errors, typical)
     if found is None:
         return reference
-    if reference.recourse is None:
+    if reference.tie_breaker is None:
         raise untrusted(reference, found, "no third implementation is at hand")
-    third, answer = _asked(reference, reference.recourse, found)
+    third, answer = _asked(reference, reference.tie_breaker, found)
     by_witness = _fault(reference.witness, answer, found, claim)
     by_import = _fault(reference.model, answer, found, claim)
     if by_import and not by_witness:
-        return _without_import(reference, reference.recourse, found)
+        return _without_import(reference, reference.tie_breaker, found)
     # With neither of them, or with both: two that differ by just more than the bound have a third
     # between them.
     if by_import or not by_witness:
@@ -88,7 +88,7 @@ def without_import(reference: Reference, sample: Sample, failure: ProofError) ->
     Raises:
         ProofError: the engine is made by the importer.
     """
-    if reference.recourse is None or reference.witness is None:
+    if reference.tie_breaker is None or reference.witness is None:
         return None
     try:
         reference.witness.run(sample.inputs)
@@ -96,32 +96,34 @@ def without_import(reference: Reference, sample: Sample, failure: ProofError) ->
         return None
     at = f"{sample.bucket} at {sizes_text(sample.sizes)}"
     reason = f"the import fails, {at}, where {reference.witness_name} answers: {failure}"
-    return _left(reference.recourse, reason)
+    return _left(reference.tie_breaker, reason)
 
 
 def _asked(
-    reference: Reference, recourse: Recourse, found: Disagreement
+    reference: Reference, tie_breaker: TieBreaker, found: Disagreement
 ) -> tuple[Model, Mapping[str, Array]]:
     """The third, and its answer to the sample in question."""
     try:
-        third = recourse.open_third()
+        third = tie_breaker.open_third()
         return third, third.run(found.sample.inputs)
     except ProofError as error:
         raise untrusted(reference, found, f"a third cannot be asked: {error}") from error
 
 
-def _without_import(reference: Reference, recourse: Recourse, found: Disagreement) -> Reference:
+def _without_import(
+    reference: Reference, tie_breaker: TieBreaker, found: Disagreement
+) -> Reference:
     reason = (
         f"the importer is wrong: {found.words}, between its graph and {reference.witness_name}, "
-        f"with which {evaluator_name()} agrees{_first_difference(recourse, found.sample)}"
+        f"with which {evaluator_name()} agrees{_first_difference(tie_breaker, found.sample)}"
     )
-    return _left(recourse, reason)
+    return _left(tie_breaker, reason)
 
 
-def _left(recourse: Recourse, reason: str) -> Reference:
-    if recourse.is_imported:
+def _left(tie_breaker: TieBreaker, reason: str) -> Reference:
+    if tie_breaker.is_imported:
         raise ProofError(f"{reason}; this engine is made of the same import")
-    return recourse.without_import(reason)
+    return tie_breaker.without_import(reason)
 
 
 def _with_witness(reference: Reference, third: Model, found: Disagreement) -> Reference:
@@ -130,7 +132,7 @@ def _with_witness(reference: Reference, third: Model, found: Disagreement) -> Re
         reference,
         name=f"{reference.name}; {evaluator_name()} is the witness in its place, as {words}",
         witness=third,
-        recourse=None,
+        tie_breaker=None,
     )
 
 
@@ -146,12 +148,12 @@ def _fault(
     return "" if is_agreement(found.spec, result, wanted) else result.fault
 
 
-def _first_difference(recourse: Recourse, sample: Sample) -> str:
+def _first_difference(tie_breaker: TieBreaker, sample: Sample) -> str:
     """The first node after which the importer computes something else, "" where none is found."""
     try:
-        wanted = recourse.open_third().values(sample.inputs)
-        nodes = [(name, words) for name, words in _nodes(recourse) if name in wanted]
-        found = recourse.open_values([name for name, _ in nodes]).run(sample.inputs)
+        wanted = tie_breaker.open_third().values(sample.inputs)
+        nodes = [(name, words) for name, words in _nodes(tie_breaker) if name in wanted]
+        found = tie_breaker.open_values([name for name, _ in nodes]).run(sample.inputs)
     except (ProofError, UnsupportedGraphError):
         return ""
     # Far more than rounding, which a graph may make much of on its way.
@@ -163,10 +165,10 @@ def _first_difference(recourse: Recourse, sample: Sample) -> str:
     return ""
 
 
-def _nodes(recourse: Recourse) -> Iterator[tuple[str, str]]:
+def _nodes(tie_breaker: TieBreaker) -> Iterator[tuple[str, str]]:
     """Each value that a node of the master gives, with the node in words."""
     import onnx
 
-    for node in onnx.load(recourse.master_path, load_external_data=False).graph.node:
+    for node in onnx.load(tie_breaker.master_path, load_external_data=False).graph.node:
         for name in node.output:
             yield name, f"{node.op_type} node '{node.name or node.output[0]}'"

@@ -102,15 +102,15 @@ class FxModel:
     @property
     def quantises_values(self) -> bool:
         """Whether the master itself rounds values to a quantised type."""
-        from compiler_worker.precision.shaken import quantises_values
+        from compiler_worker.precision.shifted_roundings import quantises_values
 
         return quantises_values(self._module)
 
-    def shaken(self, shift: float) -> "FxModel":
+    def shifted(self, shift: float) -> "FxModel":
         """With the same weights; what the master rounds to a quantised type is shifted."""
-        from compiler_worker.precision.shaken import shaken
+        from compiler_worker.precision.shifted_roundings import with_shifted_roundings
 
-        module = shaken(self._module, shift)
+        module = with_shifted_roundings(self._module, shift)
         return FxModel(module, self._master, device=self._device, is_double=self._is_double)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -31,7 +31,7 @@ _SHIFTS = (0.01, -0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recourse:
+class TieBreaker:
     """What is left where a reference and its witness contradict each other.
 
     Attributes:
@@ -60,10 +60,10 @@ class Reference:
         baseline: what engines are timed against: the eager float32 fx graph, or unoptimised
             ONNX Runtime when the importer refuses the graph.
         eager_outputs: outputs of the eager graph, kept on disk; None when there is none.
-        shaken: outputs of the eager graph with the master's own roundings shifted, up and down;
+        shifted: outputs of the eager graph with the master's own roundings shifted, up and down;
             empty where it has none.
         witness_name: of the library that the witness runs in, and its version.
-        recourse: what is used where the witness contradicts; None when there is none.
+        tie_breaker: what is used where the witness contradicts; None when there is none.
     """
 
     name: str
@@ -71,9 +71,9 @@ class Reference:
     witness: Model | None
     baseline: Model
     eager_outputs: Model | None
-    shaken: tuple[Model, ...] = ()
+    shifted: tuple[Model, ...] = ()
     witness_name: str = ""
-    recourse: Recourse | None = None
+    tie_breaker: TieBreaker | None = None
 
 
 def open_eager(master_path: Path, master: MasterRecord, device: str) -> FxModel | str:
@@ -125,7 +125,7 @@ def open_reference(
     witness: Model | None
     witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
     witness_name = ort_name()
-    recourse = _recourse(master_path, master, kind, without_import) if witness else None
+    tie_breaker = _tie_breaker(master_path, master, kind, without_import) if witness else None
     if not witness:
         witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
         witness_name = evaluator_name()
@@ -140,19 +140,21 @@ def open_reference(
         witness=keep(witness_name, lambda: witness) if witness else None,
         baseline=eager,
         eager_outputs=keep(eager_name, lambda: eager),
-        shaken=_shaken(eager, lambda shift, run: keep(f"{eager_name} shaken by {shift}", run)),
+        shifted=_shifted(
+            eager, lambda shift, run: keep(f"{eager_name} with roundings shifted by {shift}", run)
+        ),
         witness_name=witness_name if witness else "",
-        recourse=recourse,
+        tie_breaker=tie_breaker,
     )
 
 
-def _recourse(
+def _tie_breaker(
     master_path: Path,
     master: MasterRecord,
     kind: EngineKind | None,
     without_import: Callable[[str], Reference],
-) -> Recourse:
-    return Recourse(
+) -> TieBreaker:
+    return TieBreaker(
         master_path=master_path,
         is_imported=kind is not None and kind.is_imported,
         open_third=partial(EvaluatorModel.open, master_path, master),
@@ -161,11 +163,11 @@ def _recourse(
     )
 
 
-def _shaken(
+def _shifted(
     eager: FxModel, keep: Callable[[float, Callable[[], Model]], Model]
 ) -> tuple[Model, ...]:
     shifts = _SHIFTS if eager.quantises_values else ()
-    return tuple(keep(shift, partial(eager.shaken, shift)) for shift in shifts)
+    return tuple(keep(shift, partial(eager.shifted, shift)) for shift in shifts)
 
 
 def _without_import(

@@ -141,11 +141,11 @@ def judged_beside(
     folder: Path, witness: Model, engine: Model, third: Callable[[], Any] | None = None
 ) -> ProofVerdict:
     subject = Subject.of(folder, GRAPH, **WEIGHTS)
-    recourse = subject.reference.recourse
-    assert recourse is not None
+    tie_breaker = subject.reference.tie_breaker
+    assert tie_breaker is not None
     if third is not None:
-        recourse = replace(recourse, open_third=third)
-    reference = replace(subject.reference, witness=witness, recourse=recourse)
+        tie_breaker = replace(tie_breaker, open_third=third)
+    reference = replace(subject.reference, witness=witness, tie_breaker=tie_breaker)
     return replace(subject, reference=reference).judged(engine)
 
 

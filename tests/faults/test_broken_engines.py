@@ -280,6 +280,6 @@ def test_a_reference_that_its_witness_contradicts_is_refused_itself(
     eager = open_eager(other, MASTER, "cpu")
     crossed = open_reference(other, MASTER, eager, tmp_path / "cache")
     witnessed = open_reference(path, MASTER, eager, tmp_path / "cache2")
-    mixed = Reference(**{**vars(crossed), "witness": witnessed.witness, "recourse": None})
+    mixed = Reference(**{**vars(crossed), "witness": witnessed.witness, "tie_breaker": None})
     with pytest.raises(ProofError, match="reference check failed.* differs in output"):
         judge(honest, mixed, CLAIM)

@@ -5,7 +5,7 @@ import torch
 from onnx import parser
 
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
-from compiler_worker.precision.shaken import quantises_values, shaken
+from compiler_worker.precision.shifted_roundings import quantises_values, with_shifted_roundings
 
 INT8 = "q = QuantizeLinear (x, one)  y = DequantizeLinear (q, one)"
 FP16 = """h = Cast <to = 10> (x)  s = Cast <to = 10> (one)  q = QuantizeLinear (h, s)
@@ -37,16 +37,16 @@ def test_a_value_goes_the_other_way_a_hundredth_of_a_step_from_the_middle(body: 
     x = (100.4375, 0.495, 0.505, 0.7)
     assert quantises_values(module)
     assert answer(module, *x) == [100, 0, 1, 1]
-    assert answer(shaken(module, 0.07), *x) == [101, 1, 1, 1]
-    assert answer(shaken(module, 0.01), *x[1:]) == [1, 1, 1]
-    assert answer(shaken(module, -0.01), *x[1:]) == [0, 0, 1]
+    assert answer(with_shifted_roundings(module, 0.07), *x) == [101, 1, 1, 1]
+    assert answer(with_shifted_roundings(module, 0.01), *x[1:]) == [1, 1, 1]
+    assert answer(with_shifted_roundings(module, -0.01), *x[1:]) == [0, 0, 1]
     assert answer(module, *x) == [100, 0, 1, 1], "the graph itself stays as it is"
 
 
 def test_small_floats_are_shifted_by_their_own_steps() -> None:
     module = imported(FLOAT8)
     assert answer(module, 18.99, 1.06) == [18, 1]
-    assert answer(shaken(module, 0.01), 18.99, 1.062) == [20, 1.125]
+    assert answer(with_shifted_roundings(module, 0.01), 18.99, 1.062) == [20, 1.125]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_weights_are_shared() -> None:
     module = imported("m = Mul (x, w)  q = QuantizeLinear (m, one)  y = DequantizeLinear (q, one)")
     places = [
         {tensor.data_ptr() for tensor in (*each.parameters(), *each.buffers())}
-        for each in (module, shaken(module, 0.01))
+        for each in (module, with_shifted_roundings(module, 0.01))
     ]
     assert places[0] == places[1]

@@ -56,8 +56,8 @@ def test_nor_does_a_spread_count_that_eager_float32_cannot_tell() -> None:
 
 
 def test_what_the_masters_own_roundings_err_counts_once_and_not_ten_times() -> None:
-    shaken = columns(WANTED + np.array([0, 0, 2e-4]))
-    distance = columns(WANTED + np.array([0, 0, 1e-4])).distance(None, shaken)
+    shifted = columns(WANTED + np.array([0, 0, 2e-4]))
+    distance = columns(WANTED + np.array([0, 0, 1e-4])).distance(None, shifted)
     assert distance.error == pytest.approx(1e-4 / WANTED[:, 2].std())
     assert distance.eager_error == pytest.approx(2e-5 / WANTED[:, 2].std())
 

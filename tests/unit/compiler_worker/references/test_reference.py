@@ -229,24 +229,24 @@ class TestShaken:
         sample = replace(SAMPLE, inputs={"x": x})
         (errors,) = eager_errors(found, small_master(), Recipe(), [sample], {}).values()
         assert errors.eager.rel_l2 == 0
-        assert errors.shaken.rel_l2 == pytest.approx(0.5 / np.linalg.norm([1, 2, 3, 3]))
-        answers = [found.model, *found.shaken]
+        assert errors.shifted.rel_l2 == pytest.approx(0.5 / np.linalg.norm([1, 2, 3, 3]))
+        answers = [found.model, *found.shifted]
         columns = [model.run({"x": x})["y"][:, 3].tolist() for model in answers]
         assert columns == [[3.5, 3, 3.5], [3.5, 3.5, 3.5], [3, 3, 3.5]]
         assert len(list((tmp_path / "cache").rglob("*.npz"))) == 4, "each under its own name"
 
     def test_others_have_nothing_to_shake(self, tmp_path: Path) -> None:
         found = opened(small_model(ROUNDING, tmp_path), small_master(), tmp_path / "cache")
-        assert found.shaken == ()
+        assert found.shifted == ()
         sample = replace(SAMPLE, inputs={"x": np.full((2, 4), 1.4999, np.float32)})
         (errors,) = eager_errors(found, small_master(), Recipe(), [sample], {}).values()
-        assert errors.shaken == Distance()
+        assert errors.shifted == Distance()
 
     def test_a_witness_may_go_the_other_way_too(self, tmp_path: Path) -> None:
         found = opened(small_model(QUANTISING, tmp_path), small_master(), tmp_path / "cache")
         sample = replace(SAMPLE, inputs={"x": np.array([[1, 2, 3, 3.2525]], np.float32)})
         errors = eager_errors(found, small_master(), Recipe(), [sample], {})
-        other = replace(found, witness=found.shaken[1])
+        other = replace(found, witness=found.shifted[1])
         assert disagreement(other, small_master(), Recipe(), [sample], errors, {}) is None
         faulty = disagreement(other, small_master(), Recipe(), [sample], {}, {})
         assert faulty is not None
