@@ -1,10 +1,11 @@
 """A fleet on one GPU: models share it, a replica is killed, a version takes another one's place.
 
-    python -m tests.benchmarks.gpu.shared_gpu [--callers 8]
+    python -m tests.benchmarks.gpu.shared_gpu [--callers 8] [--only kill|change]
 
 Two models are added, which the GPU has room for; then, each under load with deadlines of 20 s, the
 only replica of the first is killed with SIGKILL, and a third model, whose `gpu_share` leaves no
-room for two of its replicas, gets a second version, which is taken back once it serves.
+room for two of its replicas, gets a second version, which is taken back once it serves. With
+`--only change` nothing but that third model is added, and nothing is built.
 """
 
 import argparse
@@ -129,38 +130,55 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--callers", type=int, default=8)
-    num_callers: int = parser.parse_args().callers
+    parser.add_argument("--only", choices=("kill", "change"))
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         os.environ["SMELT_HOME"] = home
+        if options.only == "change":
+            os.environ["SMELT_CONTROLLER_BUILDS"] = "false"
         folder = Path(home)
         export(_MODEL, folder)
-        path, (inputs, *_) = exported(_MODEL, folder)
         smelt("up", "--detach", "--grpc-port", str(PORT), "--metrics-port", "0")
         try:
-            recipe = folder / "recipe.yaml"
-            recipe.write_text("num_replicas: 1\n")
-            for name in ("a", "b"):
-                add(name, path, inputs, "--recipe", str(recipe))
-            show_status()
-            with load("a", inputs, num_callers) as asking:
-                time.sleep(5)
-                kill_replica("a")
-                num_answered = asking.answered + num_callers
-                began_s = time.monotonic()
-                asking.until(num_answered + num_callers)
-                print(f"a serves again after {time.monotonic() - began_s:.1f} s", flush=True)
-                asking.until(NUM_REQUESTS)
-            recipe.write_text("num_replicas: 1\ngpu_share: 0.6\n")
-            add("c", path, inputs, "--recipe", str(recipe))
-            recipe.write_text("num_replicas: 1\ngpu_share: 0.61\n")
-            with load("c", inputs, num_callers) as asking:
-                change_to(2, "models", "add", "c", str(path), "--recipe", str(recipe))
-                change_to(1, "models", "remove", "c", "--version", "2")
-                asking.until(NUM_REQUESTS)
+            if options.only != "change":
+                kill(folder, options.callers)
+            if options.only != "kill":
+                change(folder, options.callers)
             show_status()
             print(smelt("events"), flush=True)
         finally:
             smelt("down")
+
+
+def kill(folder: Path, num_callers: int) -> None:
+    """Two models share the GPU; the only replica of one is killed under load."""
+    path, (inputs, *_) = exported(_MODEL, folder)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text("num_replicas: 1\n")
+    for name in ("a", "b"):
+        add(name, path, inputs, "--recipe", str(recipe))
+    show_status()
+    with load("a", inputs, num_callers) as asking:
+        time.sleep(5)
+        kill_replica("a")
+        num_answered = asking.answered + num_callers
+        began_s = time.monotonic()
+        asking.until(num_answered + num_callers)
+        print(f"a serves again after {time.monotonic() - began_s:.1f} s", flush=True)
+        asking.until(NUM_REQUESTS)
+
+
+def change(folder: Path, num_callers: int) -> None:
+    """A second version takes the place of the first under load, and leaves it again."""
+    path, (inputs, *_) = exported(_MODEL, folder)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text("num_replicas: 1\ngpu_share: 0.6\n")
+    add("c", path, inputs, "--recipe", str(recipe))
+    recipe.write_text("num_replicas: 1\ngpu_share: 0.61\n")
+    with load("c", inputs, num_callers) as asking:
+        change_to(2, "models", "add", "c", str(path), "--recipe", str(recipe))
+        change_to(1, "models", "remove", "c", "--version", "2")
+        asking.until(NUM_REQUESTS)
 
 
 def change_to(version: int, *command: str) -> None:
