@@ -280,4 +280,5 @@ async def test_who_is_ended_is_no_business_of_who_waits(host: "Host") -> None:
     # She asks for room herself, as she takes what came before.
     gate.set()
     assert (await bob.answer(1)).status == TOO_MUCH
-    assert seen.names == ["nobody"]
+    # On a busy host alice may be ended as well.
+    assert set(seen.names) == {"nobody"}
