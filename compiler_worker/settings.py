@@ -17,6 +17,8 @@ class CompilerSettings(ProcessSettings):
         build_time_limit_s: a build that takes longer is ended and recorded as failed; its waits for
             other builds on the host do not count.
         proof_time_limit_s: as the other, for a proof with its benchmark.
+        check_time_limit_s: as the others, for running a model when it is added, at the sizes that
+            it is to be served at. 0 runs it without a deadline.
         verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
             a model is added; an eighth of it is for samples. 0 adds models without a verdict.
         memory_limit_gib: resident memory of a build or proof with all its children; by default
@@ -49,6 +51,7 @@ class CompilerSettings(ProcessSettings):
     cache_dir: Path = Field(default_factory=lambda given: given["home"].expanduser() / "cache")
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
+    check_time_limit_s: float = Field(default=300.0, ge=0)
     verdict_time_limit_s: float = Field(default=120.0, ge=0)
     memory_limit_gib: float | None = Field(default=None, gt=0)
     num_threads: int = Field(default=0, ge=0)

@@ -28,6 +28,9 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / ".cache" / "
 os.environ.setdefault("SMELT_BENCHMARK_FALLBACK", "0")
 os.environ.setdefault("SMELT_BENCHMARK_TOGETHER", "0")
 
+# A process for each model that is added takes a second; its tests switch it on.
+os.environ.setdefault("SMELT_CHECK_TIME_LIMIT_S", "0")
+
 # It takes seconds to import torch for it: the tests of the fallback's verdict switch it on.
 os.environ.setdefault("SMELT_VERDICT_TIME_LIMIT_S", "0")
 

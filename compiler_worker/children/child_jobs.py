@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar
 from compiler_worker.builders.base import BuildResult
 from compiler_worker.children.requests import (
     BuildRequest,
+    CheckRequest,
     ImportRequest,
     ImportVerdict,
     ProofRequest,
     ProofResult,
     ReplayRequest,
     ReplayResult,
+    ServedShapes,
     Stage,
     VerdictRequest,
 )
@@ -95,6 +97,13 @@ VERDICT = ChildJob(
     FallbackVerdict,
     Stage.PROVE,
 )
+CHECK = ChildJob(
+    "check-one",
+    "compiler_worker.model_checks.model_run:check_one",
+    CheckRequest,
+    ServedShapes,
+    Stage.OPEN,
+)
 CHILD_JOBS: dict[str, ChildJob[Any, Any]] = {
-    job.command: job for job in (IMPORT, BUILD, PROVE, REPLAY, PROFILE, VERDICT)
+    job.command: job for job in (IMPORT, BUILD, PROVE, REPLAY, PROFILE, CHECK, VERDICT)
 }

@@ -6,9 +6,13 @@ result is a file too, so that no log line of a library can be taken for a result
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
+
+from pydantic import field_serializer
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.document import Document
 from services.contracts.model.manifest import (
     EngineManifest,
@@ -185,6 +189,57 @@ class ReplayResult(Document):
 
     checks: tuple[OutputCheck, ...]
     is_drawn_again: bool
+
+
+class CheckedFile(Document):
+    """An owner's ONNX file, and the master that was made of it alone.
+
+    Attributes:
+        classes: by output that is maps in the file, the columns of the master's table.
+    """
+
+    path: Path
+    master_path: Path
+    master: MasterRecord
+    classes: dict[str, tuple[str, ...]]
+
+
+class CheckRequest(Document):
+    """Run a model that is added as it is to be served.
+
+    Attributes:
+        recipe: what it says of rows and sizes has to be so.
+        limits: by dimension, from the source.
+        unnamed: dimensions that have no name of the owner's.
+        file: compared with its master; None where there is none.
+        is_drawn: whether all inputs of its proofs are drawn, as no samples are given.
+    """
+
+    master_path: Path
+    master: MasterRecord
+    recipe: Recipe
+    limits: dict[str, DimLimits]
+    unnamed: tuple[str, ...]
+    file: CheckedFile | None = None
+    is_drawn: bool = False
+
+    @field_serializer("recipe")
+    def _as_stated(self, recipe: Recipe) -> Any:
+        """Without what it does not say: that is found by running the model."""
+        return recipe.model_dump(mode="json", exclude_unset=True)
+
+
+class ServedShapes(Document):
+    """What a version is published with.
+
+    Attributes:
+        recipe: with buckets where the model does not compute all of those by default.
+        remarks: what was taken without being asked for, a line each.
+    """
+
+    recipe: Recipe
+    buckets: tuple[Bucket, ...]
+    remarks: tuple[str, ...] = ()
 
 
 class VerdictRequest(Document):

@@ -1,11 +1,11 @@
 """The rows and sizes that a model is served at: what its recipe says, and else what it computes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from compiler_worker.children.requests import ServedShapes
 from compiler_worker.inputs.integer_draws import drawn_role
 from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.measures.comparison import has_numbers
@@ -43,20 +43,6 @@ _MASKED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServedShapes:
-    """What a version is published with.
-
-    Attributes:
-        recipe: with buckets where the model does not compute all of those by default.
-        remarks: what was taken without being asked for, a line each.
-    """
-
-    recipe: Recipe
-    buckets: tuple[Bucket, ...]
-    remarks: tuple[str, ...] = ()
-
-
 def served_shapes(
     master: tuple[Path, MasterRecord],
     recipe: Recipe,
@@ -80,7 +66,7 @@ def served_shapes(
     for name in padding:
         shapes = _with_remark(shapes, _TURNED.format(name=name))
     masks = masked_outputs(*master, shapes.recipe, shapes.buckets)
-    shapes = replace(shapes, recipe=with_masks(shapes.recipe, masks))
+    shapes = shapes.model_copy(update={"recipe": with_masks(shapes.recipe, masks)})
     for name, mask in masks.items():
         shapes = _with_remark(shapes, _MASKED.format(name=name, mask=mask))
     return shapes
@@ -127,7 +113,7 @@ def _apart(
 
 
 def _with_remark(shapes: ServedShapes, remark: str) -> ServedShapes:
-    return replace(shapes, remarks=(remark, *shapes.remarks))
+    return shapes.model_copy(update={"remarks": (remark, *shapes.remarks)})
 
 
 def _first_axis(inputs: Sequence[TensorSpec]) -> str:

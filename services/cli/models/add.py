@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from compiler_worker.children.requests import CheckedFile, CheckRequest
 from compiler_worker.master.dimensions.named_dim import OTHERWISE
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.hub.folder import HubFolder, read_hub_folder
@@ -22,12 +23,11 @@ from compiler_worker.master.source import (
 from compiler_worker.master.zipmaps import common_labels, table_words
 from compiler_worker.measures.ranking import require_samples
 from compiler_worker.model_checks.accepted_blindness import with_accepted_blindness
-from compiler_worker.model_checks.file_check import check_file
+from compiler_worker.model_checks.model_run import run_model
 from compiler_worker.model_checks.recipe_check import check_recipe
-from compiler_worker.model_checks.served_shapes import served_shapes
-from compiler_worker.model_checks.varied_check import check_varied
 from compiler_worker.plans.build_keys import buckets_of, check_dims
 from compiler_worker.precision.calibration import read_calibration, write_calibration
+from compiler_worker.settings import settings_from_environment
 from services.cli.models.asked_text import AskedText
 from services.cli.models.text_source import TextSource, text_source
 from services.cli.output.progress import StepLine, Steps
@@ -182,15 +182,19 @@ def _publish(
         chosen = _checked(record, taken.recipe, samples, opened.dim_limits)
         line.begin(2, _NUM_PARTS, "running the largest sizes")
         master = opened.files[MODEL_FILE], record
-        unnamed = [dim.name for dim in opened.named_dims]
-        shapes = served_shapes(master, chosen, opened.dim_limits, unnamed)
-        if (file := _onnx_file(source)) is not None:
-            own = taken.unpooled
-            plain = own.files[MODEL_FILE], master_record(own, files={})
-            check_file(file, *plain, shapes.recipe, shapes.buckets, own.classes)
-        # Proofs compare samples too.
-        unvaried = () if samples else check_varied(*master, shapes.recipe, shapes.buckets[0])
-        for remark in (*taken.words, *shapes.remarks, *unvaried):
+        request = CheckRequest(
+            master_path=master[0],
+            master=record,
+            recipe=chosen,
+            limits=dict(opened.dim_limits),
+            unnamed=tuple(dim.name for dim in opened.named_dims),
+            file=_checked_file(source, taken.unpooled),
+            # Proofs compare samples too.
+            is_drawn=samples is None,
+        )
+        settings = settings_from_environment()
+        shapes = run_model(request, Path(folder) / "checks", settings)
+        for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)
         calibration = _calibration(record, chosen, given, Path(folder) / "calibration", line)
@@ -198,14 +202,13 @@ def _publish(
         chosen = with_accepted_blindness(shapes.recipe, record, has_calibration=has_calibration)
         line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
         from compiler_worker.model_checks.import_verdict import judge_import
-        from compiler_worker.settings import settings_from_environment
 
         judged = judge_import(
             master,
             chosen,
             shapes.buckets,
             Path(folder) / "verdict",
-            settings_from_environment(),
+            settings,
             line.show,
         )
         line.begin(4, _NUM_PARTS, "publishing the master")
@@ -249,6 +252,18 @@ def _own_limits(opened: OpenedMaster) -> dict[str, DimLimits]:
     """Those of dimensions that the master has; a factory may name others too."""
     own = dynamic_dims(opened.inputs)
     return {name: limit for name, limit in opened.dim_limits.items() if name in own}
+
+
+def _checked_file(source: MasterSource, own: OpenedMaster) -> CheckedFile | None:
+    """What is compared of a source that is a file."""
+    if (path := _onnx_file(source)) is None:
+        return None
+    return CheckedFile(
+        path=path,
+        master_path=own.files[MODEL_FILE],
+        master=master_record(own, files={}),
+        classes=dict(own.classes),
+    )
 
 
 def _onnx_file(source: MasterSource) -> Path | None:

@@ -78,10 +78,12 @@ def _of_store(settings: CliSettings, name: str) -> RecipeModel:
 
 
 def _of_source(text: str, steps: Steps, recipe: Recipe | None, base: Path) -> RecipeModel:
+    from compiler_worker.children.requests import CheckRequest
     from compiler_worker.master.opened import MODEL_FILE, open_master
     from compiler_worker.master.source import source_from_text
-    from compiler_worker.model_checks.served_shapes import served_shapes
+    from compiler_worker.model_checks.model_run import run_model
     from compiler_worker.plans.build_keys import check_dims
+    from compiler_worker.settings import settings_from_environment
     from services.cli.models.asked_text import AskedText
     from services.cli.models.text_source import text_source
     from services.contracts.model.local_master import master_record
@@ -97,13 +99,14 @@ def _of_source(text: str, steps: Steps, recipe: Recipe | None, base: Path) -> Re
         opened = text_source(opened, pooled_by, base, AskedText(), None, work_dir).opened
         master = master_record(opened, files={})
         line.update("running the largest sizes")
-        unnamed = [dim.name for dim in opened.named_dims]
-        shapes = served_shapes(
-            (opened.files[MODEL_FILE], master),
-            opened.recipe or Recipe(),
-            opened.dim_limits,
-            unnamed,
+        request = CheckRequest(
+            master_path=opened.files[MODEL_FILE],
+            master=master,
+            recipe=opened.recipe or Recipe(),
+            limits=dict(opened.dim_limits),
+            unnamed=tuple(dim.name for dim in opened.named_dims),
         )
+        shapes = run_model(request, Path(folder) / "checks", settings_from_environment())
         return RecipeModel(
             title=text,
             source=text,

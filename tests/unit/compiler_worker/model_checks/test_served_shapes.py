@@ -6,7 +6,8 @@ import onnx
 import pytest
 from onnx import parser
 
-from compiler_worker.model_checks.served_shapes import ServedShapes, served_shapes
+from compiler_worker.children.requests import ServedShapes
+from compiler_worker.model_checks.served_shapes import served_shapes
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.recipe import Batching, Bucket, DimRange, Recipe
 from tests.faults.judged import record_of
