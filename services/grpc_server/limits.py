@@ -46,11 +46,12 @@ class Limits:
         max_metadata_bytes: of a call's header fields, each with 32 more than its name and value
             (RFC 9113, section 6.5.2).
         max_request_age_s: in which a unary request has to be complete.
-        max_connections: open at a time; more are closed.
+        max_connections: open at a time, with TLS handshakes that have begun; more are closed.
         max_connection_idle_s: without a call, after which a connection gets GOAWAY; 0 is never.
         max_connection_age_s: after which a connection gets GOAWAY, so that its client connects
             anew, perhaps to another server; 0 is never.
-        handshake_timeout_s: in which a client has to send preface and SETTINGS.
+        handshake_timeout_s: of a TLS handshake, and then in which a client has to send preface and
+            SETTINGS.
         stall_timeout_s: without progress, after which a request that holds memory may be ended
             while others wait for memory.
         drain_timeout_s: in which calls that crossed GOAWAY are still served.

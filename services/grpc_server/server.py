@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
@@ -20,6 +21,7 @@ from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets
 from services.grpc_server.request.request_memory import RequestMemory
 from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
+from services.grpc_server.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -75,7 +77,7 @@ class GrpcServer:
         self._known: dict[str, Handler] = {}
         self._connections: set[Connection] = set()
         self._changed = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
 
@@ -125,14 +127,22 @@ class GrpcServer:
             self._schedule_check()
         return taken
 
-    async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+    async def _serve(
+        self, listening: socket.socket, tls: ssl.SSLContext | None
+    ) -> asyncio.Server | TlsListener:
+        protocol = partial(Connection, self)
+        if tls is not None:
+            timeout_s = self.options.limits.handshake_timeout_s
+            return TlsListener(listening, _BACKLOG, tls, protocol, timeout_s, self._has_room)
         return await asyncio.get_running_loop().create_server(
-            lambda: Connection(self),
-            sock=listening,
-            backlog=_BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=self.options.limits.handshake_timeout_s if tls else None,
+            protocol, sock=listening, backlog=_BACKLOG
         )
+
+    def _has_room(self) -> bool:
+        """Whether a TLS handshake may begin: it counts as the connection that it may become."""
+        listeners = [each for each in self._servers if isinstance(each, TlsListener)]
+        num_open = len(self._connections) + sum(len(each.handshakes) for each in listeners)
+        return num_open < self.options.limits.max_connections
 
     def check_progress(self) -> None:
         """End requests that do not come, and idle connections; runs on a timer."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import socket
 import ssl
+from collections.abc import Sequence
 from functools import partial
 from math import ceil
 from typing import Any, Final
@@ -13,6 +15,7 @@ from services.gateway.http.http_app import HttpApp
 from services.gateway.http.http_connection import HttpConnection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets
+from services.grpc_server.tls_listener import TlsListener
 
 _BACKLOG: Final = 1024
 _NEVER_S: Final = 1 << 30
@@ -36,9 +39,11 @@ class HttpServer:
         """Listen; see `GrpcServer.start` for arguments and errors."""
         sockets = listening_sockets(host, port, is_shared=is_shared)
         taken: int = sockets[0].getsockname()[1]
-        self._server = _Server(self._config(tls))
+        self._server = _Server(self._config())
         try:
-            await self._server.startup(sockets)
+            await self._server.startup([] if tls else sockets)
+            if tls:
+                self._server.listen(sockets, tls, self._limits)
         except BaseException:
             close_sockets(sockets)
             raise
@@ -56,7 +61,7 @@ class HttpServer:
         for connection in tuple(self._server.server_state.connections):
             connection.transport.abort()
 
-    def _config(self, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
             self._app,
             # uvicorn calls it as the class that it is declared to be.
@@ -72,7 +77,6 @@ class HttpServer:
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=ceil(self._limits.max_connection_idle_s) or _NEVER_S,
-            ssl_context_factory=(lambda *_: tls) if tls else None,
             # No request shall see whose the one before it was.
             reset_contextvars=True,
         )
@@ -81,11 +85,32 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which also checks connections."""
+    """uvicorn's, which also checks connections, and counts TLS handshakes as such."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.lifespan: Any = config.lifespan_class(config)
+
+    def listen(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext, limits: Limits) -> None:
+        """Serve over TLS."""
+        made: Any = self.config.http_protocol_class
+        protocol = partial(
+            made,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        listeners: list[TlsListener] = []
+
+        def has_room() -> bool:
+            num_begun = sum(len(each.handshakes) for each in listeners)
+            return len(self.server_state.connections) + num_begun < limits.max_connections
+
+        for each in sockets:
+            timeout_s = limits.handshake_timeout_s
+            listeners.append(TlsListener(each, _BACKLOG, tls, protocol, timeout_s, has_room))
+        # It closes them, and does no more with them.
+        self.servers += listeners  # type: ignore[arg-type]
 
     async def on_tick(self, counter: int) -> bool:
         """Every 0.1 s; whether to stop."""

@@ -171,6 +171,19 @@ async def test_tls_is_that_of_the_other_port(echo_fleet: "Fleet", tmp_path: Path
         await run_curl(fleet, "-d", REQUEST, INFER)
 
 
+async def test_a_tls_handshake_counts_as_a_connection(echo_fleet: "Fleet", tmp_path: Path) -> None:
+    files = Authority(tmp_path).sign("gateway")
+    given = {"tls_cert_file": files.cert, "tls_key_file": files.key, "max_connections": 1}
+    fleet = await with_http(echo_fleet, **given)
+    address = "127.0.0.1", fleet.gateway.http_port
+    _, silent = await asyncio.open_connection(*address)
+    second, writer = await asyncio.open_connection(*address)
+    async with asyncio.timeout(10):
+        assert await second.read() == b""
+    silent.close()
+    writer.close()
+
+
 async def test_a_gateway_that_drains_answers_what_it_has(http_fleet: "Fleet", curl: Curl) -> None:
     asked, may_answer = asyncio.Event(), asyncio.Event()
     replica = http_fleet.replicas["r1"]
