@@ -7,6 +7,8 @@ import yaml
 from yaml.reader import ReaderError
 
 _MOST_SHOWN = 60
+# The library takes some seconds for them; a recipe has a thousand.
+_MOST_CHARACTERS = 2**20
 # By a part of the library's own words: what was wanted there, and the fix. START is the line on
 # which begins what holds the place.
 _FIXES = {
@@ -77,8 +79,8 @@ def value_from_yaml(text: str) -> Any:
 
     Raises:
         YamlFault: it is no YAML, or a value in it cannot be had: a date that is none, a
-            number of thousands of digits, thousands of brackets. The library lets those pass as
-            whatever Python raises on the way.
+            number of thousands of digits, thousands of brackets; or it has more than a million
+            characters. The library lets those pass as whatever Python raises on the way.
     """
     return _read(text, lambda: _Loader(text).get_single_data())
 
@@ -90,6 +92,11 @@ def values_from_yaml(text: str) -> list[Any]:
 
 
 def _read(text: str, read: Callable[[], Any]) -> Any:
+    if len(text) > _MOST_CHARACTERS:
+        raise YamlFault(
+            f"found {len(text):,} characters, wanted at most {_MOST_CHARACTERS:,}, as reading more "
+            "takes minutes: leave out what is generated, or make several files of it"
+        )
     try:
         return read()
     except yaml.MarkedYAMLError as error:

@@ -38,6 +38,7 @@ def test_a_text_is_what_it_says() -> None:
             "line 2, column 5: found 'b: .2001-99-99.', wanted a plain value: put it into quotes",
         ),
         (f"a:\n- number: {'1' * 5000}", "line 2, column 11: found '- number: 1{50}'"),
+        ("a: 1\n" + "#" * 2**20, "found 1,048,581 characters, wanted at most 1,048,576, .*: leave"),
         ("[" * 3000, "too deep"),
     ],
 )
