@@ -19,7 +19,9 @@ from services.replica.engine.samples import probe_sizes, sample_inputs
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_S = 300.0
+_MAX_LIMIT_S = 300.0
+# A process that imports torch takes 5 s alone, and some ten times as long beside builds.
+_MIN_LIMIT_S = 120.0
 _TAIL_LINES = 5
 
 
@@ -31,8 +33,26 @@ class CheckOrder(Document):
     parent_pid: int
 
 
-def check_in_child(spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
+def check_limit_s(proof_s: float) -> float:
+    """Seconds that a check may take: others of this host wait meanwhile.
+
+    A proof loads an engine too, and runs it many times.
+
+    Args:
+        proof_s: seconds of the engine's proof; 0 where they are unknown.
+    """
+    return min(max(2 * proof_s, _MIN_LIMIT_S), _MAX_LIMIT_S) if proof_s else _MAX_LIMIT_S
+
+
+def check_in_child(
+    spec: LoadSpec, inputs: dict[str, InputRecipe], limit_s: float = _MAX_LIMIT_S
+) -> None:
     """Load and run an engine once in a process of its own.
+
+    Args:
+        spec: what is loaded.
+        inputs: how its inputs are drawn.
+        limit_s: seconds after which the process is ended.
 
     Raises:
         EngineError: the child failed, crashed or did not end in time; with its last output.
@@ -43,12 +63,12 @@ def check_in_child(spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
             [sys.executable, "-m", "services.replica.engine.check_child"],
             input=order.model_dump_json().encode(),
             capture_output=True,
-            timeout=_TIMEOUT_S,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise EngineError(
-            f"check of the engine in a child process did not end within {_TIMEOUT_S:.0f} s"
+            f"check of the engine in a child process did not end within {limit_s:g} s"
         ) from error
     if done.returncode:
         tail = done.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]

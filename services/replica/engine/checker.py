@@ -8,7 +8,7 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.recipe import InputRecipe
 from services.engines.base import LoadSpec
 from services.engines.caches.passed_checks import PassedChecks
-from services.replica.engine.check_child import check_in_child
+from services.replica.engine.check_child import check_in_child, check_limit_s
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,13 @@ class EngineChecker:
         """Marks of passed checks are kept in `folder`."""
         self._passed = PassedChecks(folder)
 
-    def check(self, spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
+    def check(self, spec: LoadSpec, inputs: dict[str, InputRecipe], proof_s: float = 0.0) -> None:
         """Return when the engine may be loaded here.
+
+        Args:
+            spec: what is loaded.
+            inputs: how its inputs are drawn.
+            proof_s: seconds of its proof, which bound those of the check; 0 where they are unknown.
 
         Raises:
             EngineError: it failed, or ended its process; with the last words.
@@ -38,7 +43,7 @@ class EngineChecker:
             with self._passed.turn():
                 # Another replica may have had it checked meanwhile.
                 if not self._passed.has(*what):
-                    check_in_child(spec, inputs)
+                    check_in_child(spec, inputs, check_limit_s(proof_s))
                     self._passed.add(*what)
                     return
         logger.info("engine ran in a process of its own here before: %s", spec.directory.name)

@@ -106,7 +106,7 @@ class EngineLoader:
         start_s = self._clock()
         chosen = fetched.engine
         key = fetched.engine.manifest.key
-        self._checker.check(fetched.spec, self._model.recipe.inputs)
+        self._checker.check(fetched.spec, self._model.recipe.inputs, chosen.proof.duration_s)
         engine = engine_class(key.kind).load(fetched.spec)
         longest_run_s = self._warm(engine, key.buckets)
         # A CUDA graph for each bucket, which runs on whatever thread.

@@ -12,7 +12,8 @@ from services.contracts.errors import EngineError
 from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
 from services.engines.caches.passed_checks import PassedChecks
-from services.replica.engine.check_child import check_in_child
+from services.replica.engine import check_child
+from services.replica.engine.check_child import check_in_child, check_limit_s
 from services.replica.engine.checker import EngineChecker, needs_check
 from tests.integration.replica.published import Shelf, load_spec
 
@@ -39,6 +40,28 @@ def test_a_child_that_dies_is_an_engine_error(
     monkeypatch.setattr(sys, "executable", os.fspath(dying))
     with pytest.raises(EngineError, match="ended with -11"):
         check_in_child(spec, model.recipe.inputs)
+
+
+@pytest.mark.parametrize(
+    ("proof_s", "limit_s"), [(0.0, 300.0), (7.0, 120.0), (100.0, 200.0), (1000.0, 300.0)]
+)
+def test_an_engine_that_hangs_has_the_host_as_long_as_its_proof_suggests(
+    proof_s: float, limit_s: float
+) -> None:
+    assert check_limit_s(proof_s) == limit_s
+
+
+def test_a_child_that_hangs_is_ended(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = tmp_path / "hanging"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o700)
+    foreign = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
+    monkeypatch.setattr(sys, "executable", os.fspath(hanging))
+    monkeypatch.setattr(check_child, "_MIN_LIMIT_S", 0.1)
+    with pytest.raises(EngineError, match=r"did not end within 0\.2 s"):
+        EngineChecker(tmp_path / "checked").check(foreign, {}, 0.1)
 
 
 def of_kind(spec: LoadSpec, kind: EngineKind, **key: str) -> LoadSpec:
