@@ -12,6 +12,7 @@ from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.model.manifest import Proof, ProofOutcome
+from services.contracts.process.disk_room import is_of_full_disk
 from services.telemetry import catalog
 
 
@@ -65,6 +66,11 @@ class Attempt:
         for stage, duration_s in outcome.durations_s.items():
             self._durations_s[stage] = self._durations_s.get(stage, 0.0) + duration_s
         self._log_tail = outcome.log_tail
+
+    def failed(self, error: Exception, reason: str = "") -> BuildRecord:
+        """The record of an attempt that an error ended, in its words or others."""
+        self._is_counted &= not is_of_full_disk(error, self._worker.settings.cache_dir)
+        return self.record(BuildOutcome.FAILED, reason=reason or str(error))
 
     def record(
         self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None

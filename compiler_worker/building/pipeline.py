@@ -7,7 +7,6 @@ could give no other one. A key that another worker builds now is left to it, and
 (`turns`).
 """
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from services.contracts.model.manifest import (
 )
 from services.contracts.model.precisions import is_tried
 from services.contracts.model.recipe import Recipe
+from services.contracts.process.disk_room import FULL
 from services.contracts.selection.joint_run import JointRun
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def build_model(
             except SmeltError as error:
                 # No verdict, as when a proof was killed: it is no fault of the engine, which is
                 # tried again as after any other failure.
-                record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+                record = attempt.failed(error)
                 worker.registry.record_build(record)
                 records.append(record)
         if wanted.is_first and _is_any_proven(records, up_to_date):
@@ -173,12 +173,11 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
         with worker.work_folder(key) as folder:
             record = _run_steps(attempt, version, worker, folder)
     except SmeltError as error:
-        record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+        record = attempt.failed(error)
     except Exception as error:
         # A fault of our own is reported as such, and keeps no other key from being built.
         logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
-        reason = _fault_words(error, worker.settings.cache_dir)
-        record = attempt.record(BuildOutcome.FAILED, reason=reason)
+        record = attempt.failed(error, _fault_words(error, worker.settings.cache_dir))
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
     if record.outcome.is_good or not worker.stop_reason():
         count_build(worker, record)
@@ -188,7 +187,7 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
 
 def _fault_words(error: Exception, cache_dir: Path) -> str:
     """What went wrong outside of compilers and proofs; a full disk is no fault of the code."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in FULL:
         return f"{error.strerror}: {error.filename or cache_dir}; make room there"
     return f"fault of the worker: {error!r}"
 

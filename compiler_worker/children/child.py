@@ -21,6 +21,7 @@ from compiler_worker.children.child_jobs import ChildJob
 from compiler_worker.children.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
 from services.contracts.errors import BuildError, SmeltError
 from services.contracts.model.document import Document
+from services.contracts.process.disk_room import is_of_full_disk
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +116,12 @@ def run_request(job: ChildJob[Any, Any], request_path: Path, events: Events) -> 
 
 
 def _failed(path: Path, error: Exception, message: str, log_tail: tuple[str, ...]) -> int:
-    failure = ChildFailure(error=type(error).__name__, message=message, log_tail=log_tail)
+    failure = ChildFailure(
+        error=type(error).__name__,
+        message=message,
+        log_tail=log_tail,
+        is_counted=not is_of_full_disk(error, path.parent),
+    )
     path.write_bytes(failure.canonical_json())
     return EXIT_FAILURE
 

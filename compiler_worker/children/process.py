@@ -26,6 +26,7 @@ from compiler_worker.children.child_jobs import ChildJob, Request, Result
 from compiler_worker.children.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
 from compiler_worker.host_memory import Allowance, host_memory
 from services.contracts.errors import BuildError, SmeltError
+from services.contracts.process.disk_room import is_of_full_disk
 
 OnEvent = Callable[[ChildEvent], None]
 
@@ -78,7 +79,8 @@ class ChildOutcome(Generic[Result]):
         stage: the last stage entered.
         durations_s: seconds by stage that ended, summed where it was entered again.
         peak_memory_bytes: most resident memory seen of the child and its descendants.
-        is_counted: False where it was ended as others held the memory: it is not at fault.
+        is_counted: False where it was ended as others held the memory, or failed as a disk was
+            full: it is not at fault.
     """
 
     stage: Stage
@@ -219,8 +221,10 @@ class _Watch(Generic[Result]):
             reported = ChildFailure.from_json(result_path.read_bytes())
             outcome.failure = reported.message
             outcome.error = reported.error
+            outcome.is_counted = reported.is_counted
             outcome.log_tail = reported.log_tail or outcome.log_tail
         else:
+            outcome.is_counted = not is_of_full_disk(None, result_path.parent)
             how = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             )
@@ -228,7 +232,7 @@ class _Watch(Generic[Result]):
             why = "" if code else ", without a result; code that it calls must not call sys.exit"
             if code == -signal.SIGKILL:
                 why = ", as the kernel does where a host or a container has no memory left"
-                outcome.is_counted = not self._allowed.is_temporary
+                outcome.is_counted &= not self._allowed.is_temporary
             outcome.failure = f"the process {how} in stage '{outcome.stage}'{why}"
         return outcome
 

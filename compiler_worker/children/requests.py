@@ -281,8 +281,10 @@ class ChildFailure(Document):
         error: class of the error.
         message: of the error.
         log_tail: last lines of the builder's own log.
+        is_counted: False where a disk was full: the child is not at fault.
     """
 
     error: str
     message: str
     log_tail: tuple[str, ...] = ()
+    is_counted: bool = True

@@ -30,26 +30,41 @@ from compiler_worker.timing.benchmark import Contender
 from compiler_worker.timing.host_turns import beside_others
 from compiler_worker.timing.together import time_together
 from services.contracts.builds.code_digest import proof_code
-from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
+from services.contracts.errors import (
+    EngineError,
+    EngineIncompatibleError,
+    InvalidRequestError,
+    ProofError,
+)
 from services.contracts.hardware.facts import Platform
 from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
+from services.contracts.process.disk_room import is_of_full_disk
 
 
 def prove_one(request: ProofRequest, events: Events) -> ProofResult:
     """Prove one engine.
 
     Raises:
-        ProofError: there is no reference to be trusted; no verdict on the engine.
+        ProofError: there is no reference to be trusted, or a disk is full; no verdict on the
+            engine.
         EngineIncompatibleError: it is for another device or library; no verdict either.
     """
     started = time.monotonic()
     result = _Proving(request, events).run()
     duration_s = time.monotonic() - started - events.waited_s
     proof = result.proof.model_copy(update={"duration_s": duration_s})
+    if proof.outcome is ProofOutcome.FAILED:
+        # As of one that could not run: a library keeps the words of a full disk, or none.
+        _check_room(ProofError(proof.reason), request)
     return result.model_copy(update={"proof": proof})
+
+
+def _check_room(error: Exception, request: ProofRequest) -> None:
+    if is_of_full_disk(error, request.cache_dir):
+        raise ProofError(f"no verdict while a disk is full: {error}; make room") from error
 
 
 class _Proving:
@@ -79,6 +94,7 @@ class _Proving:
                 # What this machine lacks must not stand against an engine that others run.
                 raise
             except (EngineError, InvalidRequestError) as error:
+                _check_room(error, self._request)
                 verdict = ProofVerdict(reason=f"the engine failed: {error}")
                 return ProofResult(proof=self._proof(verdict))
             with memory_growth(self._platform) as eager_growth:

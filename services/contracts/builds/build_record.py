@@ -37,7 +37,7 @@ class BuildRecord(Document):
         reason: the builder's or the proof's own words; "" on success.
         stage_durations_s: seconds by stage.
         is_counted: whether a failure counts among those after which the key is given up: not
-            where others held the memory that it wanted.
+            where others held the memory that it wanted, or a disk was full.
     """
 
     model_config = ConfigDict(extra="ignore")

@@ -36,16 +36,20 @@ class FailureNote(Document):
 
 
 class FailureNotes:
-    """Notes in a folder that the replicas of this machine share."""
+    """Notes in a folder that the replicas of this machine share.
+
+    Attributes:
+        folder: None where nothing is noted.
+    """
 
     def __init__(self, folder: Path | None, *, clock: Callable[[], float] = time.time) -> None:
         """Take a folder, or None to note nothing; `clock` gives seconds since 1970."""
-        self._folder = folder
+        self.folder = folder
         self._clock = clock
 
     def add(self, name: str, reason: str) -> None:
         """Note a failure; several in one time are one."""
-        if self._folder is None:
+        if self.folder is None:
             return
         known = self._read(name)
         is_new = known is None or known.until_s <= self._clock()
@@ -54,9 +58,9 @@ class FailureNotes:
         until_s = self._clock() + wait_s if known is None or is_new else known.until_s
         note = FailureNote(reason=reason, num_failures=num_failures, until_s=until_s)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             # Not renamed into place: a note that is read half written is taken for none.
-            (self._folder / name).write_bytes(note.canonical_json())
+            (self.folder / name).write_bytes(note.canonical_json())
         except OSError as error:  # a full disk must not keep the next engine from serving
             logger.warning("the failure of an engine is not noted: %s", error)
 
@@ -69,10 +73,10 @@ class FailureNotes:
         return f"{note.reason} (noted on this machine; tried again after {until})"
 
     def _read(self, name: str) -> FailureNote | None:
-        if self._folder is None:
+        if self.folder is None:
             return None
         try:
-            return FailureNote.from_json((self._folder / name).read_bytes())
+            return FailureNote.from_json((self.folder / name).read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from services.contracts.errors import EngineError, NotFoundError, StoreError
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.process.backoff import wait_after
+from services.contracts.process.disk_room import is_of_full_disk
 from services.replica.engine.failure_notes import FailureNotes
 
 logger = logging.getLogger(__name__)
 
-# A store may be whole again later, and a disk or a process have room again (OSError); an engine
-# that fails stays failed.
+# A store may be whole again later, and a disk or a process have room again (OSError, or what a
+# library makes of it); an engine that fails stays failed.
 _PASSING_ERRORS = (StoreError, NotFoundError, OSError)
 # Without a wait each look at the store would fetch the same files again, in every replica.
 FIRST_WAIT_S = 60.0
@@ -88,7 +89,7 @@ class EngineFailures:
 
     def add(self, engine: PublishedEngine, error: Exception) -> str:
         """Note that an engine could not be had; returns the words."""
-        if isinstance(error, _PASSING_ERRORS):
+        if isinstance(error, _PASSING_ERRORS) or is_of_full_disk(error, self._notes.folder):
             return self.postpone(engine.digest, error)
         words = f"{type(error).__name__}: {error}"
         logger.error("engine %s does not load here; next", engine.digest, exc_info=error)

@@ -304,6 +304,8 @@ def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
     records = build_model(version, wanted, worker).records
     assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 2
     assert {record.reason for record in records} == {reason}
+    # A full disk is no fault of the engine's.
+    assert {record.is_counted for record in records} == {isinstance(error, TypeError)}
 
 
 def test_a_build_that_takes_too_long_is_ended(worker: WorkerContext, version: ModelVersion) -> None:

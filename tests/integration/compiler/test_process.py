@@ -5,9 +5,11 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from compiler_worker.children.process import ChildLimits
 from compiler_worker.children.requests import ChildEvent, Stage
+from services.contracts.process import disk_room
 from tests.integration.compiler.child_script import RunScript, events, result, run_script
 
 __all__ = ["events", "run_script"]  # fixtures
@@ -54,6 +56,16 @@ def test_a_refusal_comes_back_in_the_childs_words(run_script: RunScript) -> None
     assert outcome.result is None
     assert (outcome.failure, outcome.error) == ("FP32 GEMM is not supported", "BuildError")
     assert outcome.log_tail == ("x",)
+
+
+@pytest.mark.parametrize(("least_bytes", "is_counted"), [(0, True), (2**62, False)])
+def test_a_crash_while_the_disk_is_full_does_not_count(
+    run_script: RunScript, monkeypatch: pytest.MonkeyPatch, least_bytes: int, is_counted: bool
+) -> None:
+    monkeypatch.setattr(disk_room, "_LEAST_FREE_BYTES", least_bytes)
+    outcome = run_script("os.kill(os.getpid(), signal.SIGBUS)")
+    assert outcome.failure.startswith("the process was ended by SIGBUS")
+    assert outcome.is_counted is is_counted
 
 
 def test_an_exit_code_is_told_with_the_last_lines(run_script: RunScript) -> None:

@@ -73,6 +73,14 @@ def fail_unforeseen(request: ChildFailure, events: Events) -> ChildFailure:
     raise KeyError(request.message)
 
 
+def fill_disk(request: ChildFailure, events: Events) -> ChildFailure:
+    try:
+        Path("/dev/full").write_bytes(b"x")
+    except OSError as error:
+        raise BuildError(request.message) from error
+    return request
+
+
 class TestRunRequest:
     def run(self, folder: Path, request: ChildFailure, code: Any) -> tuple[int, bytes]:
         job = ChildJob(
@@ -101,6 +109,11 @@ class TestRunRequest:
         request = ChildFailure(error=error, message=message, log_tail=log_tail)
         code, data = self.run(tmp_path, request, refuse)
         assert (code, ChildFailure.from_json(data)) == (EXIT_FAILURE, request)
+
+    def test_a_full_disk_does_not_count(self, tmp_path: Path) -> None:
+        request = ChildFailure(error="", message="the compiler failed")
+        _, data = self.run(tmp_path, request, fill_disk)
+        assert not ChildFailure.from_json(data).is_counted
 
     def test_a_fault_of_ours_keeps_its_words_and_its_place(self, tmp_path: Path) -> None:
         request = ChildFailure(error="", message="hidden")

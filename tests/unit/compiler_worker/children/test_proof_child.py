@@ -18,12 +18,14 @@ from compiler_worker.references.models import Model
 from services.contracts.errors import (
     EngineError,
     EngineIncompatibleError,
+    ProofError,
 )
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
+from services.engines.guarded import library_errors
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from tests.unit.compiler_worker.children.child_requests import KEY, RECIPE, events_of, proof_request
 
@@ -47,6 +49,18 @@ def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO
     stages = [event["ended_stage"] for event in events_of(stream) if event["ended_stage"]]
     # The fallback is opened beside other builds, and all are timed alone.
     assert stages == ["prove", "benchmark", "benchmark", "prove"]
+
+
+def test_an_engine_that_fails_on_a_full_disk_has_no_verdict(
+    tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        with library_errors("loading"):
+            Path("/dev/full").write_bytes(b"x")
+
+    monkeypatch.setattr(OnnxruntimeEngine, "_compute", fail)
+    with pytest.raises(ProofError, match="no verdict while a disk is full"):
+        prove_one(proof_request(tmp_path), Events(stream))
 
 
 def test_kernels_that_cannot_be_counted_cost_no_proof(

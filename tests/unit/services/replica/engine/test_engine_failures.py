@@ -37,7 +37,12 @@ def failures(notes: FailureNotes, clock: Clock) -> EngineFailures:
     return EngineFailures(lambda each: each.digest, notes, clock)
 
 
-@pytest.mark.parametrize("error", [StoreError("away"), OSError(24, "Too many open files")])
+FULL_DISK = EngineError("load: RuntimeError: a.so: No space left on device")
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("away"), OSError(24, "Too many open files"), FULL_DISK]
+)
 def test_what_was_once_out_of_reach_does_not_count_against_the_engine_in_use(
     failures: EngineFailures, notes: FailureNotes, clock: Clock, error: Exception
 ) -> None:
