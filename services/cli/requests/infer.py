@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show, text_width
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel, gateway_error
 from services.cli.requests.json_values import array_from_json, typed_arrays
+from services.cli.requests.starting_model import wait_until_started
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
 from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
@@ -88,14 +90,32 @@ def run_infer(
                     known = _of_store(settings, running, model, version)
                     raise _missing_inputs(model, version, address, known)
             request = request_from_arrays(name, version, arrays)
-            infer = gateway_rpc(channel, "ModelInfer")
-            response = infer(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
+            response = _answered(channel, request, metadata)
         except grpc.RpcError as error:
             hint = known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise gateway_error(target, error, hint) from error
     outputs = arrays_from_response(response)
     text = f"{response.model_name} version {response.model_version}", outputs_table(outputs)
     show(answer_document(response, outputs), text)
+
+
+def _answered(
+    channel: grpc.Channel, request: pb.ModelInferRequest, metadata: Metadata
+) -> pb.ModelInferResponse:
+    """The answer; to a model whose replicas are starting it is sent again once they have."""
+    ask = partial(gateway_rpc(channel, "ModelInfer"), request, ANSWER_TIMEOUT_S, metadata)
+    of_all = pb.RepositoryIndexRequest(), CALL_TIMEOUT_S, metadata
+    index = partial(gateway_rpc(channel, "RepositoryIndex"), *of_all)
+    name = request.model_name
+    try:
+        answer: pb.ModelInferResponse = ask()
+    except grpc.RpcError as error:
+        is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+        if is_away and wait_until_started(index, name, request.model_version, ANSWER_TIMEOUT_S):
+            answer = ask()
+        else:
+            raise
+    return answer
 
 
 def _described(

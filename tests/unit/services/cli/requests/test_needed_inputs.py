@@ -4,7 +4,6 @@ import json
 import shlex
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -25,6 +24,7 @@ from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Input
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.pb import open_inference_v2_pb2 as pb
+from tests.unit.services.cli.requests.gateway_stub import gateway_with
 
 MODEL = pb.ModelMetadataResponse(name="m", versions=["3"])
 MODEL.inputs.add(name="in/ids", datatype="INT64", shape=(-1, 4))
@@ -42,25 +42,8 @@ def _echo(request: pb.ModelInferRequest, _: grpc.ServicerContext) -> pb.ModelInf
 @pytest.fixture
 def gateway() -> Iterator[str]:
     """A gateway that describes one model."""
-    metadata = grpc.unary_unary_rpc_method_handler(
-        lambda request, context: MODEL,
-        request_deserializer=pb.ModelMetadataRequest.FromString,
-        response_serializer=pb.ModelMetadataResponse.SerializeToString,
-    )
-    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-    infer = grpc.unary_unary_rpc_method_handler(
-        _echo,
-        request_deserializer=pb.ModelInferRequest.FromString,
-        response_serializer=pb.ModelInferResponse.SerializeToString,
-    )
-    methods = {"ModelMetadata": metadata, "ModelInfer": infer}
-    handler = grpc.method_handlers_generic_handler(service, methods)
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    server.add_generic_rpc_handlers((handler,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
+    with gateway_with(ModelMetadata=lambda *_: MODEL, ModelInfer=_echo) as address:
+        yield address
 
 
 def test_the_inputs_are_named_and_the_example_runs(
