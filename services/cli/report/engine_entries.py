@@ -32,7 +32,7 @@ class TimedSide(NamedTuple):
     """Eager, the fallback or an engine, timed at each shape.
 
     Attributes:
-        name: for people.
+        name: for people; with a `?` where `is_wild`.
         source: which run timed it.
         shapes: each, with the side's figures.
         kernels: that a call runs.
@@ -82,16 +82,18 @@ def timed_sides(entries: Sequence[EngineEntry], runs: Sequence[JointRun]) -> lis
         run = next((each for each in mine if each.timings(engine.digest) == timings), None)
         source = f"joint run of {made(run)}" if run else f"proof of {made(engine.proof)}"
         doubt = is_wild(timings)
+        mark = " ?" * doubt
         kernels = {side: f"{num} by {by}" for side, (num, by) in engine.proof.kernels.items()}
         if not sides:
             eager = [(each, each.eager) for each in timings if each.eager]
             fallback = [(each, each.fallback) for each in timings if each.fallback]
             both = {"eager": eager, "fallback": fallback}
             sides += [
-                TimedSide(key, source, both[key], kernels.get(key, "-"), doubt) for key in both
+                TimedSide(key + mark, source, both[key], kernels.get(key, "-"), doubt)
+                for key in both
             ]
         shapes = [(each, each) for each in timings]
-        sides.append(TimedSide(name, source, shapes, kernels.get("engine", "-"), doubt))
+        sides.append(TimedSide(name + mark, source, shapes, kernels.get("engine", "-"), doubt))
     return [side for side in sides if side.shapes]
 
 

@@ -41,7 +41,7 @@ def ladder_parts(sides: Sequence[TimedSide], offer: DeviceOffer | None) -> Itera
         (
             side.name,
             _label(timing),
-            f"{1e3 * figures.p50_s:.2f}" + " ?" * side.is_wild,
+            f"{1e3 * figures.p50_s:.2f}",
             f"{1e3 * figures.p95_s:.2f}",
             f"{figures.throughput:,.1f}",
             readable_size(figures.peak_memory_bytes) if figures.peak_memory_bytes else "-",
@@ -113,7 +113,10 @@ def attempts_table(entries: Sequence[EngineEntry]) -> Table:
     """When each was built and proven, on which device, what its stages took, its files' size."""
     rows = []
     for name, _, engine, records in entries:
-        size = readable_size(engine.manifest.num_bytes) if engine else "-"
+        num_bytes = engine.manifest.num_bytes if engine else None
+        # ONNX Runtime and OpenVINO open the master.
+        files = readable_size(num_bytes) if num_bytes else "the master's"
+        size = "-" if num_bytes is None else files
         for record in records:
             # That of an attempt that went well is the engine's.
             proof = record.proof or (engine.proof if engine else None)

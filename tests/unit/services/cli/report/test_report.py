@@ -130,8 +130,10 @@ def test_figures_of_a_busy_machine_are_marked(registry: Registry) -> None:
     registry.add_proof(engine.digest, engine.proof.model_copy(update={"timings": timings}))
     _, read = reported()
     text = "\n".join(read.words)
-    for row in (("eager", "8 x 128", "40.00 ?"), ("openvino fp32", "1 x 16", "1.00 ?")):
+    for row in (("eager ?", "8 x 128", "40.00"), ("openvino fp32 ?", "1 x 16", "1.00")):
         assert "\n".join(row) in text, row
+    # In the legends of latency and rows per second too.
+    assert read.words.count("fallback ?") == 2 + len(SIZES)
     assert "?: timed while the machine was busy" in text
 
 
