@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from compiler_worker.builders.select import builder_for
 from compiler_worker.plans.graph_refusals import graph_refusal, ops_of_graph
 from services.cli.advise.advice_text import advice_text, least_ms, record_text
 from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
@@ -156,11 +157,15 @@ def _on_generation(
 ) -> dict[str, Any]:
     plans = [each for each in advised.plans if each.node_class.generation == generation]
     skipped = {(e.kind, e.precision): e.reason for e in plans[-1].skipped} if plans else {}
+    # Without a plan nothing says yet what a host lacks; this one can be asked.
+    is_here = not plans and generation == probe_device().generation
     left_out: dict[str, list[str]] = {}
     tried = []
     for each in expectations(advised.graph, Generation.parse(generation), proven):
         kind, precision = each[:2]
         reason = skipped.get((kind, precision)) or _refusal(advised, generation, kind, precision)
+        if is_here and not reason:
+            reason = builder_for(kind).unavailable_reason(Generation.parse(generation), precision)
         if reason:
             left_out.setdefault(reason, []).append(f"{kind} {precision}")
         elif advised.refused and kind is EngineKind.ONNXRUNTIME:

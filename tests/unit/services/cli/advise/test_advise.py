@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from compiler_worker.builders import xla_builder
 from services.cli.main import app
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import Timing
@@ -70,6 +71,18 @@ def test_before_a_build_the_table_says_what_to_try() -> None:
     assert usual["sizes"] == {"batch": 4, "sequence": 64}
     assert largest["flops"] > usual["flops"] > 0
     assert document["flops_by_op"] == {"MatMul": usual["flops"]}
+
+
+@pytest.mark.usefixtures("registry")
+def test_what_this_host_lacks_is_left_out_before_a_plan_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(xla_builder, "missing_reason", "{} is not installed".format)
+    (here,) = asked("m")["generations"]
+    assert "xla" not in {each["kind"] for each in here["try"]}
+    assert "xla fp32" in here["left_out"]["jax is not installed"]
+    (elsewhere,) = asked("m", "--generation", "cuda-sm90")["generations"]
+    assert "jax is not installed" not in elsewhere["left_out"]
 
 
 def test_what_was_proven_stands_beside_it(registry: Registry) -> None:
