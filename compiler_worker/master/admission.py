@@ -1,5 +1,6 @@
 """What a graph must be before anything is built from it."""
 
+from collections import Counter
 from pathlib import Path
 
 import onnx
@@ -102,6 +103,16 @@ def _check_interface(proto: onnx.ModelProto, path: Path) -> None:
         raise InvalidModelError(
             f"{path}: {len(inputs)} inputs and {len(proto.graph.output)} outputs found, at "
             "least one of each wanted; export the model with both"
+        )
+    # torch's exporter calls an output that is an input of the module as that input.
+    given = [each.name for each in proto.graph.input]
+    made = Counter(given + [name for node in proto.graph.node for name in node.output if name])
+    outputs = Counter(each.name for each in proto.graph.output)
+    if shared := [name for name in made | outputs if max(made[name], outputs[name]) > 1]:
+        raise InvalidModelError(
+            f"{path}: several tensors are called {', '.join(map(repr, shared))}; name each output "
+            "otherwise than the inputs and the other outputs: torch.onnx.export(..., "
+            "output_names=[...])"
         )
     for value in inputs:
         kind = value.type.WhichOneof("value") or "untyped"

@@ -95,6 +95,15 @@ def test_interfaces(make_model: Any, save: Save) -> None:
     assert "1 inputs and 0 outputs found" in refusal(save(no_output, "out"))
 
 
+def test_outputs_that_share_a_name(make_model: Any, save: Save) -> None:
+    twice = make_model([node("Relu")], outputs=[output_of_rank(2), output_of_rank(2)])
+    as_input = make_model([node("Relu"), helper.make_node("Identity", ["x"], ["x"])])
+    for model, name in ((twice, "y"), (as_input, "x")):
+        message = refusal(save(model, f"shared_{name}"))
+        assert f"several tensors are called '{name}'; name each output otherwise" in message
+        assert "output_names=[...]" in message
+
+
 @pytest.mark.parametrize("kind", ["sequence", "optional"])
 def test_inputs_that_are_no_tensors(make_model: Any, save: Save, kind: str) -> None:
     tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", 4])
