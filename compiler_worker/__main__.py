@@ -6,7 +6,6 @@ prove DIGEST        prove a published engine on this machine's device
 sign [DIGEST]       sign a published engine, or all, with the key in SMELT_SIGNING_KEY
 export-graph MODEL  write the graph that a replica without an engine compiles itself
 replay KEY          run the worst sample of a failed proof once more
-profile MODEL       report what compiling changes: kernels, traffic, time per op
 import-one, build-one, ...  their child processes: see `child_jobs`
 """
 
@@ -43,8 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _sign(arguments, settings)
             case "replay":
                 return _replay(arguments, settings)
-            case "profile":
-                return _profile(arguments, settings)
             case _:
                 return _export_graph(arguments, settings)
     except SmeltError as error:
@@ -127,23 +124,6 @@ def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
         done = replay(arguments.target, worker)
     _show(arguments, replay_document(done), replay_lines(done))
     return 0 if done.is_success else EXIT_ERROR
-
-
-def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
-    from compiler_worker.children.requests import ChildEvent
-    from compiler_worker.open_worker import open_worker
-    from compiler_worker.profiling.profile_job import profile_model
-    from compiler_worker.profiling.report_lines import profile_lines
-
-    def report_line(event: ChildEvent) -> None:
-        if event.line and not arguments.is_json:
-            sys.stderr.write(f"{event.line}\n")
-
-    with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
-        version = worker.registry.model_version(arguments.target, arguments.version)
-        report = profile_model(version, arguments.profile, worker, report_line)
-    _show(arguments, report.model_dump(mode="json"), profile_lines(report))
-    return 0
 
 
 def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:

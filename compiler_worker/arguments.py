@@ -8,7 +8,6 @@ from pathlib import Path
 
 from compiler_worker.children.child_jobs import CHILD_JOBS
 from compiler_worker.plans.build_keys import Wanted
-from compiler_worker.profiling.profile_request import ProfileOptions
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -35,7 +34,6 @@ class Arguments:
         request: a child's request file.
         parent_pid: this process ends when that one does; 0 for none.
         output: where export-graph writes.
-        profile: what is to be profiled.
     """
 
     command: str
@@ -48,7 +46,6 @@ class Arguments:
     request: Path | None = None
     parent_pid: int = 0
     output: Path | None = None
-    profile: ProfileOptions = field(default_factory=ProfileOptions)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Arguments:
@@ -75,7 +72,6 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
         request=getattr(given, "request", None),
         parent_pid=getattr(given, "parent_pid", 0),
         output=getattr(given, "output", None),
-        profile=_profile_options(given) if given.command == "profile" else ProfileOptions(),
     )
 
 
@@ -113,21 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser("export-graph", help="write the graph that a fallback compiles")
     _add_model(export)
     export.add_argument("--output", type=Path, metavar="FILE")
-    profile = commands.add_parser("profile", help="show what compiling a model changes")
-    _add_model(profile)
-    profile.add_argument("--bucket", default="", metavar="LABEL", help="by default the largest")
-    profile.add_argument(
-        "--precision", type=Precision, choices=list(Precision), default=Precision.FP32
-    )
-    profile.add_argument("--source", default="", metavar="MODULE:FUNCTION", help="for graph breaks")
-    profile.add_argument("--out", type=Path, metavar="FOLDER", help="for report, traces, picture")
-    profile.add_argument("--num-threads", metavar="N")
     for command in (build, plan, prove, replay):
         # A simulation: what is built, proven and recorded here is recorded as of that generation.
         command.add_argument("--device-generation", metavar="G")
     for command in (build, plan, export):
         command.add_argument("--parent-pid", type=int, default=0, metavar="PID")
-    for command in (build, plan, prove, replay, sign, export, profile):
+    for command in (build, plan, prove, replay, sign, export):
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")
@@ -137,12 +124,6 @@ def _parser() -> argparse.ArgumentParser:
         child.add_argument("--request", type=Path, required=True, metavar="FILE")
         child.add_argument("--parent-pid", type=int, required=True, metavar="PID")
     return parser
-
-
-def _profile_options(given: argparse.Namespace) -> ProfileOptions:
-    return ProfileOptions(
-        bucket=given.bucket, precision=given.precision, source=given.source, out=given.out
-    )
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""A report in words: rows that the command line shows as tables, the compiler as lines."""
+"""A report in words: lines, and tables between them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -48,12 +48,6 @@ def report_parts(report: ProfileReport) -> list[str | Table]:
         breaks = [(f"{b.file}:{b.line}", b.reason) for b in report.source.breaks]
         parts += [source_line(report.source), Table("Graph breaks", ("where", "why"), breaks)]
     return [*parts, *file_lines(report)]
-
-
-def profile_lines(report: ProfileReport) -> list[str]:
-    """The same as lines, with all columns."""
-    parts = ([p] if isinstance(p, str) else p.lines(width=None) for p in report_parts(report))
-    return [line for lines in parts for line in lines]
 
 
 def title(report: ProfileReport) -> str:

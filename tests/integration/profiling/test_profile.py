@@ -1,4 +1,4 @@
-"""`smelt profile` and the compiler's own command, with a real store and a real compiler."""
+"""`smelt profile`, with a real store and a real compiler."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from compiler_worker.__main__ import main
 from compiler_worker.profiling.profile_job import profile_model
 from compiler_worker.profiling.profile_report import OpOutcome, ProfileReport
 from compiler_worker.profiling.profile_request import ProfileOptions
@@ -126,17 +125,18 @@ def _check_files(report: ProfileReport, out: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_the_compiler_s_own_command_shows_it_in_lines(
-    settings: CompilerSettings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_without_json_it_is_shown_in_lines_and_tables(
+    settings: CompilerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = ["--store-url", settings.store_url, "--cache-dir", str(settings.cache_dir)]
-    wanted = ["--bucket", "batch1-sequence4", "--num-threads", "1", "--out", str(tmp_path / "out")]
-    assert main(["profile", "tiny", *wanted, *where]) == 0
-    told = capfd.readouterr()
-    assert "bucket batch1-sequence4 (batch 1, sequence 4)" in told.out
-    assert "kernels called" in told.out
-    assert str(tmp_path / "out" / "time-per-op.svg") in told.out
-    assert "compiling" in told.err
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SMELT_NUM_THREADS", "1")
+    wanted = ["--bucket", "batch1-sequence4", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["profile", "tiny", *wanted, "--store", settings.store_url])
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert "bucket batch1-sequence4 (batch 1, sequence 4)" in text
+    assert "kernels called" in text
+    assert "; 1 threads;" in text
 
 
 @pytest.mark.parametrize(

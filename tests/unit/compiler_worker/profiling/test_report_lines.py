@@ -5,7 +5,7 @@ from compiler_worker.profiling.report_lines import (
     chain_words,
     fusion_rows,
     notes,
-    profile_lines,
+    report_parts,
     short_kernel,
     summary_rows,
 )
@@ -18,7 +18,8 @@ def test_repeated_ops_are_counted() -> None:
 
 
 def test_the_lines_hold_everything() -> None:
-    text = "\n".join(profile_lines(small_report()))
+    parts = report_parts(small_report())
+    text = "\n".join(p if isinstance(p, str) else "\n".join(p.lines(width=None)) for p in parts)
     for part in (
         "2 (and 1 views)",
         "add → gelu",
