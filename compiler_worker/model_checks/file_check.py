@@ -12,51 +12,43 @@ from compiler_worker.inputs.sampling import Sample, draw_sample
 from compiler_worker.master.zipmaps import Classes
 from compiler_worker.measures.comparison import compare_output, has_numbers
 from compiler_worker.measures.default_tolerances import DEFAULT_TOLERANCES
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.proof.claim import sizes_text
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidModelError, ProofError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, Recipe
 
 # What is folded is computed by another library: it rounds otherwise, and means the same.
 _ALLOWED = DEFAULT_TOLERANCES[Precision.INT8_WEIGHT_ONLY]
 
 
-def check_file(
-    path: Path,
-    master_path: Path,
-    master: MasterRecord,
-    recipe: Recipe,
-    buckets: Sequence[Bucket],
-    classes: Classes | None = None,
-) -> None:
+def check_file(path: Path, served: ServedMaster, classes: Classes | None = None) -> None:
     """Run both in ONNX Runtime at the smallest and the usual sizes of the first bucket.
 
     A file that ONNX Runtime does not run is left to the proof.
 
     Args:
         path: the owner's ONNX file.
-        master_path: the master's `model.onnx`.
-        master: names inputs and outputs.
-        recipe: how inputs are drawn.
-        buckets: what is to be served.
+        served: the master that was made of it.
         classes: by output that is maps in the file, the columns of the master's table.
 
     Raises:
         InvalidModelError: an output differs by far more than rounding.
     """
-    sizes = [edge_sizes(buckets[0])[0], timed_sizes(buckets[0])[0]]
-    samples = [draw_sample(master, recipe, buckets[0], each) for each in sizes]
+    master = served.record
+    bucket = served.buckets[0]
+    sizes = [edge_sizes(bucket)[0], timed_sizes(bucket)[0]]
+    samples = [draw_sample(master, served.recipe, bucket, each) for each in sizes]
     try:
         wanted = _answers(path, master, samples, classes)
-        found = _answers(master_path, master, samples)
+        found = _answers(served.path, master, samples)
     except ProofError:
         return
     for spec in master.outputs:
         for sample, right, own in zip(samples, wanted, found, strict=True):
-            result = compare_output(spec, recipe, sample.inputs, own, right, _ALLOWED)
+            result = compare_output(spec, served.recipe, sample.inputs, own, right, _ALLOWED)
             # Of many integers a few are ties.
             is_tie = 0 < 2 * result.num_differing <= right[spec.name].size
             says_nothing = is_tie or not has_numbers({spec.name: right[spec.name]})

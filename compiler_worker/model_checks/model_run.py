@@ -3,6 +3,7 @@
 A graph may have a Loop that does not end, and ONNX Runtime may crash.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from compiler_worker.children.child import Events
@@ -51,12 +52,10 @@ def run_model(request: CheckRequest, folder: Path, settings: CompilerSettings) -
 def check_one(request: CheckRequest, _: Events | None = None) -> ServedShapes:
     """The inside of the child: run the master as it is to be served, and beside its file."""
     master = request.master_path, request.master
-    shapes = served_shapes(master, request.recipe, request.limits, request.unnamed)
-    if request.file is not None:
-        own = request.file
-        plain = own.master_path, own.master
-        check_file(own.path, *plain, shapes.recipe, shapes.buckets, own.classes)
-    if not request.is_drawn:
-        return shapes
-    unvaried = check_varied(*master, shapes.recipe, shapes.buckets[0])
-    return shapes.model_copy(update={"remarks": (*shapes.remarks, *unvaried)})
+    served = served_shapes(master, request.recipe, request.limits, request.unnamed)
+    if (own := request.file) is not None:
+        check_file(own.path, replace(served, path=own.master_path, record=own.master), own.classes)
+    unvaried = check_varied(served) if request.is_drawn else ()
+    return ServedShapes(
+        recipe=served.recipe, buckets=served.buckets, remarks=(*served.remarks, *unvaried)
+    )

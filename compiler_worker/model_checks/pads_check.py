@@ -9,14 +9,13 @@ import onnx
 from compiler_worker.inputs.integer_draws import drawn_role
 from compiler_worker.inputs.sampling import SampleVariant, draw_sample
 from compiler_worker.measures.comparison import compare_output
-from compiler_worker.model_checks.sizes_check import has_room
+from compiler_worker.model_checks.served_master import ServedMaster, has_room
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import ProofError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, strings_among
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import (
-    Bucket,
     InputRecipe,
     InputRole,
     OutputRecipe,
@@ -39,25 +38,20 @@ _TO_WEIGHTS = frozenset((*_COMPARED, *_ADDED, *_MOVED))
 _WEIGHTS = frozenset(("Attention", "LogSoftmax", "Softmax"))
 
 
-def masked_outputs(
-    master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-) -> dict[str, str]:
+def masked_outputs(served: ServedMaster) -> dict[str, str]:
     """Run a request as it is, and padded as engines pad it.
 
     In DeBERTa's attention a position that the mask leaves out takes the mean of all, pads included:
     no engine that pads can give the answer that the same request has alone. Only of attention: a
-    model that fills in what its mask leaves out is there for just these answers.
-
-    Args:
-        master_path: the master's `model.onnx`.
-        master: its record.
-        recipe: names masks; of outputs whose `valid_where` it has, nothing is asked.
-        buckets: that requests are padded to.
+    model that fills in what its mask leaves out is there for just these answers. Of outputs whose
+    `valid_where` the recipe has, nothing is asked.
 
     Returns:
         The mask of each output that pads change where it is 0, and nowhere else. None where ONNX
         Runtime does not run the master: the proof tries it.
     """
+    master = served.record
+    recipe = served.recipe
     masks = [s for s in master.inputs if drawn_role(master, recipe, s.name) is InputRole.MASK]
     found = dict[str, str]()
     for mask in masks:
@@ -68,8 +62,8 @@ def masked_outputs(
             if output.name not in found and not _is_said(recipe, output.name)
         ]
         is_valid = not recipe.inputs.get(mask.name, InputRecipe()).marks_padding
-        if asked and is_valid and _is_of_attention(master_path, mask.name):
-            changed = _changed(master_path, master, recipe, buckets, mask, asked)
+        if asked and is_valid and _is_of_attention(served.path, mask.name):
+            changed = _changed(served, mask, asked)
             found |= dict.fromkeys(changed, mask.name)
     return found
 
@@ -102,28 +96,25 @@ def _is_of_attention(master_path: Path, mask: str) -> bool:
     return False
 
 
-def _changed(
-    master_path: Path,
-    master: MasterRecord,
-    recipe: Recipe,
-    buckets: Sequence[Bucket],
-    mask: TensorSpec,
-    outputs: Sequence[TensorSpec],
-) -> list[str]:
+def _changed(served: ServedMaster, mask: TensorSpec, outputs: Sequence[TensorSpec]) -> list[str]:
     """Those of some outputs that pads change, and only where the mask is 0."""
+    master = served.record
+    recipe = served.recipe
     length = mask.shape[-1]
-    spans = union_of(buckets)
+    spans = union_of(served.buckets)
     is_padded = isinstance(length, str) and length != recipe.batching.batch_dim and length in spans
-    if not is_padded or strings_among(master.inputs, master.outputs) or not has_room(master_path):
+    if not is_padded or strings_among(master.inputs, master.outputs) or not has_room(served.path):
         return []
     length = str(length)
     span = spans[length]
     sizes = {name: max(each.min, min(each.max, _ROWS)) for name, each in spans.items()}
     padded = sizes | {length: span.opt if span.opt >= _LEAST else span.max}
     sizes[length] = max(span.min, padded[length] // 2)
-    inputs = draw_sample(master, recipe, buckets[0], sizes, variant=SampleVariant.RAGGED).inputs
+    inputs = draw_sample(
+        master, recipe, served.buckets[0], sizes, variant=SampleVariant.RAGGED
+    ).inputs
     try:
-        model = OrtModel.open(master_path, master)
+        model = OrtModel.open(served.path, master)
         wanted = model.run(inputs)
         whole = model.run(_padded(inputs, master, recipe, padded))
     except ProofError:

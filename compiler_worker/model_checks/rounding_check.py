@@ -13,7 +13,7 @@ import numpy as np
 from compiler_worker.children.requests import VerdictRequest
 from compiler_worker.inputs.sample_sizes import timed_sizes
 from compiler_worker.inputs.sampling import Sample
-from compiler_worker.model_checks.sizes_check import has_room
+from compiler_worker.model_checks.served_master import has_room
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim
 from compiler_worker.proof.judge import compared, is_extreme_in_range

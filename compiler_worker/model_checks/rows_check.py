@@ -2,38 +2,29 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.measures.comparison import has_numbers, rough_difference
-from compiler_worker.model_checks.sizes_check import has_room
+from compiler_worker.model_checks.served_master import ServedMaster, has_room
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
-from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, Recipe
 from services.engines.shapes import union_of
 
 # As many requests are run together.
 _FEW = 3
 
 
-def check_rows(
-    master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-) -> str:
+def check_rows(master: ServedMaster) -> str:
     """Run a few requests together, the first and the last alone: replicas join those of many.
 
     A recurrence passes on what was before; or what comes after, where it is reversed. What ONNX
     Runtime does not run, or not in the memory of this host, is left to the proof.
 
-    Args:
-        master_path: the master's `model.onnx`.
-        master: its record.
-        recipe: names the dimension of rows; without one, requests are never joined.
-        buckets: all say how many rows there may be; the first, the usual other sizes.
+    All buckets say how many rows there may be; the first, the usual other sizes.
 
     Returns:
         Why no answers were compared; "" where they were.
@@ -42,25 +33,26 @@ def check_rows(
         InvalidRecipeError: a row has another answer among others, or none that can be compared;
             says which, and what to do.
     """
-    rows = recipe.batching.batch_dim
-    if rows is None or rows not in buckets[0].dims:
+    rows = master.recipe.batching.batch_dim
+    usual = master.buckets[0]
+    if rows is None or rows not in usual.dims:
         return "no dimension counts rows"
-    for spec in (*master.inputs, *master.outputs):
+    for spec in (*master.record.inputs, *master.record.outputs):
         # One without rows, or with rows against rows, has none to take out.
         if spec.shape.count(rows) != 1:
             return f"'{spec.name}' {list(spec.shape)} does not have '{rows}' as one of its axes"
     # A request that fits in one bucket may be joined to a batch of another.
-    span = union_of(buckets)[rows]
+    span = union_of(master.buckets)[rows]
     num_rows = max(span.min, 1)
     if span.max < 2 * num_rows:
         return f"no two requests are in {span.min}..{span.max} rows"
-    if not has_room(master_path):
+    if not has_room(master.path):
         return "the memory of this host does not hold the weights twice"
-    sizes = {name: each.opt for name, each in buckets[0].dims.items()}
+    sizes = {name: each.opt for name, each in usual.dims.items()}
     sizes[rows] = min(span.max, _FEW * num_rows)
     try:
-        inputs = draw_sample(master, recipe, buckets[0], sizes).inputs
-        fault = _fault(OrtModel.open(master_path, master), master, recipe, inputs, num_rows)
+        inputs = draw_sample(master.record, master.recipe, usual, sizes).inputs
+        fault = _fault(master, inputs, num_rows)
     except ProofError as error:
         return str(error)
     if fault:
@@ -68,22 +60,18 @@ def check_rows(
     return ""
 
 
-def _fault(
-    model: OrtModel,
-    master: MasterRecord,
-    recipe: Recipe,
-    inputs: Mapping[str, Array],
-    num_rows: int,
-) -> str:
-    rows = recipe.batching.batch_dim or ""
+def _fault(master: ServedMaster, inputs: Mapping[str, Array], num_rows: int) -> str:
+    record = master.record
+    model = OrtModel.open(master.path, record)
+    rows = master.recipe.batching.batch_dim or ""
     together = model.run(inputs)
     for place in (range(-num_rows, 0), range(num_rows)):
-        lone = _taken(inputs, master.inputs, rows, place)
-        among = _taken(together, master.outputs, rows, place)
+        lone = _taken(inputs, record.inputs, rows, place)
+        among = _taken(together, record.outputs, rows, place)
         alone = model.run(lone)
         again = model.run(lone)
-        for spec in master.outputs:
-            difference = partial(rough_difference, spec, recipe, lone, alone)
+        for spec in record.outputs:
+            difference = partial(rough_difference, spec, master.recipe, lone, alone)
             if fault := _fault_of(spec, difference, alone, again, among):
                 return fault
     return ""

@@ -1,21 +1,21 @@
 """The rows and sizes that a model is served at: what its recipe says, and else what it computes."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.children.requests import ServedShapes
 from compiler_worker.inputs.integer_draws import drawn_role
 from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.measures.comparison import has_numbers
 from compiler_worker.model_checks.pads_check import masked_outputs, with_masks
 from compiler_worker.model_checks.rows_check import check_rows
+from compiler_worker.model_checks.served_master import ServedMaster, has_room
 from compiler_worker.model_checks.sizes_check import (
     check_empty,
     check_largest,
     computed_sizes,
-    has_room,
 )
 from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.references.models import Model, OrtModel
@@ -24,7 +24,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, InputRecipe, InputRole, Recipe
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 
 _ROWS = "batch_dim"
 _BATCH = "batch"
@@ -48,7 +48,7 @@ def served_shapes(
     recipe: Recipe,
     limits: Mapping[str, DimLimits],
     unnamed: Collection[str],
-) -> ServedShapes:
+) -> ServedMaster:
     """Run the model at the rows and sizes that it is to be served at.
 
     Args:
@@ -60,60 +60,55 @@ def served_shapes(
     Raises:
         InvalidRecipeError: the model fails at what the owner says of it.
     """
-    padding = padding_masks(*master, recipe, buckets_of(master[1], recipe, limits)[0])
-    recipe = with_padding_masks(recipe, padding)
-    shapes = _joined(master, recipe, limits, unnamed)
+    path, record = master
+    buckets = buckets_of(record, recipe, limits)
+    asked = ServedMaster(path=path, record=record, recipe=recipe, buckets=buckets)
+    padding = padding_masks(asked)
+    served = _joined(replace(asked, recipe=with_padding_masks(recipe, padding)), limits, unnamed)
     for name in padding:
-        shapes = _with_remark(shapes, _TURNED.format(name=name))
-    masks = masked_outputs(*master, shapes.recipe, shapes.buckets)
-    shapes = shapes.model_copy(update={"recipe": with_masks(shapes.recipe, masks)})
+        served = _with_remark(served, _TURNED.format(name=name))
+    masks = masked_outputs(served)
+    served = replace(served, recipe=with_masks(served.recipe, masks))
     for name, mask in masks.items():
-        shapes = _with_remark(shapes, _MASKED.format(name=name, mask=mask))
-    return shapes
+        served = _with_remark(served, _MASKED.format(name=name, mask=mask))
+    return served
 
 
 def _joined(
-    master: tuple[Path, MasterRecord],
-    recipe: Recipe,
-    limits: Mapping[str, DimLimits],
-    unnamed: Collection[str],
-) -> ServedShapes:
-    """Shapes, and whether requests are joined."""
-    rows = _first_axis(master[1].inputs)
+    asked: ServedMaster, limits: Mapping[str, DimLimits], unnamed: Collection[str]
+) -> ServedMaster:
+    """With its shapes, and whether requests are joined."""
+    rows = _first_axis(asked.record.inputs)
+    recipe = asked.recipe
     is_stated = _ROWS in recipe.batching.model_fields_set
     is_owned = rows == recipe.batching.batch_dim and rows not in unnamed
     # No request has no rows, so what may be 0 is none.
     is_none = not rows or any(b.dims[rows].min == 0 for b in recipe.buckets if rows in b.dims)
     if is_stated or is_owned or is_none:
-        shapes = _sized(master, recipe, limits)
-        check_rows(*master, recipe, shapes.buckets)
-        return shapes
-    shapes = _sized(master, _by_rows(recipe, rows), limits)
+        served = _sized(asked, limits)
+        check_rows(served)
+        return served
+    served = _sized(_by_rows(asked, rows), limits)
     where = f"along '{rows}', axis 0 of every input"
     try:
-        unknown = check_rows(*master, shapes.recipe, shapes.buckets)
+        unknown = check_rows(served)
     except InvalidRecipeError as error:
-        return _apart(master, recipe, limits, f"requests are not joined {where}: {error}")
+        return _apart(asked, limits, f"requests are not joined {where}: {error}")
     found = f"could not be compared with lone ones ({unknown})" if unknown else _ALONE
     # Where the owner does not call them a batch, joining may mix the answers of several callers.
     if unknown and (rows in unnamed or _BATCH not in rows.lower()):
         words = f"requests are not joined {where}, whose rows {found}; to have them joined, "
         say = f"give a recipe that says batching: {{batch_dim: {rows}}}"
-        return _apart(master, recipe, limits, words + say)
-    return _with_remark(shapes, f"rows {where}, {found}: {_JOINED}")
+        return _apart(asked, limits, words + say)
+    return _with_remark(served, f"rows {where}, {found}: {_JOINED}")
 
 
-def _apart(
-    master: tuple[Path, MasterRecord],
-    recipe: Recipe,
-    limits: Mapping[str, DimLimits],
-    remark: str,
-) -> ServedShapes:
-    return _with_remark(_sized(master, _by_rows(recipe, None), limits), remark)
+def _apart(asked: ServedMaster, limits: Mapping[str, DimLimits], remark: str) -> ServedMaster:
+    return _with_remark(_sized(_by_rows(asked, None), limits), remark)
 
 
-def _with_remark(shapes: ServedShapes, remark: str) -> ServedShapes:
-    return shapes.model_copy(update={"remarks": (remark, *shapes.remarks)})
+def _with_remark(served: ServedMaster, remark: str) -> ServedMaster:
+    return replace(served, remarks=(remark, *served.remarks))
 
 
 def _first_axis(inputs: Sequence[TensorSpec]) -> str:
@@ -123,65 +118,54 @@ def _first_axis(inputs: Sequence[TensorSpec]) -> str:
     return first if isinstance(first, str) else ""
 
 
-def _sized(
-    master: tuple[Path, MasterRecord], recipe: Recipe, limits: Mapping[str, DimLimits]
-) -> ServedShapes:
-    _, record = master
-    buckets = buckets_of(record, recipe, limits)
-    check_empty(*master, recipe, buckets)
-    if recipe.buckets:
-        check_largest(*master, recipe, buckets)
-        return ServedShapes(recipe=recipe, buckets=buckets)
-    found, why = computed_sizes(*master, recipe, buckets[0])
+def _sized(asked: ServedMaster, limits: Mapping[str, DimLimits]) -> ServedMaster:
+    served = replace(asked, buckets=buckets_of(asked.record, asked.recipe, limits))
+    check_empty(served)
+    if asked.recipe.buckets:
+        check_largest(served)
+        return served
+    found, why = computed_sizes(served)
     if not found:
-        return ServedShapes(recipe=recipe, buckets=buckets)
+        return served
     # The recipe's, and no limits of the source: beyond the sizes by default nothing was run.
-    buckets = buckets_of(record, recipe, {**limits, **found})
+    buckets = buckets_of(asked.record, asked.recipe, {**limits, **found})
     remarks = (
         f"'{name}' {each.min}..{each.max}: {why}; other sizes are a recipe's: buckets"
         for name, each in found.items()
     )
-    return ServedShapes(
-        recipe=recipe.model_copy(update={"buckets": buckets}),
-        buckets=buckets,
-        remarks=tuple(remarks),
-    )
+    recipe = asked.recipe.model_copy(update={"buckets": buckets})
+    return replace(served, recipe=recipe, buckets=buckets, remarks=tuple(remarks))
 
 
-def _by_rows(recipe: Recipe, rows: str | None) -> Recipe:
-    batching = recipe.batching.model_copy(update={_ROWS: rows})
-    return recipe.model_copy(update={"batching": batching})
+def _by_rows(asked: ServedMaster, rows: str | None) -> ServedMaster:
+    batching = asked.recipe.batching.model_copy(update={_ROWS: rows})
+    return replace(asked, recipe=asked.recipe.model_copy(update={"batching": batching}))
 
 
-def padding_masks(
-    master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
-) -> tuple[str, ...]:
+def padding_masks(served: ServedMaster) -> tuple[str, ...]:
     """Masks whose 1 marks padding, as PyTorch's `key_padding_mask` does.
 
     A model whose mask leaves out all positions has no answer but NaN, mostly; one that leaves out
-    none has.
-
-    Args:
-        master_path: the master's `model.onnx`.
-        master: its record.
-        recipe: inputs that it has are what it says.
-        bucket: of which a request is run.
+    none has. Inputs that the recipe has are what it says.
 
     Returns:
         Their names; none where the usual meaning gives numbers, or ONNX Runtime does not run it.
     """
+    master = served.record
+    recipe = served.recipe
+    bucket = served.buckets[0]
     asked = [
         spec.name
         for spec in master.inputs
         if spec.name not in recipe.inputs
         and drawn_role(master, recipe, spec.name) is InputRole.MASK
     ]
-    if not asked or not has_room(master_path):
+    if not asked or not has_room(served.path):
         return ()
     sizes = {name: max(span.min, min(span.max, 2)) for name, span in bucket.dims.items()}
     inputs = draw_sample(master, recipe, bucket, sizes).inputs
     try:
-        model = OrtModel.open(master_path, master)
+        model = OrtModel.open(served.path, master)
         if _has_answers(model, inputs, ()):
             return ()
         tried = [*((name,) for name in asked), tuple(asked)]

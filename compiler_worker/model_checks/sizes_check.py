@@ -1,17 +1,16 @@
 """Whether a model computes the sizes that it is to be served at: found when it is added."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 from compiler_worker.inputs.sample_sizes import edge_sizes
 from compiler_worker.inputs.sampling import draw_sample
-from compiler_worker.memory import has_room_for
+from compiler_worker.model_checks.served_master import ServedMaster, has_room
 from compiler_worker.references.models import EvaluatorModel, Model, OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.request_check import Sizes
 from services.engines.shapes import put_first, zeros_at
 
@@ -19,31 +18,23 @@ from services.engines.shapes import put_first, zeros_at
 _NO_MEMORY = ("bad_alloc", "Failed to allocate memory")
 
 
-def check_empty(
-    master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-) -> None:
+def check_empty(master: ServedMaster) -> None:
     """Run the master once at each empty size: no engine could be proven where it fails.
-
-    Args:
-        master_path: the master's `model.onnx`.
-        master: names the inputs and their shapes.
-        recipe: how inputs are drawn.
-        buckets: what is to be served.
 
     Raises:
         InvalidRecipeError: it fails, and which bucket has to begin at 1.
     """
     empty = [
         (bucket, sizes)
-        for bucket in buckets
+        for bucket in master.buckets
         for sizes in edge_sizes(bucket)
         if not all(sizes.values())
     ]
-    model = _opened(master_path, master) if empty else None
+    model = _opened(master) if empty else None
     for bucket, sizes in empty:
         assert model is not None
         try:
-            model.run(draw_sample(master, recipe, bucket, sizes).inputs)
+            model.run(draw_sample(master.record, master.recipe, bucket, sizes).inputs)
         except ProofError as error:
             raise InvalidRecipeError(
                 f"recipe: bucket {bucket.label}: the model fails at {sizes}: {error}; begin the "
@@ -51,37 +42,29 @@ def check_empty(
             ) from error
 
 
-def _opened(master_path: Path, master: MasterRecord) -> Model:
+def _opened(master: ServedMaster) -> Model:
     """ONNX's own implementation where ONNX Runtime does not have the master's opset."""
     try:
-        return OrtModel.open(master_path, master)
+        return OrtModel.open(master.path, master.record)
     except ProofError:
-        return EvaluatorModel.open(master_path, master)
+        return EvaluatorModel.open(master.path, master.record)
 
 
-def check_largest(
-    master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-) -> None:
+def check_largest(master: ServedMaster) -> None:
     """Run the master once at the largest sizes of each bucket: no replica starts where it fails.
 
     At as few rows as there may be: a model seldom minds their number, and each takes time. What
     ONNX Runtime does not run at the smallest sizes either, or not in the memory of this host, is
     left to the proof.
 
-    Args:
-        master_path: the master's `model.onnx`.
-        master: names the inputs and their shapes.
-        recipe: names the batch dimension.
-        buckets: what is to be served.
-
     Raises:
         InvalidRecipeError: it fails, and at which sizes.
     """
-    sized = _Sized.opened(master_path, master, recipe, buckets)
+    sized = _Sized.opened(master)
     # What fails at the smallest fails for another reason than size.
-    if sized is None or sized.fault(buckets[0], 0):
+    if sized is None or sized.fault(master.buckets[0], 0):
         return
-    for bucket in buckets:
+    for bucket in master.buckets:
         most = max(span.max for span in bucket.dims.values())
         if fault := sized.fault(bucket, most):
             raise InvalidRecipeError(
@@ -90,24 +73,17 @@ def check_largest(
             )
 
 
-def computed_sizes(
-    master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
-) -> tuple[dict[str, DimLimits], str]:
-    """Find which sizes of a default bucket the model computes, the batch dimension left out.
-
-    Args:
-        master_path: the master's `model.onnx`.
-        master: names the inputs and their shapes.
-        recipe: names the batch dimension.
-        bucket: whose ranges are searched.
+def computed_sizes(master: ServedMaster) -> tuple[dict[str, DimLimits], str]:
+    """Find which sizes of the first bucket the model computes, the batch dimension left out.
 
     Returns:
         Limits by dimension, and ONNX Runtime's message beyond them; both empty where it computes
         the whole bucket, or ONNX Runtime runs none of it.
     """
-    sized = _Sized.opened(master_path, master, recipe, [bucket])
+    sized = _Sized.opened(master)
     if sized is None:
         return {}, ""
+    bucket = master.buckets[0]
     spans = sized.spans(bucket)
     ends = min(span.min for span in spans.values()), max(span.max for span in spans.values())
     right = (span.opt for span in spans.values())
@@ -142,31 +118,29 @@ def _within(span: DimRange, size: int) -> int:
     return max(span.min, min(size, span.max))
 
 
+@dataclass(frozen=True)
 class _Sized:
     """A model that is run at sizes, each time with as few rows as there may be."""
 
-    def __init__(self, model: OrtModel, master: MasterRecord, rows: str | None) -> None:
-        self._model = model
-        self._master = master
-        self._rows = rows
+    model: OrtModel
+    master: MasterRecord
+    rows: str | None
 
     @classmethod
-    def opened(
-        cls, master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
-    ) -> "_Sized | None":
+    def opened(cls, master: ServedMaster) -> "_Sized | None":
         """None where there are no sizes but rows, or ONNX Runtime does not run it here."""
-        rows = recipe.batching.batch_dim
-        has_sizes = any(name != rows for bucket in buckets for name in bucket.dims)
-        if not has_sizes or not has_room(master_path):
+        rows = master.recipe.batching.batch_dim
+        has_sizes = any(name != rows for bucket in master.buckets for name in bucket.dims)
+        if not has_sizes or not has_room(master.path):
             return None
         try:
-            return cls(OrtModel.open(master_path, master), master, rows)
+            return cls(OrtModel.open(master.path, master.record), master.record, rows)
         except ProofError:
             return None
 
     def spans(self, bucket: Bucket) -> dict[str, DimRange]:
         """Of all dimensions but rows."""
-        return {name: span for name, span in bucket.dims.items() if name != self._rows}
+        return {name: span for name, span in bucket.dims.items() if name != self.rows}
 
     def at(self, bucket: Bucket, size: int) -> Sizes:
         """Each dimension as near to a size as its bucket goes; rows, and empty ones, at least."""
@@ -177,20 +151,14 @@ class _Sized:
         """In words why it fails; "" where it does not, or for want of memory."""
         sizes = self.at(bucket, size)
         try:
-            self._model.run(self._inputs(sizes))
+            self.model.run(self._inputs(sizes))
         except ProofError as error:
             return "" if any(words in str(error) for words in _NO_MEMORY) else str(error)
         return ""
 
     def _inputs(self, sizes: Sizes) -> dict[str, Array]:
         """Zeros, which any model takes, or categories that its encoders know."""
-        inputs = {spec.name: zeros_at(spec, sizes) for spec in self._master.inputs}
-        for name, known in self._master.input_values.items():
+        inputs = {spec.name: zeros_at(spec, sizes) for spec in self.master.inputs}
+        for name, known in self.master.input_values.items():
             put_first(inputs[name], known.choices)
         return inputs
-
-
-def has_room(master_path: Path) -> bool:
-    """Whether the memory of this host holds the master's weights twice."""
-    files = (path for path in master_path.parent.iterdir() if path.is_file())
-    return has_room_for(sum(path.stat().st_size for path in files))

@@ -1,42 +1,34 @@
 """Whether drawn inputs change the answers at all: found when a model is added."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from compiler_worker.inputs.sample_sizes import timed_sizes
 from compiler_worker.inputs.sampling import DEFAULT_SEED, draw_sample, usual_variant
-from compiler_worker.model_checks.sizes_check import has_room
+from compiler_worker.model_checks.served_master import ServedMaster, has_room
 from compiler_worker.proof.power import Kept
 from compiler_worker.proof.same_answers import alike_outputs, constant_precisions, ways_to_vary
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import Precision
-from services.contracts.model.manifest import MasterRecord
-from services.contracts.model.recipe import Bucket, Recipe
 
 # Of a model whose answers vary the first are enough.
 _NUM_RUNS = 8
 
 
-def check_varied(
-    master_path: Path, master: MasterRecord, recipe: Recipe, bucket: Bucket
-) -> Iterator[str]:
+def check_varied(served: ServedMaster) -> Iterator[str]:
     """A sentence for each output that is the same for all that is drawn at the usual sizes.
 
     What ONNX Runtime does not run, or not in the memory of this host, is left to the proof.
-
-    Args:
-        master_path: the master's `model.onnx`.
-        master: its record.
-        recipe: how inputs are drawn.
-        bucket: has the usual sizes.
     """
-    if not master.inputs or not has_room(master_path):
+    master = served.record
+    recipe = served.recipe
+    bucket = served.buckets[0]
+    if not master.inputs or not has_room(served.path):
         return
     kept: list[Kept] = []
     alike: Sequence[str] = ()
     try:
-        model = OrtModel.open(master_path, master)
+        model = OrtModel.open(served.path, master)
         sizes = timed_sizes(bucket)[0]
         variant = usual_variant(master, recipe, sizes)
         for number in range(_NUM_RUNS):

@@ -9,6 +9,7 @@ import pytest
 from onnx import parser
 
 from compiler_worker.model_checks.file_check import check_file
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidModelError
 from services.contracts.kserve.tensor_spec import TensorSpec
@@ -32,12 +33,16 @@ MASTER = MasterRecord(
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=8, max=8)})
 
 
+def served(path: Path) -> ServedMaster:
+    return ServedMaster(path=path, record=MASTER, recipe=Recipe(), buckets=(BUCKET,))
+
+
 def checked(folder: Path, text: str) -> None:
     """The master of another text beside the file."""
     path, master_path = folder / "given.onnx", folder / "model.onnx"
     onnx.save(parser.parse_model(GRAPH), path)
     onnx.save(parser.parse_model(text), master_path)
-    check_file(path, master_path, MASTER, Recipe(), (BUCKET,))
+    check_file(path, served(master_path))
 
 
 def test_the_same_graph_is_taken(tmp_path: Path) -> None:
@@ -85,6 +90,6 @@ def test_maps_are_compared_with_the_table_in_the_order_of_its_columns(tmp_path: 
     onnx.save(parser.parse_model(MAPS), path)
     onnx.save(parser.parse_model(GRAPH), master_path)
     own = tuple("91234567")
-    check_file(path, master_path, MASTER, Recipe(), (BUCKET,), {"y": own})
+    check_file(path, served(master_path), {"y": own})
     with pytest.raises(InvalidModelError, match="computes something else: output 'y' at"):
-        check_file(path, master_path, MASTER, Recipe(), (BUCKET,), {"y": tuple(sorted(own))})
+        check_file(path, served(master_path), {"y": tuple(sorted(own))})

@@ -9,6 +9,7 @@ from onnx import parser
 
 from compiler_worker.inputs.sampling import SampleVariant, draw_sample
 from compiler_worker.model_checks.recipe_check import check_recipe
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.model_checks.served_shapes import (
     padding_masks,
     served_shapes,
@@ -66,7 +67,9 @@ def test_the_value_that_marks_padding_is_found(
     body: str, recipe: Recipe, found: tuple[str, ...], tmp_path: Path
 ) -> None:
     path, model = saved(body, tmp_path)
-    assert padding_masks(path, record_of(model), recipe, BUCKET) == found
+    record = record_of(model)
+    served = ServedMaster(path=path, record=record, recipe=recipe, buckets=(BUCKET,))
+    assert padding_masks(served) == found
 
 
 def test_a_version_is_published_with_it_and_joins_requests(tmp_path: Path) -> None:

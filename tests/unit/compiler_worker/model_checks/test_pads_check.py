@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 from compiler_worker.model_checks.pads_check import masked_outputs, with_masks
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.model_checks.served_shapes import served_shapes
 from services.contracts.model.recipe import (
     Bucket,
@@ -71,7 +72,9 @@ def test_outputs_that_pads_change_are_found(
     body: str, recipe: Recipe, bucket: Bucket, found: dict[str, str], tmp_path: Path
 ) -> None:
     path, model = saved(body, tmp_path)
-    assert masked_outputs(path, record_of(model), recipe, (bucket,)) == found
+    record = record_of(model)
+    served = ServedMaster(path=path, record=record, recipe=recipe, buckets=(bucket,))
+    assert masked_outputs(served) == found
 
 
 def test_what_a_recipe_says_of_an_output_is_kept() -> None:
@@ -92,4 +95,6 @@ def test_what_onnx_runtime_does_not_run_is_left_to_the_proof(tmp_path: Path) -> 
     """It has no kernel of Relu in bfloat16 on a CPU."""
     body = f"{OF_MASKED.replace('y =', 'z =')} h = Cast <to = 16> (z) r = Relu (h) "
     path, model = saved(body + "y = Cast <to = 1> (r)", tmp_path)
-    assert masked_outputs(path, record_of(model), MASKED, (BUCKET,)) == {}
+    record = record_of(model)
+    served = ServedMaster(path=path, record=record, recipe=MASKED, buckets=(BUCKET,))
+    assert masked_outputs(served) == {}

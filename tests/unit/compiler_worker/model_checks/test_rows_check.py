@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 from compiler_worker.model_checks.rows_check import check_rows
+from compiler_worker.model_checks.served_master import ServedMaster
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.recipe import Batching, Bucket, DimRange, Recipe
 from tests.faults.judged import record_of
@@ -20,7 +21,9 @@ def check(body: str, folder: Path, recipe: Recipe, bucket: Bucket = BUCKET, to: 
     graph = f"g (float[batch, 4] x) => ({to or 'float[batch, 4] y'}) {{ {body} }}"
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {graph}')
     onnx.save(model, folder / "model.onnx")
-    check_rows(folder / "model.onnx", record_of(model), recipe, (bucket,))
+    path = folder / "model.onnx"
+    record = record_of(model)
+    check_rows(ServedMaster(path=path, record=record, recipe=recipe, buckets=(bucket,)))
 
 
 @pytest.mark.parametrize("body", [CENTRED, AMONG])

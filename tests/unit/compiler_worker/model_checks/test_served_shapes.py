@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from compiler_worker.children.requests import ServedShapes
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.model_checks.served_shapes import served_shapes
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.model.recipe import Batching, Bucket, DimRange, Recipe
@@ -23,7 +23,7 @@ SUM = "axis = Constant <value_ints = [0]> () y = ReduceSum <keepdims = 0> (x, ax
 
 def served(
     body: str, rows: str, folder: Path, recipe: Recipe | None = None, to: str = ""
-) -> ServedShapes:
+) -> ServedMaster:
     graph = f"g (float[{rows}, 4] x) => ({to or f'float[{rows}, 4] y'}) {{ {body} }}"
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {graph}')
     onnx.save(model, folder / "model.onnx")

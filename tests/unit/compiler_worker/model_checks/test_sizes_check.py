@@ -1,6 +1,7 @@
 """Sizes that a recipe or the defaults let requests have, against models that may fail there."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -8,6 +9,7 @@ import psutil
 import pytest
 from onnx import parser
 
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.model_checks.sizes_check import check_empty, check_largest, computed_sizes
 from compiler_worker.references.models import OrtModel
 from services.contracts.errors import InvalidRecipeError, ProofError
@@ -53,9 +55,12 @@ def _recipe(least: int) -> Recipe:
     return Recipe(buckets=(Bucket(dims=dims),))
 
 
+def _served(path: Path, recipe: Recipe, *buckets: Bucket) -> ServedMaster:
+    return ServedMaster(path=path, record=MASTER, recipe=recipe, buckets=buckets or recipe.buckets)
+
+
 def _check_empty(path: Path, least: int) -> None:
-    recipe = _recipe(least)
-    check_empty(path, MASTER, recipe, recipe.buckets)
+    check_empty(_served(path, _recipe(least)))
 
 
 def _saved(body: str, folder: Path, opset: int = 20) -> Path:
@@ -82,7 +87,7 @@ def test_a_model_that_fails_at_its_largest_sizes_is_refused_with_them(tmp_path: 
     with pytest.raises(
         InvalidRecipeError, match="bucket batch4-n8: the model fails at {'batch': 1, 'n': 8}"
     ):
-        check_largest(path, MASTER, recipe, recipe.buckets)
+        check_largest(_served(path, recipe))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_sizes_by_default_are_those_that_the_model_computes(
     body: str, limits: dict[str, DimLimits], words: str, tmp_path: Path
 ) -> None:
     path, (bucket,) = _saved(body, tmp_path), default_buckets(MASTER.inputs, "batch")
-    found, why = computed_sizes(path, MASTER, Recipe(), bucket)
+    found, why = computed_sizes(_served(path, Recipe(), bucket))
     assert found == limits
     assert words in why
 
@@ -112,7 +117,7 @@ def test_an_opset_that_onnxruntime_does_not_know_is_checked_too(tmp_path: Path) 
 
 def test_a_model_that_fails_at_any_size_is_left_to_its_proof(tmp_path: Path) -> None:
     path = _saved(NEVER, tmp_path)
-    check_largest(path, MASTER, _recipe(1), _recipe(1).buckets)
+    check_largest(_served(path, _recipe(1)))
 
 
 def test_a_host_with_too_little_memory_leaves_it_to_the_proof(
@@ -128,13 +133,13 @@ def test_a_host_with_too_little_memory_leaves_it_to_the_proof(
 
     with monkeypatch.context() as patch:
         patch.setattr(OrtModel, "run", run)
-        check_largest(path, MASTER, recipe, recipe.buckets)
+        check_largest(_served(path, recipe))
     with monkeypatch.context() as patch:
         memory = psutil.virtual_memory()._replace(available=2 * path.stat().st_size - 2)
         patch.setattr(psutil, "virtual_memory", lambda: memory)
-        check_largest(path, MASTER, recipe, recipe.buckets)
+        check_largest(_served(path, recipe))
     with pytest.raises(InvalidRecipeError):
-        check_largest(path, MASTER, recipe, recipe.buckets)
+        check_largest(_served(path, recipe))
 
 
 def test_sizes_are_looked_for_with_categories_that_its_encoder_knows(tmp_path: Path) -> None:
@@ -148,6 +153,6 @@ def test_sizes_are_looked_for_with_categories_that_its_encoder_knows(tmp_path: P
     code = TensorSpec(name="code", datatype="INT64", shape=("batch",))
     known = {"code": InputValues(choices=((7, 9),))}
     master = MASTER.model_copy(update={"inputs": (*MASTER.inputs, code), "input_values": known})
-    (bucket,) = _recipe(1).buckets
-    found, _ = computed_sizes(tmp_path / "model.onnx", master, Recipe(), bucket)
+    served = _served(tmp_path / "model.onnx", Recipe(), *_recipe(1).buckets)
+    found, _ = computed_sizes(replace(served, record=master))
     assert found["n"].max == 6

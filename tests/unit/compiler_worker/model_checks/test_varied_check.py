@@ -6,6 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from compiler_worker.model_checks.served_master import ServedMaster
 from compiler_worker.model_checks.varied_check import check_varied
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.faults.judged import record_of
@@ -19,7 +20,10 @@ def words(folder: Path, body: str, outputs: str, recipe: Recipe) -> list[str]:
         f"=> ({outputs}) <float far = {{900}}, int64[1] last = {{1}}> {{ {body} }}"
     )
     onnx.save(model, folder / "m.onnx")
-    return [*check_varied(folder / "m.onnx", record_of(model), recipe, BUCKET)]
+    path = folder / "m.onnx"
+    record = record_of(model)
+    served = ServedMaster(path=path, record=record, recipe=recipe, buckets=(BUCKET,))
+    return [*check_varied(served)]
 
 
 FAR = "f = Greater (x, far) n = Cast <to = 1> (f) y = ReduceSum <keepdims = 0> (n, last)"
