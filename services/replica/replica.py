@@ -30,7 +30,7 @@ from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.proof import EngineProof
 from services.replica.engine.samples import edge_inputs
-from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.standby import Standby
 from services.replica.engine.swaps import EngineSwaps
 from services.replica.engine.worker import EngineWorker
 from services.replica.reporting.replica_metrics import ReplicaMetrics
@@ -146,7 +146,7 @@ class Replica:
         """
         thread = EngineThread()
         loaded = await thread.call_or_end(self._manager.load)
-        executor = EngineExecutor.of(loaded, thread)
+        executor = EngineExecutor(loaded, thread)
         self._worker = EngineWorker(
             executor, self._standby, on_return=self._returned, clock=self._clock
         )
@@ -323,7 +323,7 @@ class Replica:
         self.loaded = loaded
         self._on_change()
 
-    def _returned(self, engine: StandbyEngine, bad_executor: EngineExecutor, words: str) -> None:
+    def _returned(self, spare: EngineExecutor, bad_executor: EngineExecutor, words: str) -> None:
         """The engine before serves again, as the present one failed in service."""
         bad = self._engine_in_use()
         logger.error(
@@ -334,11 +334,11 @@ class Replica:
         self._manager.mark_failed(bad.digest, f"failed in service: {words}")
         self._standby.close_soon(bad_executor)
         detail = f"returned to, as engine {bad.digest[:12] or bad.kind} failed in service: {words}"
-        reason = engine.loaded.fallback_reason
+        reason = spare.loaded.fallback_reason
         if reason and bad.digest:
             reason = FallbackReason.LOAD_FAILED
         self._metrics.engine_returned(bad)
-        loaded = replace(engine.loaded, detail=detail, fallback_reason=reason)
+        loaded = replace(spare.loaded, detail=detail, fallback_reason=reason)
         if loaded.is_interim and not bad.digest:
             loaded = loaded.after_failure(f"failed in service: {words}")
         self._take_over(loaded)

@@ -105,7 +105,7 @@ class BatchBuilder:
 
     @property
     def _most_candidates(self) -> int:
-        return MAX_CANDIDATES_BRIEF if self._worker.executor.is_brief else MAX_CANDIDATES
+        return MAX_CANDIDATES_BRIEF if self._worker.executor.loaded.is_brief else MAX_CANDIDATES
 
     def _num_looked_at(self, sizes: Sizes, shapes: RunShapes) -> int:
         """Enough to know whether a batch like this call can be filled by others like it."""
@@ -166,9 +166,10 @@ class BatchBuilder:
 
     def _learn_executor(self) -> RunShapes:
         """Begin anew with the engine in use: another one has other buckets and other costs."""
-        self._executor = executor = self._worker.executor
+        self._executor = self._worker.executor
         self._cost = RunCost()
-        return RunShapes(self._rules, executor.buckets, pads_to_largest=executor.pads_to_largest)
+        engine = self._executor.loaded
+        return RunShapes(self._rules, engine.buckets, pads_to_largest=engine.pads_to_largest)
 
 
 def _covered_by(

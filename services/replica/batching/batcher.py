@@ -223,7 +223,7 @@ class Batcher:
             if was_idle:
                 await self._linger()
             is_alone = was_idle and self._num_alone >= _ALONE_FOR_LONG
-            if self._worker.executor.is_brief and not is_alone:
+            if self._worker.executor.loaded.is_brief and not is_alone:
                 # Such a batch runs in this turn of the loop: let what has come join it first.
                 # Where nothing joins, the turn is a tenth of a request's time.
                 await asyncio.sleep(0)

@@ -9,10 +9,9 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from services.contracts.model.recipe import Bucket
-from services.replica.engine.loaded_engine import STALL_S, LoadedEngine, RunningEngine
+from services.replica.engine.loaded_engine import LoadedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -78,44 +77,18 @@ class EngineThread:
         self._pool.shutdown(wait=False)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class EngineExecutor:
-    """A warm engine on its thread.
+    """A warm engine on the thread that loaded it; `is_brief` runs on the event loop's instead."""
 
-    Attributes:
-        buckets: the shapes that it was built for, or that the fallback serves.
-        pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
-        is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
-        is_brief_alone: likewise a call that nothing waits behind; see BRIEF_ALONE_S.
-        stall_s: a run that takes longer hangs; see `stall_limit_s`.
-    """
-
-    engine: RunningEngine
-    buckets: tuple[Bucket, ...]
+    loaded: LoadedEngine
     thread: EngineThread
-    pads_to_largest: bool = False
-    is_brief: bool = False
-    is_brief_alone: bool = False
-    stall_s: float = STALL_S
-
-    @classmethod
-    def of(cls, loaded: LoadedEngine, thread: EngineThread) -> Self:
-        """An engine on the thread that loaded it."""
-        return cls(
-            engine=loaded.engine,
-            buckets=loaded.buckets,
-            thread=thread,
-            pads_to_largest=loaded.pads_to_largest,
-            is_brief=loaded.is_brief,
-            is_brief_alone=loaded.is_brief_alone,
-            stall_s=loaded.stall_s,
-        )
 
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
     ) -> _Result:
         """Run a function where this engine runs, after earlier ones; see `EngineThread.submit`."""
-        if self.is_brief:
+        if self.loaded.is_brief:
             return function(*args, **kwargs)
         return await self.thread.call(function, *args, **kwargs)
 
@@ -126,7 +99,7 @@ class EngineExecutor:
         """
         try:
             # Cancelling what still waits in the thread's line would take it out of there.
-            await asyncio.shield(self.thread.submit(self.engine.close))
+            await asyncio.shield(self.thread.submit(self.loaded.engine.close))
         except Exception:
             logger.exception("closing an engine failed; its memory may stay in use")
         finally:

@@ -86,7 +86,7 @@ class EngineProof:
         executor = self._worker.executor
         began_s = self._clock()
         try:
-            await self._worker.prove(self._samples_of(executor.buckets))
+            await self._worker.prove(self._samples_of(executor.loaded.buckets))
         except EngineError as error:
             self._fault = executor, error
         except Exception as error:  # whatever it is: what is not proven is not healthy

@@ -8,7 +8,6 @@ before another engine is loaded, and when the replica closes.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import LoadedEngine
@@ -19,18 +18,11 @@ logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandbyEngine:
-    """What an engine is, and where it runs."""
-
-    loaded: LoadedEngine
-    executor: EngineExecutor
-
-
 class Standby:
     """Holds one engine, or none; used from the event loop.
 
     Attributes:
+        executor: the engine that is held; None where none is.
         is_loading: another engine comes beside the one in use, and takes time of the device.
     """
 
@@ -44,19 +36,14 @@ class Standby:
         self.is_loading = False
         self._keep_s = keep_s
         self._close_timeout_s = close_timeout_s
-        self._held: StandbyEngine | None = None
+        self.executor: EngineExecutor | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closings: set[asyncio.Task[None]] = set()
 
-    @property
-    def executor(self) -> EngineExecutor | None:
-        """Where the held engine runs."""
-        return self._held.executor if self._held else None
-
-    def keep(self, engine: StandbyEngine) -> None:
+    def keep(self, executor: EngineExecutor) -> None:
         """Hold an engine that served until now; what was held before is closed."""
         self._close(self.take())
-        self._held = engine
+        self.executor = executor
         if self._keep_s > 0:
             self.mark_used()
         else:
@@ -68,11 +55,11 @@ class Standby:
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_later(self._keep_s, lambda: self._close(self.take()))
 
-    def take(self) -> StandbyEngine | None:
+    def take(self) -> EngineExecutor | None:
         """What is held, for the caller to serve with or to close; nothing is held then."""
         self._stop_clock()
-        held = self._held
-        self._held = None
+        held = self.executor
+        self.executor = None
         return held
 
     async def drop(self) -> None:
@@ -84,7 +71,7 @@ class Standby:
             if left:
                 logger.error("%d engines hang and stay in memory until the process ends", len(left))
 
-    async def load_beside(self, load: Callable[[], LoadedEngine | None]) -> StandbyEngine | None:
+    async def load_beside(self, load: Callable[[], LoadedEngine | None]) -> EngineExecutor | None:
         """Drop what is held and load an engine on a thread of its own, beside the one in use.
 
         Three at once may be more than a device holds. Returns None when `load` does.
@@ -94,7 +81,7 @@ class Standby:
             await self.drop()
             thread = EngineThread()
             if loaded := await thread.call_or_end(load):
-                return StandbyEngine(loaded=loaded, executor=EngineExecutor.of(loaded, thread))
+                return EngineExecutor(loaded, thread)
             thread.end()
             return None
         finally:
@@ -106,9 +93,9 @@ class Standby:
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
 
-    def _close(self, engine: StandbyEngine | None) -> None:
-        if engine:
-            self.close_soon(engine.executor)
+    def _close(self, executor: EngineExecutor | None) -> None:
+        if executor:
+            self.close_soon(executor)
 
     def _stop_clock(self) -> None:
         if self._expiry:

@@ -7,14 +7,16 @@ is compiled for minutes, beside whatever comes meanwhile.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from services.replica.batching.batcher import Batcher
 from services.replica.closing import ended
 from services.replica.engine.choice import EngineChoice
+from services.replica.engine.executor import EngineExecutor
 from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.manager import EngineManager
-from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.standby import Standby
 from services.replica.engine.worker import EngineWorker
 
 logger = logging.getLogger(__name__)
@@ -127,7 +129,7 @@ class EngineSwaps:
                     await self._put_in(new, choice)
         finally:
             if not is_wanted:
-                self._standby.close_soon(new.executor)
+                self._standby.close_soon(new)
 
     async def _reselect_without_fallback(self) -> None:
         """Take a slower engine, or explain: by what is published now, minutes after the choice."""
@@ -141,7 +143,7 @@ class EngineSwaps:
         if not self._loaded().digest:
             self._explain(choice.explained(self._loaded()))
 
-    async def _put_in(self, new: StandbyEngine, choice: EngineChoice) -> None:
+    async def _put_in(self, new: EngineExecutor, choice: EngineChoice) -> None:
         """Serve with another engine from the next batch on, and keep the one before for a while.
 
         One that may serve no longer is closed: as a standby it would answer again.
@@ -151,13 +153,13 @@ class EngineSwaps:
             async with self._batcher.between_batches:
                 # Not before: a batch may have gone back to the engine before.
                 current = self._loaded()
-                old = worker.replace(new.executor)
+                old = worker.replace(new)
                 if choice.is_current_refused and current.digest:
                     self._standby.close_soon(old)
                 else:
-                    self._standby.keep(StandbyEngine(loaded=current, executor=old))
+                    self._standby.keep(replace(old, loaded=current))
                 self._take_over(new.loaded)
         except BaseException:
-            if worker.executor is not new.executor:
-                self._standby.close_soon(new.executor)
+            if worker.executor is not new:
+                self._standby.close_soon(new)
             raise

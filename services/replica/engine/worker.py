@@ -12,7 +12,7 @@ from services.contracts.kserve.tensors import Array
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.run_shapes import RunShapes
 from services.replica.engine.executor import EngineExecutor
-from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.standby import Standby
 from services.replica.request.infer_call import InferCall
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class EngineWorker:
         executor: EngineExecutor,
         standby: Standby | None = None,
         *,
-        on_return: Callable[[StandbyEngine, EngineExecutor, str], None] = lambda *_: None,
+        on_return: Callable[[EngineExecutor, EngineExecutor, str], None] = lambda *_: None,
         second_look_s: float = _SECOND_LOOK_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,8 +81,8 @@ class EngineWorker:
         Args:
             executor: where that engine is.
             standby: answers when the engine fails, and takes over when it hangs or is proven bad.
-            on_return: called with the engine of the standby that serves again, the executor of the
-                bad one, which is to be closed, and its last words.
+            on_return: called with the standby's engine, which serves again, the bad one, which is
+                to be closed, and its last words.
             second_look_s: how long a run that stalls may still take before it is given up.
             clock: monotonic seconds.
         """
@@ -99,7 +99,7 @@ class EngineWorker:
     def is_stalled(self) -> bool:
         """Whether the engine has not returned for longer than any run may take."""
         run = self._current
-        return run is not None and self._clock() - run.since_s > run.executor.stall_s
+        return run is not None and self._clock() - run.since_s > run.executor.loaded.stall_s
 
     @property
     def is_loop_held(self) -> bool:
@@ -132,8 +132,8 @@ class EngineWorker:
             # No engine runs twice at once: its thread may be at a sample of a proof. None is brief
             # beside one that is being loaded.
             is_free = executor.thread.is_idle and not self._standby.is_loading
-            is_brief_now = is_alone and executor.is_brief_alone and is_free
-            is_on_loop = executor.is_brief or is_brief_now
+            is_brief_now = is_alone and executor.loaded.is_brief_alone and is_free
+            is_on_loop = executor.loaded.is_brief or is_brief_now
             return await self._on(executor, self._counted_run, rules, calls, is_on_loop=is_on_loop)
         except InvalidRequestError:
             raise
@@ -156,7 +156,7 @@ class EngineWorker:
     async def check_hang(self) -> None:
         """Raise EngineError when the engine hangs and none can take over from it."""
         if self.is_stalled and not await self.leave_hung():
-            limit_s = self.executor.stall_s
+            limit_s = self.executor.loaded.stall_s
             raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
 
     async def leave_hung(self) -> bool:
@@ -232,7 +232,9 @@ class EngineWorker:
             task = asyncio.current_task()
             if not run.is_given_up or (task and task.cancelling()):
                 raise
-            raise HangError(f"engine has not returned for {executor.stall_s:.0f} s") from None
+            raise HangError(
+                f"engine has not returned for {executor.loaded.stall_s:.0f} s"
+            ) from None
         finally:
             self._current = run.answer = None
 
@@ -245,7 +247,7 @@ class EngineWorker:
             return None
         try:
             answer = await self._on(
-                executor, self._timed_run, rules, calls, is_on_loop=executor.is_brief
+                executor, self._timed_run, rules, calls, is_on_loop=executor.loaded.is_brief
             )
         except Exception as error:
             logger.info("the engine before this one fails on the batch too: %s", error)
@@ -269,10 +271,10 @@ class EngineWorker:
     async def _fault(self, executor: EngineExecutor, inputs: Mapping[str, Array]) -> str:
         """The error of an engine for inputs that are known to be good; "" when it runs them."""
         try:
-            async with asyncio.timeout(executor.stall_s):
+            async with asyncio.timeout(executor.loaded.stall_s):
                 await self._sample_run(executor, inputs)
         except TimeoutError:
-            return f"no answer within {executor.stall_s:.0f} s"
+            return f"no answer within {executor.loaded.stall_s:.0f} s"
         except Exception as error:
             logger.exception("an engine fails on inputs that are known to be good")
             return str(error) or type(error).__name__
@@ -281,20 +283,20 @@ class EngineWorker:
     async def _sample_run(self, executor: EngineExecutor, inputs: Mapping[str, Array]) -> None:
         """Run inputs of no request where an engine runs, in view of `is_loop_held`."""
         before = self._current
-        if executor.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
+        if executor.loaded.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
             self._current = _Run(executor, self._clock(), is_on_loop=True)
         try:
-            await executor.call(executor.engine.run, inputs)
+            await executor.call(executor.loaded.engine.run, inputs)
         finally:
-            if executor.is_brief:
+            if executor.loaded.is_brief:
                 self._current = before
 
     def _return(self, words: str) -> bool:
         """Serve with the standby's engine again; False when it is gone."""
-        engine = self._standby.take()
-        if engine is None:
+        spare = self._standby.take()
+        if spare is None:
             return False
-        self._on_return(engine, self.replace(engine.executor), words)
+        self._on_return(spare, self.replace(spare), words)
         return True
 
     def _counted_run(
@@ -325,7 +327,7 @@ class EngineWorker:
         sizes = shapes.joined(rules.sizes_of(calls))
         inputs = rules.join(calls, sizes)
         joined_s = self._clock()
-        outputs = executor.engine.run(inputs)
+        outputs = executor.loaded.engine.run(inputs)
         ran_s = self._clock()
         parts = rules.split(outputs, calls, sizes)
         times = BatchTimes(
@@ -340,6 +342,7 @@ class EngineWorker:
         """What the engine takes; kept, as making it anew took a twelfth of a small batch's time."""
         known = self._known_shapes
         if known is None or known[0] is not executor or known[1] is not rules:
-            shapes = RunShapes(rules, executor.buckets, pads_to_largest=executor.pads_to_largest)
+            engine = executor.loaded
+            shapes = RunShapes(rules, engine.buckets, pads_to_largest=engine.pads_to_largest)
             known = self._known_shapes = executor, rules, shapes
         return known[2]

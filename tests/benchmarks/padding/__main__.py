@@ -37,10 +37,11 @@ from services.engines.base import LoadSpec
 from services.engines.device.device_probe import probe_device
 from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
-from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.executor import EngineExecutor
 from services.replica.engine.loaded_engine import RunningEngine
 from tests.benchmarks.padding.serving import Side, end_round, serve, side_of
 from tests.benchmarks.padding.subject import MAX_TOKENS, call_of, calls, recipe
+from tests.unit.services.replica.toy_batcher import executor_of
 
 NUM_OUTSTANDING = 64
 WANTED_SPEEDUP, WANTED_WASTE = 3.0, 0.25
@@ -140,7 +141,7 @@ def _engine(
 async def _compare(
     version: ModelVersion, engine: RunningEngine, num_rounds: int, num_calls: int
 ) -> int:
-    executor = EngineExecutor(engine=engine, buckets=version.recipe.buckets, thread=EngineThread())
+    executor = executor_of(engine, version.recipe.buckets)
     bare = version.recipe.model_copy(update={"inputs": {}})
     exact = version.model_copy(update={"recipe": bare})
     sides = [side_of("exact", exact, executor), side_of("padded", version, executor)]
@@ -171,7 +172,7 @@ async def _print_shapes(executor: EngineExecutor) -> None:
         took_s = []
         for _ in range(6):
             began_s = time.perf_counter()
-            await executor.call(partial(executor.engine.run, inputs))
+            await executor.call(partial(executor.loaded.engine.run, inputs))
             took_s.append(time.perf_counter() - began_s)
         best_s = min(took_s)
         print(f"| {rows} x {length} | {1e3 * best_s:.2f} | {1e6 * best_s / rows / length:.0f} |")

@@ -36,13 +36,13 @@ from services.contracts.model.recipe import Bucket
 from services.engines.device.device_probe import probe_device
 from services.engines.loader import engine_class
 from services.replica.batching.run_shapes import elements_of
-from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import RunningEngine
 from services.telemetry.buckets import BATCH_BUCKETS
 from tests.benchmarks.cpu.unproven import built
 from tests.benchmarks.padding.serving import Side, end_round, serve, side_of
 from tests.benchmarks.padding.subject import call_of, calls, recipe
 from tests.quick_worker import quick_worker, wanted_keys
+from tests.unit.services.replica.toy_batcher import executor_of
 
 NUM_CALLS_SEEN = 512
 _NUM_TIMED = 5
@@ -116,9 +116,7 @@ def _served(worker: WorkerContext, version: ModelVersion, name: str, num_threads
     engine: RunningEngine = engine_class(key.kind).load(spec)
     took_s = time.monotonic() - began_s
     print(f"{name}: {len(version.buckets)} buckets in {took_s:.0f} s", flush=True)
-    executor = EngineExecutor(
-        engine=engine, buckets=version.buckets, thread=EngineThread(), pads_to_largest=True
-    )
+    executor = executor_of(engine, version.buckets, pads_to_largest=True)
     return side_of(name, version, executor)
 
 
@@ -133,7 +131,7 @@ async def _timed(version: ModelVersion, side: Side) -> MeasuredCost:
         took_s = []
         for _ in range(_NUM_TIMED):
             began_s = time.perf_counter()
-            await executor.call(executor.engine.run, inputs)
+            await executor.call(executor.loaded.engine.run, inputs)
             took_s.append(time.perf_counter() - began_s)
         points.append((elements_of(sizes), min(took_s)))
         print(f"  {sizes}: {1e3 * min(took_s):.2f} ms", flush=True)

@@ -29,10 +29,10 @@ from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.run_shapes import elements_of
-from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
+from tests.unit.services.replica.toy_batcher import executor_of
 
 from .published import CREATED_AT
 
@@ -198,10 +198,9 @@ async def test_every_answer_is_that_of_the_request_alone(
         default_priority=min(levels, 2),
     )
     rules = JoinRules.from_model(version, Signature.from_model(version))
-    executor = EngineExecutor(
-        engine=StrictEngine(engine, version.buckets),
-        buckets=version.buckets,
-        thread=EngineThread(),
+    executor = executor_of(
+        StrictEngine(engine, version.buckets),
+        version.buckets,
         pads_to_largest=bool(buckets) and seed == 1,
     )
     batching = version.recipe.batching

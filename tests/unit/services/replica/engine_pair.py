@@ -3,18 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.contracts.kserve.tensors import Array
 from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
-from services.replica.engine.executor import EngineExecutor, EngineThread
-from services.replica.engine.loaded_engine import LoadedEngine
-from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.executor import EngineExecutor
+from services.replica.engine.standby import Standby
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.signature import Signature
 from tests.unit.services.replica.models import text_model
-from tests.unit.services.replica.toy_batcher import Clock, ToyEngine, submit, text_call
+from tests.unit.services.replica.toy_batcher import (
+    Clock,
+    ToyEngine,
+    executor_of,
+    submit,
+    text_call,
+)
 
 LIMIT_S = 20.0
 
@@ -33,20 +38,18 @@ class Pair:
 
     def keep_before(self) -> None:
         """Hold the engine before as the standby."""
-        executor = executor_of(self.before)
-        loaded = LoadedEngine(
-            engine=self.before,
-            buckets=executor.buckets,
-            kind="toy",
-            precision="fp32",
-            generation="x",
-        )
-        self.standby.keep(StandbyEngine(loaded=loaded, executor=executor))
+        self.standby.keep(limited(self.before))
+
+    def set_facts(self, **facts: bool) -> None:
+        """Change what is known of the engine in use."""
+        executor = self.worker.executor
+        loaded = replace(executor.loaded, **facts)  # type: ignore[arg-type]
+        self.worker.executor = replace(executor, loaded=loaded)
 
 
-def executor_of(engine: ToyEngine) -> EngineExecutor:
-    buckets = text_model().recipe.buckets
-    return EngineExecutor(engine=engine, buckets=buckets, thread=EngineThread(), stall_s=LIMIT_S)
+def limited(engine: ToyEngine) -> EngineExecutor:
+    """An engine whose runs hang after `LIMIT_S`."""
+    return executor_of(engine, text_model().recipe.buckets, stall_s=LIMIT_S)
 
 
 @asynccontextmanager
@@ -54,7 +57,7 @@ async def open_pair(second_look_s: float = 0.0) -> AsyncIterator[Pair]:
     model, clock, standby = text_model(), Clock(), Standby(600.0)
     engine, before, returns = ToyEngine(), ToyEngine(), []
     worker = EngineWorker(
-        executor_of(engine),
+        limited(engine),
         standby,
         on_return=lambda engine, executor, words: (
             returns.append(words),

@@ -12,7 +12,7 @@ from services.contracts.security.fleet_dialer import FleetDialer
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batching.batch_builder import BatchBuilder
 from services.replica.closing import close_all, ended
-from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.executor import EngineThread
 from services.replica.engine.standby import Standby
 from services.replica.reporting.control_link import ControlLink
 from services.replica.transport.data_server import DataServer
@@ -21,6 +21,7 @@ from tests.unit.services.replica.toy_batcher import (
     ToyEngine,
     assert_own,
     bench,
+    executor_of,
     hold_engine,
     queue,
     text_call,
@@ -149,7 +150,7 @@ class HeldEngine(ToyEngine):
 
 async def test_an_engine_is_closed_also_when_nobody_waits_for_it_any_more() -> None:
     engine, thread = HeldEngine(), EngineThread()
-    executor = EngineExecutor(engine=engine, buckets=(), thread=thread)
+    executor = executor_of(engine, thread=thread)
     engine.may_run.clear()
     inputs = dict(text_call().inputs)
     running = asyncio.create_task(executor.call(engine.run, inputs))
@@ -172,7 +173,7 @@ async def test_a_hung_engine_holds_up_the_closing_of_others_for_a_while_only(
     standby, engine, thread = Standby(close_timeout_s=0.01), HeldEngine(), EngineThread()
     engine.may_run.clear()
     running = asyncio.ensure_future(thread.submit(engine.run, dict(text_call().inputs)))
-    standby.close_soon(EngineExecutor(engine=engine, buckets=(), thread=thread))
+    standby.close_soon(executor_of(engine, thread=thread))
     await standby.drop()
     assert "1 engines hang" in caplog.text
     engine.may_run.set()

@@ -5,16 +5,19 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket
 from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import Dropped
 from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.infer_call import InferCall
 from services.replica.request.signature import Signature
@@ -77,12 +80,24 @@ class Bench:
     dropped: list[Dropped] = field(default_factory=list)
 
 
+def executor_of(
+    engine: RunningEngine,
+    buckets: tuple[Bucket, ...] = (),
+    thread: EngineThread | None = None,
+    **facts: Any,
+) -> EngineExecutor:
+    """An engine on a thread of its own, with facts of a `LoadedEngine`."""
+    facts = {"kind": "toy", "precision": "fp32", "generation": "x", **facts}
+    loaded = LoadedEngine(engine=engine, buckets=buckets, **facts)
+    return EngineExecutor(loaded, thread or EngineThread())
+
+
 @asynccontextmanager
 async def bench(
     model: ModelVersion, on_batch: Callable[[BatchReport], None] | None = None
 ) -> AsyncIterator[Bench]:
     engine, clock, reports, dropped = ToyEngine(), Clock(), list[BatchReport](), list[Dropped]()
-    executor = EngineExecutor(engine=engine, buckets=model.recipe.buckets, thread=EngineThread())
+    executor = executor_of(engine, model.recipe.buckets)
     worker = EngineWorker(executor, clock=clock)
     rules = JoinRules.from_model(model, Signature.from_model(model))
     batcher = Batcher(

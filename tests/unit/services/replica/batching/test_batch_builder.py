@@ -10,11 +10,10 @@ from services.contracts.model.recipe import Bucket, DimRange
 from services.replica.batching.batch_builder import BatchBuilder
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import QueuedRequest, RequestQueue
-from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.signature import Signature, fits
 from tests.unit.services.replica.models import text_model
-from tests.unit.services.replica.toy_batcher import Clock, ToyEngine, text_call
+from tests.unit.services.replica.toy_batcher import Clock, ToyEngine, executor_of, text_call
 
 MODEL = text_model()
 RULES = JoinRules.from_model(MODEL, Signature.from_model(MODEL))
@@ -36,12 +35,7 @@ def _builder(
     for rows, length in calls:
         call, answer = text_call(rows, length), loop.create_future()
         line.add(QueuedRequest(call, dict, lambda _: None, answer, clock()), None)
-    executor = EngineExecutor(
-        engine=ToyEngine(),
-        buckets=buckets,
-        thread=EngineThread(),
-        pads_to_largest=pads_to_largest,
-    )
+    executor = executor_of(ToyEngine(), buckets, pads_to_largest=pads_to_largest)
     return BatchBuilder(line, RULES, EngineWorker(executor, clock=clock), max_waste=0.25)
 
 

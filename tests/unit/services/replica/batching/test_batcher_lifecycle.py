@@ -11,7 +11,6 @@ from services.contracts.errors import (
 )
 from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.queue import Dropped
-from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import STALL_S
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from tests.unit.services.replica.models import text_model
@@ -19,6 +18,7 @@ from tests.unit.services.replica.toy_batcher import (
     Bench,
     ToyEngine,
     bench,
+    executor_of,
     hold_engine,
     queue,
     submit,
@@ -113,9 +113,7 @@ async def test_a_swap_takes_effect_between_two_batches() -> None:
 
         async def swap() -> None:
             async with b.batcher.between_batches:
-                old = b.worker.replace(
-                    EngineExecutor(engine=new, buckets=larger, thread=EngineThread())
-                )
+                old = b.worker.replace(executor_of(new, larger))
             await old.close()
 
         swapping = asyncio.create_task(swap())

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -42,7 +41,7 @@ def note_threads(engine: ToyEngine) -> list[bool]:
 async def test_a_call_that_is_alone_is_spared_the_way_to_another_thread(
     pair: Pair, *, is_brief_alone: bool
 ) -> None:
-    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=is_brief_alone)
+    pair.set_facts(is_brief_alone=is_brief_alone)
     are_on_loop = note_threads(pair.engine)
     assert_own(text_call(), await submit(pair.batcher, text_call()))
     assert are_on_loop == [is_brief_alone]
@@ -53,7 +52,7 @@ async def test_a_call_that_is_alone_is_spared_the_way_to_another_thread(
 async def test_a_call_that_is_alone_waits_for_what_the_engine_runs(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    pair.set_facts(is_brief_alone=True)
     are_on_loop = note_threads(pair.engine)
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove(samples(16)))
@@ -72,7 +71,7 @@ async def test_a_call_that_is_alone_waits_for_what_the_engine_runs(
 
 
 async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pair) -> None:
-    pair.worker.executor = replace(pair.worker.executor, is_brief_alone=True)
+    pair.set_facts(is_brief_alone=True)
     are_on_loop = note_threads(pair.engine)
     may_load = threading.Event()
     loading = asyncio.create_task(pair.standby.load_beside(lambda: may_load.wait(30) and None))
@@ -85,7 +84,7 @@ async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pa
 
 
 @pytest.mark.parametrize(
-    ("executor", "work"),
+    ("facts", "work"),
     [
         ({"is_brief_alone": True}, lambda pair: submit(pair.batcher, text_call())),
         ({"is_brief": True}, lambda pair: pair.worker.prove(samples(1))),
@@ -93,9 +92,9 @@ async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pa
     ids=["call", "proof"],
 )
 async def test_what_holds_the_event_loop_is_seen_from_other_threads(
-    pair: Pair, executor: dict[str, bool], work: Callable[[Pair], Awaitable[object]]
+    pair: Pair, facts: dict[str, bool], work: Callable[[Pair], Awaitable[object]]
 ) -> None:
-    pair.worker.executor = replace(pair.worker.executor, **executor)
+    pair.set_facts(**facts)
     pair.engine.may_run.clear()
 
     def look() -> bool:

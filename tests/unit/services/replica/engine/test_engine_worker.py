@@ -29,7 +29,7 @@ async def test_the_engine_before_takes_over_from_one_that_hangs(pair: Pair) -> N
     assert await pair.worker.leave_hung()
     assert_own(text_call(), await held)
     assert pair.returns == [f"engine has not returned for {LIMIT_S:.0f} s"]
-    assert pair.worker.executor.engine is pair.before
+    assert pair.worker.executor.loaded.engine is pair.before
     # What comes back after all counts for nothing and is closed.
     pair.engine.may_run.set()
     await pair.standby.drop()
@@ -87,7 +87,7 @@ async def test_a_process_that_stood_still_does_not_leave_its_engine() -> None:
         pair.engine.may_run.set()
         assert await leaving
         assert_own(text_call(), await held)
-        assert (pair.worker.executor.engine, pair.returns) == (pair.engine, [])
+        assert (pair.worker.executor.loaded.engine, pair.returns) == (pair.engine, [])
 
 
 async def test_closing_while_an_engine_is_being_left_ends_the_batcher(pair: Pair) -> None:

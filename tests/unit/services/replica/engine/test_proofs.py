@@ -10,8 +10,8 @@ from services.contracts.kserve.tensors import Array
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from tests.unit.services.replica.engine_pair import (
     Pair,
-    executor_of,
     hold,
+    limited,
     noting,
     open_pair,
     samples,
@@ -58,10 +58,8 @@ async def test_a_proof_that_fails_says_nothing_of_the_engine_that_came_meanwhile
     pair.keep_before()
     fail_always(pair.engine)
     new = ToyEngine()
-    await ask_and_replace(
-        pair, lambda: pair.standby.close_soon(pair.worker.replace(executor_of(new)))
-    )
-    assert pair.worker.executor.engine is new
+    await ask_and_replace(pair, lambda: pair.standby.close_soon(pair.worker.replace(limited(new))))
+    assert pair.worker.executor.loaded.engine is new
     assert pair.returns == []
 
 
@@ -79,7 +77,7 @@ async def test_a_proof_that_passes_says_nothing_of_the_engine_that_came_meanwhil
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove([text_call().inputs]))
     assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
-    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
+    pair.standby.close_soon(pair.worker.replace(limited(new)))
     await fail_in_a_row()
     pair.engine.may_run.set()
     await proof
@@ -103,10 +101,10 @@ async def test_a_swap_while_the_engine_before_is_asked_leaves_nobody_to_blame(pa
     proof = await proof_that_asks_before(pair)
     fail_always(pair.before)
     new = ToyEngine()
-    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
+    pair.standby.close_soon(pair.worker.replace(limited(new)))
     pair.before.may_run.set()
     await proof
-    assert (pair.worker.executor.engine, pair.returns) == (new, [])
+    assert (pair.worker.executor.loaded.engine, pair.returns) == (new, [])
 
 
 async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair: Pair) -> None:
@@ -117,7 +115,7 @@ async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair:
     held = await hold(pair, pair.engine)
     new = ToyEngine()
     fail_always(new)
-    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
+    pair.standby.close_soon(pair.worker.replace(limited(new)))
     pair.engine.may_run.set()
     with pytest.raises(EngineError):  # of the new one, which ran it again
         await held
@@ -134,7 +132,7 @@ async def test_a_batch_that_fails_after_the_engine_before_took_over_is_run_there
     held = await hold(pair, pair.engine)
     pair.before.may_run.set()
     await proof
-    assert pair.worker.executor.engine is pair.before
+    assert pair.worker.executor.loaded.engine is pair.before
     pair.engine.may_run.set()
     assert_own(text_call(), await held)
 
@@ -152,7 +150,7 @@ async def test_requests_that_only_the_engine_before_answers_depose_nobody_withou
     assert pair.worker.is_suspect
     await pair.worker.prove([text_call(first=10).inputs])
     assert not pair.worker.is_suspect
-    assert (pair.worker.executor.engine, pair.returns) == (pair.engine, [])
+    assert (pair.worker.executor.loaded.engine, pair.returns) == (pair.engine, [])
 
 
 async def test_a_suspect_engine_that_fails_its_proof_is_left(pair: Pair) -> None:
@@ -161,7 +159,7 @@ async def test_a_suspect_engine_that_fails_its_proof_is_left(pair: Pair) -> None
     for _ in range(MAX_FAILURES_IN_A_ROW):
         assert_own(text_call(), await submit(pair.batcher, text_call()))
     await pair.worker.prove([text_call(first=10).inputs])
-    assert pair.worker.executor.engine is pair.before
+    assert pair.worker.executor.loaded.engine is pair.before
     assert pair.returns == ["engine fails on inputs that are known to be good: broken"]
 
 
@@ -190,7 +188,7 @@ async def test_an_engine_that_fails_on_all_but_its_smallest_sizes_is_left(pair: 
     pair.before.ran.clear()
     not_asked = samples(1, 4, 16)
     await pair.worker.prove(not_asked)
-    assert pair.worker.executor.engine is pair.before
+    assert pair.worker.executor.loaded.engine is pair.before
     assert pair.returns == ["engine fails on inputs that are known to be good: bad kernel"]
     assert pair.before.ran == [(1, 4)]
     assert [inputs["ids"].shape for inputs in not_asked] == [(1, 16)]
@@ -209,7 +207,7 @@ async def test_an_engine_that_fails_where_the_one_before_does_too_is_for_the_hea
     with pytest.raises(EngineError, match="known to be good: bad kernel"):
         await pair.worker.prove(samples(1, 16))
     assert pair.worker.is_suspect
-    assert (pair.worker.executor.engine, pair.returns) == (pair.engine, [])
+    assert (pair.worker.executor.loaded.engine, pair.returns) == (pair.engine, [])
 
 
 async def test_an_engine_that_runs_all_sizes_is_suspect_no_more(pair: Pair) -> None:
@@ -246,7 +244,7 @@ async def test_an_engine_that_was_replaced_is_asked_no_more(pair: Pair) -> None:
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove(rest))
     assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
-    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
+    pair.standby.close_soon(pair.worker.replace(limited(new)))
     pair.engine.may_run.set()
     await proof
     assert (pair.engine.ran, new.ran) == ([(1, 1)], [])
