@@ -6,6 +6,7 @@ once per master, in a child process: an untrusted graph that crashes it ends tha
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -22,41 +23,38 @@ from services.contracts.model.manifest import MasterRecord
 from services.contracts.store.kept_files import keep, read_kept
 
 
+@dataclass(frozen=True)
 class Refusals:
-    """Why a kind cannot take one master, "" where it can or that is not known yet."""
+    """Why a kind cannot take one master, "" where it can or that is not known yet.
 
-    def __init__(
-        self, master: MasterRecord, worker: WorkerContext, kinds: Collection[EngineKind] = ()
-    ) -> None:
-        """Read nothing yet: a master is fetched for the first kind that needs it.
+    Attributes:
+        master: its record.
+        worker: whose cache and limits are used.
+        kinds: that the importer may run for, all by default; of others only a verdict that
+            is in the cache counts.
+    """
 
-        Args:
-            master: its record.
-            worker: whose cache and limits are used.
-            kinds: that the importer may run for, all by default; of others only a verdict that
-                is in the cache counts.
-        """
-        self._master = master
-        self._worker = worker
-        self._kinds = kinds
+    master: MasterRecord
+    worker: WorkerContext
+    kinds: Collection[EngineKind] = ()
 
     def reason(self, kind: EngineKind, precision: Precision) -> str:
         """Return why a kind cannot take the master so; "" leaves it to the build."""
-        is_asked = kind in (self._kinds or EngineKind)
+        is_asked = kind in (self.kinds or EngineKind)
 
         def import_refusal() -> str:
             verdict = self._verdict if is_asked else self._kept_verdict
             return verdict.refusal if verdict else ""
 
         try:
-            return graph_refusal(kind, precision, self._master, lambda: self._ops, import_refusal)
+            return graph_refusal(kind, precision, self.master, lambda: self._ops, import_refusal)
         except (SmeltError, OSError):
             # A store that fails now fails the build too, which reports it.
             return ""
 
     @cached_property
     def _path(self) -> Path:
-        return self._worker.registry.materialise_master(self._master) / MASTER_FILE
+        return self.worker.registry.materialise_master(self.master) / MASTER_FILE
 
     @cached_property
     def _ops(self) -> GraphOps:
@@ -67,8 +65,8 @@ class Refusals:
     @cached_property
     def _kept(self) -> Path:
         # A verdict is of one importer: other code runs again.
-        name = f"{self._master.digest}-{importer_digest()[:16]}.json"
-        return self._worker.settings.cache_dir.absolute() / "imports" / name
+        name = f"{self.master.digest}-{importer_digest()[:16]}.json"
+        return self.worker.settings.cache_dir.absolute() / "imports" / name
 
     @cached_property
     def _kept_verdict(self) -> ImportVerdict | None:
@@ -79,7 +77,7 @@ class Refusals:
         """The kept one, else the importer's; None where that gave none."""
         if self._kept_verdict:
             return self._kept_verdict
-        asked = self._asked(self._worker.settings.cache_dir.absolute())
+        asked = self._asked(self.worker.settings.cache_dir.absolute())
         # Without one nothing is kept: the machine may have been short of memory or time, and the
         # build reports it.
         if asked is not None:
@@ -90,5 +88,5 @@ class Refusals:
         """Import in a child process; None where it crashed, hung or passed its limits."""
         with work_folder(cache_dir / "work", "import-") as folder:
             request = ImportRequest(master_path=self._path)
-            limits = self._worker.build_limits
+            limits = self.worker.build_limits
             return run_child(IMPORT, request, folder, limits, lambda _: None).result

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -28,32 +29,23 @@ _CODE_BY_ERROR: Mapping[type[SmeltError], grpc.StatusCode] = {
 }
 
 
+@dataclass(frozen=True)
 class FleetControl(fleet_grpc.FleetControlServicer):
-    """Attach for replicas, WatchEndpoints for gateways, and RPCs for commands."""
+    """Attach for replicas, WatchEndpoints for gateways, and RPCs for commands.
 
-    def __init__(
-        self,
-        state: FleetState,
-        reconciler: Reconciler,
-        serving: Serving,
-        *,
-        reattach_grace_s: float = 30.0,
-        look_timeout_s: float = 8.0,
-    ) -> None:
-        """Serve the RPCs of one controller.
+    Attributes:
+        state: the fleet as this controller sees it.
+        reconciler: compares what is deployed with what should be, at each Reconcile.
+        serving: loads and unloads models, for SetServed.
+        reattach_grace_s: how long a replica is kept whose stream was lost.
+        look_timeout_s: how long a command waits for the first look; less than its deadline.
+    """
 
-        Args:
-            state: the fleet as this controller sees it.
-            reconciler: compares what is deployed with what should be, at each Reconcile.
-            serving: loads and unloads models, for SetServed.
-            reattach_grace_s: how long a replica is kept whose stream was lost.
-            look_timeout_s: how long a command waits for the first look; less than its deadline.
-        """
-        self._state = state
-        self._serving = serving
-        self._reconciler = reconciler
-        self._reattach_grace_s = reattach_grace_s
-        self._look_timeout_s = look_timeout_s
+    state: FleetState
+    reconciler: Reconciler
+    serving: Serving
+    reattach_grace_s: float = 30.0
+    look_timeout_s: float = 8.0
 
     async def Attach(  # noqa: N802 - the proto's name
         self,
@@ -64,7 +56,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         first = await anext(aiter(request_iterator), None)
         if first is None:
             return
-        replica = self._state.attach(first)
+        replica = self.state.attach(first)
         logger.info("replica attached: %s", first.replica_id)
         reports = asyncio.create_task(self._take_reports(replica, request_iterator))
         # The stream of reports ends with the replica's process: that ends the commands.
@@ -76,9 +68,9 @@ class FleetControl(fleet_grpc.FleetControlServicer):
                 yield command
         finally:
             reports.cancel()
-            self._state.detach(replica)
+            self.state.detach(replica)
             loop = asyncio.get_running_loop()
-            loop.call_later(self._reattach_grace_s, self._state.forget, replica)
+            loop.call_later(self.reattach_grace_s, self.state.forget, replica)
             logger.info("replica detached: %s", first.replica_id)
 
     async def _take_reports(
@@ -86,7 +78,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     ) -> None:
         try:
             async for report in reports:
-                self._state.update(replica, report)
+                self.state.update(replica, report)
         except grpc.RpcError as error:
             logger.info("stream of replica %s broke: %r", replica.report.replica_id, error)
 
@@ -102,7 +94,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         """
         logger.info("gateway watches: %s", request.gateway_id)
         await self._wait_until_read(context, None)
-        async for snapshot in self._state.watch():
+        async for snapshot in self.state.watch():
             yield snapshot
 
     async def GetFleet(  # noqa: N802
@@ -116,10 +108,10 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         FAILED_PRECONDITION; once a look failed and replicas have attached, it is those, no model,
         and the fault.
         """
-        snapshot = self._state.snapshot()
+        snapshot = self.state.snapshot()
         if not (snapshot.fault and snapshot.replicas):
-            await self._wait_until_read(context, self._look_timeout_s)
-        return self._state.snapshot()
+            await self._wait_until_read(context, self.look_timeout_s)
+        return self.state.snapshot()
 
     async def _wait_until_read(
         self, context: grpc.aio.ServicerContext[Any, Any], timeout_s: float | None
@@ -127,7 +119,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         """Wait for the end of a look; FAILED_PRECONDITION where none has succeeded yet."""
         try:
             async with asyncio.timeout(timeout_s):
-                fault = await self._state.looked()
+                fault = await self.state.looked()
         except TimeoutError:
             fault = "the controller started a moment ago and still reads them; ask again"
         if fault:
@@ -141,8 +133,8 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         context: grpc.aio.ServicerContext[fleet.ReconcileRequest, fleet.ReconcileReply],
     ) -> fleet.ReconcileReply:
         """Look at the store now."""
-        await self._reconciler.reconcile_now()
-        return fleet.ReconcileReply(revision=self._state.revision)
+        await self.reconciler.reconcile_now()
+        return fleet.ReconcileReply(revision=self.state.revision)
 
     async def ReportUse(  # noqa: N802
         self,
@@ -151,7 +143,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     ) -> fleet.UseReply:
         """Take when models were used."""
         for use in request.models:
-            self._reconciler.note_use(use.model_name, use.seconds_ago)
+            self.reconciler.note_use(use.model_name, use.seconds_ago)
         return fleet.UseReply()
 
     async def SetServed(  # noqa: N802
@@ -161,7 +153,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     ) -> fleet.SetServedReply:
         """Load a model, and wait for it, or unload one."""
         try:
-            return await self._serving.set_served(
+            return await self.serving.set_served(
                 request.model_name, is_served=request.is_served, who=request.who
             )
         except SmeltError as error:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -12,18 +13,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 MAX_SILENCE_S = 300.0
 
 
+@dataclass(frozen=True)
 class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no stubs
-    """SERVING while syncs of the reconcile loop end, with or without a fault."""
+    """SERVING while syncs of the reconcile loop end, with or without a fault.
 
-    def __init__(
-        self,
-        last_sync_s: Callable[[], float],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """By when the last sync ended, in seconds of a monotonic clock."""
-        self._last_pass_s = last_sync_s
-        self._clock = clock
+    Attributes:
+        last_sync_s: when the last one ended, by `clock`: seconds of a monotonic clock.
+    """
+
+    last_sync_s: Callable[[], float]
+    clock: Callable[[], float] = time.monotonic
 
     async def Check(  # noqa: N802 - the proto's name
         self, request: health_pb2.HealthCheckRequest, context: Any
@@ -33,6 +32,6 @@ class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  #
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"service '{request.service}' is unknown; ask for ''"
             )
-        is_late = self._clock() - self._last_pass_s() > MAX_SILENCE_S
+        is_late = self.clock() - self.last_sync_s() > MAX_SILENCE_S
         states = health_pb2.HealthCheckResponse
         return states(status=states.NOT_SERVING if is_late else states.SERVING)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from services.contracts.errors import UnsupportedFeatureError
 from services.contracts.registry.registry import Registry
@@ -19,24 +20,21 @@ SETTLED_WITHIN_S = 600.0
 _ON_THE_WAY = (DeploymentState.LOADING, DeploymentState.UNLOADING)
 
 
+@dataclass(frozen=True)
 class Serving:
-    """Has models served, or not, and returns the outcome."""
+    """Has models served, or not, and returns the outcome.
 
-    def __init__(
-        self, models: Registry, state: FleetState, loop: Reconciler, *, is_placing: bool
-    ) -> None:
-        """Change what is served through the store.
+    Attributes:
+        models: where versions are found and the change is recorded.
+        state: shows when a change is in force.
+        loop: is woken by a change.
+        is_placing: whether replicas are placed by this controller, and not by a RayService.
+    """
 
-        Args:
-            models: where versions are found and the change is recorded.
-            state: shows when a change is in force.
-            loop: is woken by a change.
-            is_placing: whether replicas are placed by this controller, and not by a RayService.
-        """
-        self._models = models
-        self._state = state
-        self._loop = loop
-        self._is_placing = is_placing
+    models: Registry
+    state: FleetState
+    loop: Reconciler
+    is_placing: bool
 
     async def set_served(
         self, name: str, *, is_served: bool, who: str = ""
@@ -54,23 +52,21 @@ class Serving:
             NotFoundError: the store has no such model.
             UnsupportedFeatureError: replicas are placed by a RayService.
         """
-        if not self._is_placing:
+        if not self.is_placing:
             raise UnsupportedFeatureError(
                 f"model '{name}' is loaded and unloaded by the RayService: change its serveConfigV2"
             )
-        newest = await asyncio.to_thread(self._models.require_version, name)
+        newest = await asyncio.to_thread(self.models.require_version, name)
         who = who or _UNNAMED
-        is_new = await asyncio.to_thread(
-            self._models.set_served, name, is_served=is_served, who=who
-        )
+        is_new = await asyncio.to_thread(self.models.set_served, name, is_served=is_served, who=who)
         if is_new:
             state = "to be served" if is_served else "unloaded"
             logger.info("model %s is %s, as %s asked", name, state, who)
-        await self._loop.reconcile_now()
+        await self.loop.reconcile_now()
         if not is_served:
             return fleet.SetServedReply()
         # As a request does: an on-demand model that has left comes back.
-        self._loop.note_use(name)
+        self.loop.note_use(name)
         return await self._settled(name, newest)
 
     async def _settled(self, name: str, version: int) -> fleet.SetServedReply:
@@ -79,7 +75,7 @@ class Serving:
             async with asyncio.timeout(SETTLED_WITHIN_S):
                 return await self._end_of_way(name, version)
         except TimeoutError:
-            model = _newest(self._state.models(), name)
+            model = _newest(self.state.models(), name)
             why = model.reason if model else "it is not known any more"
             reason = (
                 f"it is not ready after {SETTLED_WITHIN_S:g} s, and goes on loading: {why}; see: "
@@ -89,9 +85,9 @@ class Serving:
 
     async def _end_of_way(self, name: str, version: int) -> fleet.SetServedReply:
         was_unloading = False
-        async with aclosing(self._state.watch()) as watch:
+        async with aclosing(self.state.watch()) as watch:
             async for _ in watch:
-                model = _newest(self._state.models(), name)
+                model = _newest(self.state.models(), name)
                 if model is None or model.version < version or model.is_unloaded:
                     reason = f"model '{name}' was unloaded or removed meanwhile"
                     return fleet.SetServedReply(reason=reason)
@@ -103,8 +99,8 @@ class Serving:
                 if model.state not in _ON_THE_WAY:
                     return fleet.SetServedReply(is_ready=is_ready, reason=model.reason)
         # What was there is gone only now, so that it can be deployed anew.
-        await self._loop.reconcile_now()
-        self._loop.note_use(name)
+        await self.loop.reconcile_now()
+        self.loop.note_use(name)
         return await self._end_of_way(name, version)
 
 

@@ -9,6 +9,7 @@ import asyncio
 from asyncio import QueueFull
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -41,25 +42,19 @@ _IS_FINAL: Final = pb.ModelInferResponse(
 FRAME_BYTES: Final = len(_ANSWER_TAG) + 5 + len(_IS_FINAL)
 
 
+@dataclass(frozen=True)
 class InferenceStreams:
-    """Serves streams; holds nothing between them."""
+    """Serves streams; holds nothing between them.
 
-    def __init__(
-        self,
-        answer: Answer,
-        statuses: StatusTable,
-        has_parts: Callable[[Payload], bool] = lambda _: False,
-    ) -> None:
-        """Serve nothing yet.
+    Attributes:
+        answer: gets a request's bytes and the stream's deadline.
+        statuses: of errors.
+        has_parts: whether a request may have several answers.
+    """
 
-        Args:
-            answer: gets a request's bytes and the stream's deadline.
-            statuses: of errors.
-            has_parts: whether a request may have several answers.
-        """
-        self._answer = answer
-        self._has_parts = has_parts
-        self._statuses = statuses
+    answer: Answer
+    statuses: StatusTable
+    has_parts: Callable[[Payload], bool] = lambda _: False
 
     async def serve(
         self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: Context
@@ -135,9 +130,9 @@ class InferenceStreams:
         """The end of a request that has several answers, which is marked in their queue."""
         result: Payload | _Failed
         try:
-            result = await self._answer(request, deadline_s)
+            result = await self.answer(request, deadline_s)
         except Exception as error:
-            refusal = self._statuses.refusal_of(error)
+            refusal = self.statuses.refusal_of(error)
             result = _Failed(refusal, failed(request, refusal.details))
         except asyncio.CancelledError:
             with suppress(QueueFull):  # then its reader has ended
@@ -153,11 +148,11 @@ class InferenceStreams:
         try:
             if isinstance(incoming, Exception):
                 raise incoming
-            if self._has_parts(incoming):
+            if self.has_parts(incoming):
                 return self._parts(incoming, deadline_s)
-            return await self._answer(incoming, deadline_s)
+            return await self.answer(incoming, deadline_s)
         except Exception as error:
-            refusal = self._statuses.refusal_of(error)
+            refusal = self.statuses.refusal_of(error)
         # Now, as what waits for its turn holds no request.
         body = b"" if isinstance(incoming, Exception) else incoming
         return _Failed(refusal, failed(body, refusal.details))

@@ -47,36 +47,28 @@ class OutlierRules:
     first_s: float = 5.0
 
 
+@dataclass(frozen=True)
 class OutlierWatch:
-    """Ejects endpoints; routing tables leave out those that are ejected."""
+    """Ejects endpoints; routing tables leave out those that are ejected.
 
-    def __init__(
-        self,
-        rules: OutlierRules,
-        recorder: Recorder,
-        peers_of: Callable[[Endpoint], Sequence[Endpoint]],
-        on_change: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Nothing is watched yet.
+    Attributes:
+        rules: what makes an outlier.
+        recorder: counts ejections.
+        peers_of: the endpoints of an endpoint's pool, itself included.
+        on_change: makes a new routing table.
+        clock: that of `Endpoint.ejected_until_s`.
+    """
 
-        Args:
-            rules: what makes an outlier.
-            recorder: counts ejections.
-            peers_of: the endpoints of an endpoint's pool, itself included.
-            on_change: makes a new routing table.
-            clock: that of `Endpoint.ejected_until_s`.
-        """
-        self._rules = rules
-        self._recorder = recorder
-        self._peers_of = peers_of
-        self._on_change = on_change
-        self._clock = clock
+    rules: OutlierRules
+    recorder: Recorder
+    peers_of: Callable[[Endpoint], Sequence[Endpoint]]
+    on_change: Callable[[], None]
+    clock: Callable[[], float] = time.monotonic
 
     def note_failure(self, endpoint: Endpoint) -> None:
         """An endpoint answered with a fault of its own."""
         endpoint.num_failures += 1
-        limit = self._rules.max_failures
+        limit = self.rules.max_failures
         if limit and endpoint.num_failures >= limit:
             self._eject(endpoint, FAILURES)
 
@@ -89,7 +81,7 @@ class OutlierWatch:
 
     def look(self, endpoints: Sequence[Endpoint]) -> None:
         """Compare what the endpoints of one pool took since the last look."""
-        now_s = self._clock()
+        now_s = self.clock()
         by_kind: dict[tuple[str, str], list[tuple[Endpoint, float]]] = {}
         for each in endpoints:
             if each.num_answers >= _MIN_ANSWERS and each.ejected_until_s <= now_s:
@@ -102,21 +94,21 @@ class OutlierWatch:
                 # It did well for as long as it was away: all is forgiven.
                 each.num_ejections = 0
         for peers in by_kind.values():
-            if self._rules.max_slowness and len(peers) >= _MIN_PEERS:
+            if self.rules.max_slowness and len(peers) >= _MIN_PEERS:
                 self._judge(peers)
 
     def _judge(self, peers: Sequence[tuple[Endpoint, float]]) -> None:
         median_s = statistics.median(mean_s for _, mean_s in peers)
-        bound_s = max(self._rules.max_slowness * median_s, median_s + _LEAST_LAG_S)
+        bound_s = max(self.rules.max_slowness * median_s, median_s + _LEAST_LAG_S)
         for endpoint, mean_s in peers:
             endpoint.num_slow_looks = endpoint.num_slow_looks + 1 if mean_s > bound_s else 0
             if endpoint.num_slow_looks >= _MAX_SLOW_LOOKS:
                 self._eject(endpoint, SLOW)
 
     def _eject(self, endpoint: Endpoint, reason: str) -> None:
-        now_s = self._clock()
+        now_s = self.clock()
         replica = endpoint.replica
-        peers = self._peers_of(endpoint)
+        peers = self.peers_of(endpoint)
         num_away = sum(each.ejected_until_s > now_s for each in peers)
         if endpoint.ejected_until_s > now_s or 2 * (num_away + 1) > len(peers):
             return
@@ -127,15 +119,15 @@ class OutlierWatch:
         logger.warning(
             "replica %s gets no requests for %.0f s: %s", replica.replica_id, away_s, reason
         )
-        self._recorder.count(
+        self.recorder.count(
             catalog.REPLICA_EJECTIONS,
             model=replica.model_name,
             version=str(replica.model_version),
             generation=replica.generation,
             reason=reason,
         )
-        self._on_change()
+        self.on_change()
 
     def _last_s(self, endpoint: Endpoint) -> float:
         """How long its newest ejection lasts."""
-        return wait_after(endpoint.num_ejections, first_s=self._rules.first_s, most_s=_LONGEST_S)
+        return wait_after(endpoint.num_ejections, first_s=self.rules.first_s, most_s=_LONGEST_S)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -48,22 +49,19 @@ class _Place(NamedTuple):
 _Piece = bytes | memoryview | _Place
 
 
+@dataclass(frozen=True)
 class SharedMemoryInference:
-    """Puts inputs out of shared memory into requests, and outputs of answers into it."""
+    """Puts inputs out of shared memory into requests, and outputs of answers into it.
 
-    def __init__(
-        self, inner: InferenceHandler, regions: SharedMemoryRegions, max_message_bytes: int
-    ) -> None:
-        """Put shared memory before a handler.
+    Attributes:
+        inner: answers requests whose inputs are in them.
+        regions: that clients have registered.
+        max_message_bytes: bounds what a request may be with its inputs in it.
+    """
 
-        Args:
-            inner: answers requests whose inputs are in them.
-            regions: that clients have registered.
-            max_message_bytes: bounds what a request may be with its inputs in it.
-        """
-        self._inner = inner
-        self._regions = regions
-        self._max_message_bytes = max_message_bytes
+    inner: InferenceHandler
+    regions: SharedMemoryRegions
+    max_message_bytes: int
 
     async def answer(self, call: InferenceCall) -> Payload:
         """The answer, without the outputs that were put into shared memory; raises as within.
@@ -74,19 +72,19 @@ class SharedMemoryInference:
         """
         head, request_id, raw_contents = split_request(call.body)
         if _MARK not in head:
-            return await self._inner.answer(call)
+            return await self.inner.answer(call)
         check_request_head(head)
         try:
             request = pb.ModelInferRequest.FromString(head)
         except DecodeError:
-            return await self._inner.answer(call)  # which raises the fitting error
+            return await self.inner.answer(call)  # which raises the fitting error
         with ExitStack() as held:
             targets = self._targets(request, held)
             pieces = self._pieces(request, raw_contents, held)
             pieces.insert(1, id_field(request_id))
             call.body = await _moved(partial(_filled, pieces), sum(map(_size_of, pieces)), held)
             del pieces, raw_contents
-            answer = await self._inner.answer(call)
+            answer = await self.inner.answer(call)
             if not targets:
                 return answer
             return await _moved(partial(_placed, answer, targets), len(answer), held)
@@ -111,10 +109,10 @@ class SharedMemoryInference:
     def _check_size(self, places: Sequence[_Place | None], num_all: int) -> None:
         """Refuse what is too much before it is read; the request becomes `num_all` bytes."""
         num_bytes = sum(place.byte_size for place in places if place)
-        if num_bytes and num_all > self._max_message_bytes:
+        if num_bytes and num_all > self.max_message_bytes:
             raise InvalidRequestError(
                 f"request of {num_bytes} bytes in shared memory: at most "
-                f"{self._max_message_bytes} bytes are taken; send less at once"
+                f"{self.max_message_bytes} bytes are taken; send less at once"
             )
 
     def _targets(self, request: pb.ModelInferRequest, held: ExitStack) -> dict[str, _Place]:
@@ -142,7 +140,7 @@ class SharedMemoryInference:
         offset = _value(parameters, _OFFSET, "int64_param", what) if _OFFSET in parameters else 0
         for key in (_REGION, _BYTE_SIZE, _OFFSET):
             parameters.pop(key, None)
-        region = held.enter_context(self._regions.region(str(name)).held())
+        region = held.enter_context(self.regions.region(str(name)).held())
         region.check_span(int(offset), int(byte_size))
         return _Place(region, int(offset), int(byte_size))
 

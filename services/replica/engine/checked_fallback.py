@@ -8,6 +8,7 @@ without them, of an older Smelt, is served by torch unasked.
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from services.contracts.errors import EngineError, SmeltError
 from services.contracts.model.manifest import ModelVersion
@@ -31,28 +32,21 @@ logger = logging.getLogger(__name__)
 _QUICK_S = 5.0
 
 
+@dataclass(frozen=True)
 class CheckedFallback:
-    """Loads the fallback of a model version, and what serves in its place where it is wrong."""
+    """Loads the fallback of a model version, and what serves in its place where it is wrong.
 
-    def __init__(
-        self,
-        registry: Registry,
-        load_compiled: FallbackLoader,
-        num_threads: int,
-        clock: Callable[[], float],
-    ) -> None:
-        """Nothing is read yet.
+    Attributes:
+        registry: holds the master and the answers that the fallback is compared with.
+        load_compiled: compiles the master's graph with torch.
+        num_threads: of ONNX Runtime on the CPU; 0 leaves it to the library.
+        clock: seconds of a monotonic clock, which bound the comparison.
+    """
 
-        Args:
-            registry: holds the master and the answers that the fallback is compared with.
-            load_compiled: compiles the master's graph with torch.
-            num_threads: of ONNX Runtime on the CPU; 0 leaves it to the library.
-            clock: seconds of a monotonic clock, which bound the comparison.
-        """
-        self._registry = registry
-        self._load_compiled = load_compiled
-        self._num_threads = num_threads
-        self._clock = clock
+    registry: Registry
+    load_compiled: FallbackLoader
+    num_threads: int
+    clock: Callable[[], float]
 
     def load_interim(self, model: ModelVersion) -> RunningEngine | None:
         """ONNX Runtime on the CPU, which answers until torch has compiled: a minute before.
@@ -100,7 +94,7 @@ class CheckedFallback:
 
     def _by_torch(self, model: ModelVersion) -> RunningEngine | Refutation:
         try:
-            engine = self._load_compiled(model)
+            engine = self.load_compiled(model)
         except EngineError as error:
             # An older importer refused it, and this one may too: ONNX Runtime is known to run it.
             if model.fallback_verdict is None or not model.fallback_verdict.refused:
@@ -129,8 +123,8 @@ class CheckedFallback:
         answers = model.fallback_answers
         if verdict is None or answers is None:
             return ""
-        path = self._registry.materialise_samples(answers)
-        until_s = self._clock() + within_s
+        path = self.registry.materialise_samples(answers)
+        until_s = self.clock() + within_s
         for kept in read_answers(path, model.master):
             try:
                 found = engine.run(kept.inputs)
@@ -139,14 +133,14 @@ class CheckedFallback:
                 fault = f"it fails where {verdict.witness} answers: {error}"
             if fault:
                 return fault
-            if self._clock() > until_s:
+            if self.clock() > until_s:
                 return f"its kept answers take it longer than {within_s:.0f} s"
         return ""
 
     def _master_itself(self, model: ModelVersion) -> RunningEngine:
-        path = self._registry.materialise_master(model.master) / "model.onnx"
+        path = self.registry.materialise_master(model.master) / "model.onnx"
         return OnnxruntimeEngine.of_master(
-            model.master, model.buckets, path, num_threads=own_threads(self._num_threads)
+            model.master, model.buckets, path, num_threads=own_threads(self.num_threads)
         )
 
 

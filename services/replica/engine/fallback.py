@@ -7,6 +7,7 @@ exported program, once for each master and torch version on a machine.
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,24 +22,20 @@ from services.engines.shapes import ranges_text
 _TAIL_LINES = 5
 
 
+@dataclass(frozen=True)
 class CompiledFallback:
-    """Loads the fallback engine of a model version; see `loaded_engine.FallbackLoader`."""
+    """Loads the fallback engine of a model version; see `loaded_engine.FallbackLoader`.
 
-    def __init__(
-        self,
-        store_url: str,
-        cache_dir: Path,
-        device: DeviceFacts,
-        *,
-        num_threads: int = 0,
-        timeout_s: float = 900.0,
-    ) -> None:
-        """Programs are kept below `cache_dir`; an export may take `timeout_s`."""
-        self._device = device
-        self._store_url = store_url
-        self._cache_dir = cache_dir
-        self._num_threads = num_threads
-        self._timeout_s = timeout_s
+    Attributes:
+        cache_dir: programs are kept below it.
+        timeout_s: that an export may take.
+    """
+
+    store_url: str
+    cache_dir: Path
+    device: DeviceFacts
+    num_threads: int = 0
+    timeout_s: float = 900.0
 
     def __call__(self, model: ModelVersion) -> FallbackEngine:
         """A loaded fallback engine.
@@ -59,20 +56,20 @@ class CompiledFallback:
         return FallbackEngine.load(
             FallbackSpec(
                 program_path=kept_program(
-                    self._cache_dir, model.master, model.buckets, partial(self._export, model)
+                    self.cache_dir, model.master, model.buckets, partial(self._export, model)
                 ),
                 master=model.master,
                 buckets=model.buckets,
-                device=self._device,
-                num_threads=self._num_threads,
+                device=self.device,
+                num_threads=self.num_threads,
             )
         )
 
     def _export(self, model: ModelVersion, draft: Path) -> None:
         options = {
             "--version": model.version,
-            "--store-url": self._store_url,
-            "--cache-dir": self._cache_dir,
+            "--store-url": self.store_url,
+            "--cache-dir": self.cache_dir,
             "--output": draft,
             # It works for minutes, and what it writes would not be used.
             "--parent-pid": os.getpid(),
@@ -85,11 +82,11 @@ class CompiledFallback:
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=self._timeout_s,
+                timeout=self.timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise EngineError(f"{what} did not end within {self._timeout_s:.0f} s") from error
+            raise EngineError(f"{what} did not end within {self.timeout_s:.0f} s") from error
         if done.returncode:
             tail = done.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
             words = " | ".join(tail) or "no words"

@@ -47,38 +47,27 @@ class FetchedEngine:
     duration_s: float
 
 
+@dataclass(frozen=True)
 class EngineLoader:
-    """Loads engines of one model version on one device."""
+    """Loads engines of one model version on one device.
 
-    def __init__(
-        self,
-        registry: Registry,
-        model: ModelVersion,
-        device: DeviceFacts,
-        fallback: CheckedFallback,
-        checker: EngineChecker,
-        *,
-        num_threads: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Nothing is read yet.
+    Attributes:
+        registry: where engines and masters are fetched from.
+        model: the version that is served.
+        device: that engines run on.
+        fallback: loads what serves when no engine fits.
+        checker: runs code of an engine in a child process first.
+        num_threads: of an engine on the CPU; 0 leaves it to its library.
+        clock: seconds of a monotonic clock; durations of loads are taken from it.
+    """
 
-        Args:
-            registry: where engines and masters are fetched from.
-            model: the version that is served.
-            device: that engines run on.
-            fallback: loads what serves when no engine fits.
-            checker: runs code of an engine in a child process first.
-            num_threads: of an engine on the CPU; 0 leaves it to its library.
-            clock: seconds of a monotonic clock; durations of loads are taken from it.
-        """
-        self._registry = registry
-        self._model = model
-        self._device = device
-        self._fallback = fallback
-        self._checker = checker
-        self._num_threads = num_threads
-        self._clock = clock
+    registry: Registry
+    model: ModelVersion
+    device: DeviceFacts
+    fallback: CheckedFallback
+    checker: EngineChecker
+    num_threads: int = 0
+    clock: Callable[[], float] = time.monotonic
 
     def fetch(self, engine: PublishedEngine) -> FetchedEngine:
         """Have an engine's files here; what the cache hands out has the manifest's digests.
@@ -87,26 +76,26 @@ class EngineLoader:
             EngineError: its kind cannot run here.
             StoreError, NotFoundError, OSError: the files cannot be had.
         """
-        start_s = self._clock()
+        start_s = self.clock()
         kind = engine.manifest.key.kind
         if reason := engine_class(kind).unavailable_reason():
             raise EngineError(f"engine kind {kind} cannot run here: {reason}")
         spec = LoadSpec(
             manifest=engine.manifest,
-            master=self._model.master,
-            directory=self._registry.materialise_engine(engine),
-            master_path=self._registry.materialise_master(self._model.master) / "model.onnx",
-            device=self._device,
-            num_threads=self._num_threads,
+            master=self.model.master,
+            directory=self.registry.materialise_engine(engine),
+            master_path=self.registry.materialise_master(self.model.master) / "model.onnx",
+            device=self.device,
+            num_threads=self.num_threads,
         )
-        return FetchedEngine(engine=engine, spec=spec, duration_s=self._clock() - start_s)
+        return FetchedEngine(engine=engine, spec=spec, duration_s=self.clock() - start_s)
 
     def load(self, fetched: FetchedEngine) -> LoadedEngine:
         """Check, load and warm an engine; raises whatever its library does."""
-        start_s = self._clock()
+        start_s = self.clock()
         chosen = fetched.engine
         key = fetched.engine.manifest.key
-        self._checker.check(fetched.spec, self._model.recipe.inputs, chosen.proof.duration_s)
+        self.checker.check(fetched.spec, self.model.recipe.inputs, chosen.proof.duration_s)
         engine = engine_class(key.kind).load(fetched.spec)
         longest_run_s = self._warm(engine, key.buckets)
         # A CUDA graph for each bucket, which runs on whatever thread.
@@ -118,7 +107,7 @@ class EngineLoader:
             precision=key.precision.value,
             generation=key.generation,
             digest=chosen.digest,
-            load_duration_s=fetched.duration_s + self._clock() - start_s,
+            load_duration_s=fetched.duration_s + self.clock() - start_s,
             pads_to_largest=key.kind.pads_to_largest(is_cpu=self._is_cpu),
             is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
             is_brief_alone=has_graphs and longest_run_s <= BRIEF_ALONE_S,
@@ -141,15 +130,15 @@ class EngineLoader:
         Raises:
             EngineError, StoreError, NotFoundError, OSError: there can be none.
         """
-        start_s = self._clock()
-        buckets = self._model.buckets
+        start_s = self.clock()
+        buckets = self.model.buckets
         logger.warning(
             "model '%s' version %d serves on the fallback: %s",
-            self._model.name,
-            self._model.version,
+            self.model.name,
+            self.model.version,
             detail,
         )
-        engine, refutation = self._fallback.load(self._model)
+        engine, refutation = self.fallback.load(self.model)
         longest_run_s = self._warm(engine, buckets)
         stall_s = self._stall_limit_s(longest_run_s, buckets)
         loaded = self._in_place_of_engines(engine, reason, detail, start_s)
@@ -157,14 +146,14 @@ class EngineLoader:
 
     def load_interim(self, reason: FallbackReason | None, detail: str) -> LoadedEngine | None:
         """What answers at once, until the fallback is compiled; None where nothing does."""
-        start_s = self._clock()
-        engine = self._fallback.load_interim(self._model)
+        start_s = self.clock()
+        engine = self.fallback.load_interim(self.model)
         if engine is None:
             return None
         logger.warning(
             "model '%s' version %d serves on ONNX Runtime until the fallback is compiled: %s",
-            self._model.name,
-            self._model.version,
+            self.model.name,
+            self.model.version,
             detail,
         )
         loaded = self._in_place_of_engines(engine, reason, detail, start_s)
@@ -175,32 +164,32 @@ class EngineLoader:
     ) -> LoadedEngine:
         return LoadedEngine(
             engine=engine,
-            buckets=self._model.buckets,
+            buckets=self.model.buckets,
             kind=FALLBACK_KIND,
             precision=Precision.FP32.value,
-            generation=self._device.generation,
+            generation=self.device.generation,
             fallback_reason=reason,
             detail=detail,
-            load_duration_s=self._clock() - start_s,
+            load_duration_s=self.clock() - start_s,
         )
 
     def _stall_limit_s(self, longest_run_s: float, buckets: tuple[Bucket, ...]) -> float:
         """What was measured bounds later runs only where the buckets bound their sizes."""
-        dims = {d for spec in self._model.master.inputs for d in spec.shape if isinstance(d, str)}
+        dims = {d for spec in self.model.master.inputs for d in spec.shape if isinstance(d, str)}
         is_bounded = all(dims <= bucket.dims.keys() for bucket in buckets)
         return stall_limit_s(longest_run_s if is_bounded else None, is_cpu=self._is_cpu)
 
     @property
     def _is_cpu(self) -> bool:
-        return self._device.parsed_generation.platform is Platform.CPU
+        return self.device.parsed_generation.platform is Platform.CPU
 
     def _warm(self, engine: RunningEngine, buckets: tuple[Bucket, ...]) -> float:
         """Run the edges of every bucket, so that no request pays for a first call.
 
         Returns the seconds of the longest of these runs, the first one of each not counted.
         """
-        master = self._model.master
-        recipe = self._model.recipe
+        master = self.model.master
+        recipe = self.model.recipe
         longest_s = 0.0
         try:
             for sizes in warm_up_sizes(master.inputs, buckets):
@@ -215,6 +204,6 @@ class EngineLoader:
         return longest_s
 
     def _timed(self, engine: RunningEngine, inputs: Mapping[str, Array]) -> float:
-        began_s = self._clock()
+        began_s = self.clock()
         engine.run(inputs)
-        return self._clock() - began_s
+        return self.clock() - began_s
