@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,49 +48,35 @@ InferHandler = Callable[[InferFrame], Coroutine[Any, Any, bytes] | asyncio.Futur
 StatisticsHandler = Callable[[], Coroutine[Any, Any, bytes]]
 
 
+@dataclass(eq=False, repr=False)  # its token is a secret
 class DataServer:
     """Serves a replica's handlers to gateways.
 
     Attributes:
+        infer: answers a request with a serialized ModelInferResponse; what it raises of
+            SmeltError reaches the gateway in its class, anything else as a bare failure.
+        statistics: answers with a serialized ModelStatistics.
+        token: what gateways must send in HELLO; NO_TOKEN takes any.
+        max_payload_bytes: larger requests are refused, with their connection.
+        tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
+        greeting_timeout_s: how long a peer may take for a handshake, and to send HELLO.
+        poll: of this process; notes the requests of all connections.
         addresses: where it listens, in the form `connect` of the gateway takes.
         connections: of gateways, that are open.
     """
 
-    def __init__(
-        self,
-        infer: InferHandler,
-        statistics: StatisticsHandler,
-        *,
-        token: bytes = NO_TOKEN,
-        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
-        tls: FleetTls | None = None,
-        greeting_timeout_s: float = 10.0,
-        poll: BusyPoll | None = None,
-    ) -> None:
-        """Nothing listens yet.
-
-        Args:
-            infer: answers a request with a serialized ModelInferResponse; what it raises of
-                SmeltError reaches the gateway in its class, anything else as a bare failure.
-            statistics: answers with a serialized ModelStatistics.
-            token: what gateways must send in HELLO; NO_TOKEN takes any.
-            max_payload_bytes: larger requests are refused, with their connection.
-            tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
-            greeting_timeout_s: how long a peer may take for a handshake, and to send HELLO.
-            poll: of this process; notes the requests of all connections.
-        """
-        self.addresses: list[str] = []
-        self.infer = infer
-        self.statistics = statistics
-        self.token = token
-        self.max_payload_bytes = max_payload_bytes
-        self.is_draining = False
-        self.greeting_timeout_s = greeting_timeout_s
-        self.poll = poll
-        self._tls = tls
-        self._servers: list[asyncio.Server] = []
-        self._tls_ports: list[TlsPort] = []
-        self.connections: set[GatewayConnection] = set()
+    infer: InferHandler
+    statistics: StatisticsHandler
+    token: bytes = NO_TOKEN
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    tls: FleetTls | None = None
+    greeting_timeout_s: float = 10.0
+    poll: BusyPoll | None = None
+    is_draining: bool = field(default=False, init=False)
+    addresses: list[str] = field(default_factory=list, init=False)
+    connections: set["GatewayConnection"] = field(default_factory=set, init=False)
+    _servers: list[asyncio.Server] = field(default_factory=list, init=False)
+    _tls_ports: list[TlsPort] = field(default_factory=list, init=False)
 
     async def listen(self, address: str) -> str:
         """Listens on `host:port` or `unix:/path` and returns the address; port 0 takes a free one.
@@ -117,8 +104,8 @@ class DataServer:
         await asyncio.to_thread(Path(path).chmod, 0o600)
 
     async def _listen_tcp(self, host: str, port: int) -> int:
-        if self._tls:
-            taken = TlsPort(host, port, self._tls, self._accepted, self.greeting_timeout_s)
+        if self.tls:
+            taken = TlsPort(host, port, self.tls, self._accepted, self.greeting_timeout_s)
             self._tls_ports.append(taken)
             return taken.port
         warn_in_the_clear("data port", host)
