@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from services.contracts.kserve.tensors import Array
 from services.replica.batching.batcher import Batcher
@@ -16,6 +16,7 @@ from tests.unit.services.replica.models import text_model
 from tests.unit.services.replica.toy_batcher import (
     Clock,
     ToyEngine,
+    changed,
     executor_of,
     submit,
     text_call,
@@ -42,9 +43,7 @@ class Pair:
 
     def set_facts(self, **facts: bool) -> None:
         """Change what is known of the engine in use."""
-        executor = self.worker.executor
-        loaded = replace(executor.loaded, **facts)  # type: ignore[arg-type]
-        self.worker.executor = replace(executor, loaded=loaded)
+        self.worker.executor = changed(self.worker.executor, **facts)
 
 
 def limited(engine: ToyEngine) -> EngineExecutor:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,11 @@ def executor_of(
     facts = {"kind": "toy", "precision": "fp32", "generation": "x", **facts}
     loaded = LoadedEngine(engine=engine, buckets=buckets, **facts)
     return EngineExecutor(loaded, thread or EngineThread())
+
+
+def changed(executor: EngineExecutor, **facts: Any) -> EngineExecutor:
+    """The same engine with other facts."""
+    return replace(executor, loaded=replace(executor.loaded, **facts))
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Batches form as they should, and everybody gets exactly their own rows."""
 
 import asyncio
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from tests.unit.services.replica.toy_batcher import (
     Bench,
     assert_own,
     bench,
+    changed,
     hold_engine,
     queue,
     submit,
@@ -288,7 +288,7 @@ async def _ran_together(b: Bench) -> bool:
 
 async def test_a_brief_engine_waits_a_turn_for_company_until_none_has_come_for_long() -> None:
     async with bench(text_model()) as b:
-        b.worker.replace(replace(b.worker.executor, is_brief=True))
+        b.worker.replace(changed(b.worker.executor, is_brief=True))
         assert await _ran_together(b)
         for _ in range(20):
             await submit(b.batcher, text_call())

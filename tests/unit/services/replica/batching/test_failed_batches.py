@@ -1,7 +1,6 @@
 """A batch that fails waits again and runs in halves, as any other that waits."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.unit.services.replica.toy_batcher import (
     Bench,
     assert_own,
     bench,
+    changed,
     hold_engine,
     queue,
     submit,
@@ -232,7 +232,7 @@ async def test_an_urgent_newcomer_goes_before_what_runs_again() -> None:
 
 async def test_runs_of_a_brief_engine_again_let_the_loop_turn() -> None:
     async with bench(text_model(max_batch=8)) as b:
-        b.worker.replace(replace(b.worker.executor, is_brief=True))
+        b.worker.replace(changed(b.worker.executor, is_brief=True))
         b.engine.error_by_run = {number: RuntimeError("broken") for number in range(3)}
         futures = [b.batcher.submit(text_call(first=10 * n), dict) for n in range(8)]
         loop, turns = asyncio.get_running_loop(), 0

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -13,7 +13,14 @@ from services.contracts.model.recipe import Bucket
 from services.replica.engine.proof import EngineProof, SamplesOf
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from tests.unit.services.replica.models import text_model
-from tests.unit.services.replica.toy_batcher import Bench, ToyEngine, bench, submit, text_call
+from tests.unit.services.replica.toy_batcher import (
+    Bench,
+    ToyEngine,
+    bench,
+    changed,
+    submit,
+    text_call,
+)
 
 LENGTHS = (1, 2, 3)
 
@@ -124,7 +131,7 @@ async def test_verdicts_are_of_the_engine_that_was_proven() -> None:
             await s.proof.check()
         s.bench.engine = ToyEngine()
         take_2_s(s.bench)
-        old = worker.replace(replace(worker.executor, engine=s.bench.engine))
+        old = worker.replace(changed(worker.executor, engine=s.bench.engine))
         await s.become()
         s.bench.engine.may_run.clear()
         s.proof.most_wait_s = 0.0
