@@ -1,6 +1,6 @@
 """Which engines are timed together.
 
-A newcomer is timed in its proof, beside the engine that was best before: this links its figures to
+A new engine is timed in its proof, beside the one that was best before: this links its figures to
 those of the earlier runs. A run of its own is for engines that were proven without another one
 beside them, and for those that are not clearly faster or slower than the fallback or the best.
 """
@@ -19,10 +19,10 @@ from services.contracts.selection.selection import GATED, fastest_first, select
 def best_beside(
     manifest: EngineManifest, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> PublishedEngine | None:
-    """The engine that a newcomer is timed beside; None without one, or if it was timed already.
+    """The engine that a new one is timed beside; None without one, or if it was timed already.
 
     Args:
-        manifest: of the newcomer.
+        manifest: of the new one.
         version: its engines and its recipe.
         device: on which it is proven.
         worker: its registry has the engines and the earlier runs.
@@ -30,11 +30,11 @@ def best_beside(
     if not worker.settings.benchmark_together:
         return None
     runs = worker.registry.joint_runs(version.master.digest)
-    newcomer = manifest.key.digest()
-    if any(newcomer in run.digests for run in runs if run.device.generation == device.generation):
+    digest = manifest.key.digest()
+    if any(digest in run.digests for run in runs if run.device.generation == device.generation):
         return None
     known = _candidates(version, device, worker)
-    known.pop(newcomer, None)
+    known.pop(digest, None)
     best = _best(known, device, runs)
     return best if best and best.manifest.buckets == manifest.buckets else None
 

@@ -1,4 +1,4 @@
-"""What a graph is like: its class, and what speaks against Smelt for it, in plain sentences."""
+"""What a graph is like: its class, and reasons not to serve it with Smelt, in plain sentences."""
 
 from __future__ import annotations
 

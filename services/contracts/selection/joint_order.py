@@ -1,6 +1,6 @@
 """The order of a master's engines by its joint runs: one pure function over documents.
 
-Each run after the first times the incumbent again. A newcomer's time is therefore known
+Each run after the first times the incumbent again. A new engine's time is therefore known
 relative to it, and through it relative to all engines of earlier runs.
 """
 

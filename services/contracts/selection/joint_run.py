@@ -3,7 +3,7 @@
 joint_runs/<master digest>/<generation>/<n>.json    JointRun; later ones add to earlier ones
 
 Two runs meet two states of a machine. All engines of one run meet the same one, so that their
-figures can be compared. The proof of a newcomer times it beside the best engine so far.
+figures can be compared. The proof of a new engine times it beside the best one so far.
 """
 
 from statistics import geometric_mean

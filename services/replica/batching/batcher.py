@@ -35,7 +35,7 @@ from services.replica.request.infer_call import InferCall
 
 logger = logging.getLogger(__name__)
 
-# After so many batches of one call in a row, an idle replica no longer expects company.
+# After so many batches of one call in a row, an idle replica no longer waits for another call.
 _ALONE_FOR_LONG = 16
 
 Outputs = dict[str, Array]

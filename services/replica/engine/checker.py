@@ -34,7 +34,7 @@ class EngineChecker:
             proof_s: seconds of its proof, which bound those of the check; 0 where they are unknown.
 
         Raises:
-            EngineError: it failed, or ended its process; with the last words.
+            EngineError: it failed, or ended its process; with the last lines that it wrote.
         """
         if not needs_check(spec):
             return

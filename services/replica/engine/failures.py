@@ -74,8 +74,8 @@ class EngineFailures:
     ) -> dict[str, str]:
         """By digest, why engines are not tried now.
 
-        The one that serves here needs no other's opinion, and nothing of what was once out of
-        reach: only that it failed in service speaks against it.
+        Of the one that serves here neither notes of other processes count nor that it was out of
+        reach once: only that it failed in service.
         """
         now_s = self._clock()
         noted = {e.digest: self._notes.reason(self._name(e)) for e in engines}

@@ -82,7 +82,7 @@ class EngineWorker:
             executor: where that engine is.
             standby: answers when the engine fails, and takes over when it hangs or is proven bad.
             on_return: called with the standby's engine, which serves again, the bad one, which is
-                to be closed, and its last words.
+                to be closed, and why it was left.
             second_look_s: how long a run that stalls may still take before it is given up.
             clock: monotonic seconds.
         """
