@@ -154,6 +154,12 @@ class EngineRegistry(RecordKeeper):
 
     def _engine(self, folder: str, keys: list[str]) -> PublishedEngine:
         manifest, stored = self._records.read_hashed(f"{folder}manifest.json", EngineManifest)
+        if not folder.startswith(_master_folder(manifest.key.master_digest)):
+            # Copied there: its proof is right, and of other weights.
+            raise StoreError(
+                f"'{folder}manifest.json' is of master {manifest.key.master_digest}, wanted one of "
+                "the master in its path: remove that folder, and build the model again"
+            )
         proofs = _proofs_prefix(folder, stored)
         numbers = revision_numbers(keys, proofs)
         if not numbers:

@@ -225,6 +225,18 @@ def test_engines_are_listed_by_master(publish: Publish, registry: Registry) -> N
     assert registry.engines() == by_digest
 
 
+def test_an_engine_of_another_model_is_left_out(
+    publish: Publish, registry: Registry, store: LoggingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = publish()
+    foreign = publish(master_digest="e" * 64)
+    folder = engine_folder(foreign.manifest.key)
+    for key in store.list(folder):
+        store.create(key.replace("e" * 64, own.manifest.key.master_digest), store.read(key))
+    assert registry.engines(own.manifest.key.master_digest) == [own]
+    assert f"is of master {'e' * 64}, wanted one of the master in its path" in caplog.text
+
+
 def test_a_prefix_names_an_engine_when_it_names_only_one(
     publish: Publish, registry: Registry
 ) -> None:
