@@ -29,7 +29,7 @@ class Watched(EngineChecker):
 
     num_read = 0
 
-    def check(self, spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
+    def check(self, spec: LoadSpec, inputs: dict[str, InputRecipe], proof_s: float = 0.0) -> None:
         """Count it."""
         self.num_read += 1
 
