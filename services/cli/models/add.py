@@ -181,9 +181,9 @@ def _publish(
         record = master_record(opened, files={})
         chosen = _checked(record, taken.recipe, samples, opened.dim_limits)
         line.begin(2, _NUM_PARTS, "running the largest sizes")
-        master = opened.files[MODEL_FILE], record
+        settings = settings_from_environment()
         request = CheckRequest(
-            master_path=master[0],
+            master_path=opened.files[MODEL_FILE],
             master=record,
             recipe=chosen,
             limits=dict(opened.dim_limits),
@@ -192,7 +192,6 @@ def _publish(
             # Proofs compare samples too.
             is_drawn=samples is None,
         )
-        settings = settings_from_environment()
         shapes = run_model(request, Path(folder) / "checks", settings)
         for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
@@ -203,14 +202,9 @@ def _publish(
         line.begin(3, _NUM_PARTS, "comparing the fallback's graph with ONNX Runtime")
         from compiler_worker.model_checks.import_verdict import judge_import
 
-        judged = judge_import(
-            master,
-            chosen,
-            shapes.buckets,
-            Path(folder) / "verdict",
-            settings,
-            line.show,
-        )
+        master = request.master_path, record
+        verdict = Path(folder) / "verdict"
+        judged = judge_import(master, chosen, shapes.buckets, verdict, settings, line.show)
         line.begin(4, _NUM_PARTS, "publishing the master")
         return registry.add_model_version(
             name=name,

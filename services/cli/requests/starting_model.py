@@ -8,7 +8,7 @@ import grpc
 from services.cli.output.progress import Steps
 from services.pb import open_inference_v2_pb2 as pb
 
-_PERIOD_S = 0.5
+PERIOD_S = 0.5
 
 
 def wait_until_started(
@@ -32,7 +32,7 @@ def wait_until_started(
     with Steps().step(f"Model {name}") as line:
         line.update(why)
         while why and time.monotonic() < ends_s:
-            time.sleep(_PERIOD_S)  # the index sends no notifications
+            time.sleep(PERIOD_S)  # the index sends no notifications
             line.wait(why)
             why = _why_starting(index, name, version)
     return True

@@ -10,7 +10,7 @@ from typing import Final
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _WORDS: Final = tuple(map(os.strerror, FULL))
 # Libraries write objects of some MiB, and remove what they could not write.
-_LEAST_FREE_BYTES: Final = 32 * 2**20
+LEAST_FREE_BYTES: Final = 32 * 2**20
 
 
 def is_of_full_disk(error: BaseException | None, folder: Path | None) -> bool:
@@ -32,4 +32,4 @@ def _is_full(folder: Path) -> bool:
     nearest = next(each for each in (whole, *whole.parents) if each.exists())
     found = shutil.disk_usage(nearest)
     # Of some network file systems nothing is known.
-    return found.total > 0 and found.free < _LEAST_FREE_BYTES
+    return found.total > 0 and found.free < LEAST_FREE_BYTES

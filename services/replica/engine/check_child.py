@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_LIMIT_S = 300.0
 # A process that imports torch takes 5 s alone, and some ten times as long beside builds.
-_MIN_LIMIT_S = 120.0
+MIN_LIMIT_S = 120.0
 _TAIL_LINES = 5
 
 
@@ -41,7 +41,7 @@ def check_limit_s(proof_s: float) -> float:
     Args:
         proof_s: seconds of the engine's proof; 0 where they are unknown.
     """
-    return min(max(2 * proof_s, _MIN_LIMIT_S), _MAX_LIMIT_S) if proof_s else _MAX_LIMIT_S
+    return min(max(2 * proof_s, MIN_LIMIT_S), _MAX_LIMIT_S) if proof_s else _MAX_LIMIT_S
 
 
 def check_in_child(

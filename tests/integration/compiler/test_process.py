@@ -62,7 +62,7 @@ def test_a_refusal_comes_back_in_the_childs_words(run_script: RunScript) -> None
 def test_a_crash_while_the_disk_is_full_does_not_count(
     run_script: RunScript, monkeypatch: pytest.MonkeyPatch, least_bytes: int, is_counted: bool
 ) -> None:
-    monkeypatch.setattr(disk_room, "_LEAST_FREE_BYTES", least_bytes)
+    monkeypatch.setattr(disk_room, "LEAST_FREE_BYTES", least_bytes)
     outcome = run_script("os.kill(os.getpid(), signal.SIGBUS)")
     assert outcome.failure.startswith("the process was ended by SIGBUS")
     assert outcome.is_counted is is_counted

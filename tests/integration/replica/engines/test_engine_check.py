@@ -59,7 +59,7 @@ def test_a_child_that_hangs_is_ended(
     hanging.chmod(0o700)
     foreign = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
     monkeypatch.setattr(sys, "executable", os.fspath(hanging))
-    monkeypatch.setattr(check_child, "_MIN_LIMIT_S", 0.1)
+    monkeypatch.setattr(check_child, "MIN_LIMIT_S", 0.1)
     with pytest.raises(EngineError, match=r"did not end within 0\.2 s"):
         EngineChecker(tmp_path / "checked").check(foreign, {}, 0.1)
 

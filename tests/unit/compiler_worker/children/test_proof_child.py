@@ -58,7 +58,7 @@ def test_an_engine_that_fails_on_a_full_disk_has_no_verdict(
         with library_errors("loading"):
             Path("/dev/full").write_bytes(b"x")
 
-    monkeypatch.setattr(OnnxruntimeEngine, "_compute", fail)
+    monkeypatch.setattr(OnnxruntimeEngine, "run", fail)
     with pytest.raises(ProofError, match="no verdict while a disk is full"):
         prove_one(proof_request(tmp_path), Events(stream))
 

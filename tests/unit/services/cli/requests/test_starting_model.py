@@ -47,7 +47,7 @@ class Gateway:
 
 
 def ask(gateway: Gateway, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
-    monkeypatch.setattr(starting_model, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(starting_model, "PERIOD_S", 0.0)
     np.save(folder / "x.npy", np.ones((1, 2), np.float32))
     given = "--input", f"x=@{folder / 'x.npy'}", *words
     with gateway_with(ModelInfer=gateway.infer, RepositoryIndex=gateway.index) as address:

@@ -39,5 +39,5 @@ def test_others_are_not(tmp_path: Path) -> None:
 def test_whatever_fails_while_a_disk_is_full_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_room, "_LEAST_FREE_BYTES", 2**62)
+    monkeypatch.setattr(disk_room, "LEAST_FREE_BYTES", 2**62)
     assert is_of_full_disk(RuntimeError("bus error"), tmp_path / "not" / "there")
