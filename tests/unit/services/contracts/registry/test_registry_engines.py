@@ -255,7 +255,8 @@ def test_an_engine_of_a_newer_version_is_left_out_with_a_warning(
     engine = publish()
     key = f"engines/{'d' * 64}/{'f' * 64}/manifest.json"
     store.create(key, b'{"kind":"of another age"}')
-    store.create(f"engines/{'d' * 64}/{'e' * 64}/manifest.json", engine.manifest.canonical_json())
+    own = f"engines/{engine.manifest.key.master_digest}/{'e' * 64}/manifest.json"
+    store.create(own, engine.manifest.canonical_json())
     assert registry.engines() == [engine]
     assert "f" * 64 in caplog.text
     assert "no proof below" in caplog.text
