@@ -31,7 +31,7 @@ NO_WINDOW = {SettingCodes.INITIAL_WINDOW_SIZE: 0}
 TOO_MUCH = 8
 # A room that looks often at whoever makes no use of it.
 IMPATIENT = Limits(max_upload_bytes=len(LARGE), stall_timeout_s=0.05)
-CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
+CALLER: ContextVar[str] = ContextVar("caller", default="unset")
 
 
 class Model:
@@ -257,7 +257,7 @@ async def test_a_large_compressed_request_needs_room_for_what_it_may_become(host
     await let_on(plain, 3)
 
 
-async def test_who_is_ended_is_no_business_of_who_waits(host: "Host") -> None:
+async def test_the_log_of_an_ended_request_does_not_name_the_caller_that_waits(host: "Host") -> None:
     """What is logged of one names its caller by a context variable."""
     gate = asyncio.Event()
 
@@ -281,4 +281,4 @@ async def test_who_is_ended_is_no_business_of_who_waits(host: "Host") -> None:
     gate.set()
     assert (await bob.answer(1)).status == TOO_MUCH
     # On a busy host alice may be ended as well.
-    assert set(seen.names) == {"nobody"}
+    assert set(seen.names) == {"unset"}
