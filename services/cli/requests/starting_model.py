@@ -32,6 +32,7 @@ def wait_until_started(
     with Steps().step(f"Model {name}") as line:
         line.update(why)
         while why and time.monotonic() < ends_s:
+            # A watch of its health would not end where the load fails.
             time.sleep(PERIOD_S)  # the index sends no notifications
             line.wait(why)
             why = _why_starting(index, name, version)

@@ -257,7 +257,7 @@ async def test_a_large_compressed_request_needs_room_for_what_it_may_become(host
     await let_on(plain, 3)
 
 
-async def test_the_log_of_an_ended_request_does_not_name_the_caller_that_waits(host: "Host") -> None:
+async def test_a_log_of_an_ended_request_does_not_name_who_waits(host: "Host") -> None:
     """What is logged of one names its caller by a context variable."""
     gate = asyncio.Event()
 
