@@ -90,6 +90,10 @@ class Builder(ABC):
         """
         return False
 
+    def runs_master(self, precision: Precision) -> bool:
+        """Whether an engine of that precision is the master itself: nothing is built for it."""
+        return False
+
     def cache_scope(self, key: BuildKey) -> CacheScope | None:
         """What must be equal for a compile cache to be of use; None if the kind keeps none."""
         return None

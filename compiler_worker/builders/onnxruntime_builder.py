@@ -48,13 +48,17 @@ class OnnxruntimeBuilder(Builder):
         """ONNX Runtime optimises at load, so its version is all that counts."""
         return {"onnxruntime": installed_version("onnxruntime")}
 
+    def runs_master(self, precision: Precision) -> bool:
+        """In fp32: the session optimises the master when it is opened."""
+        return precision is Precision.FP32
+
     def _build(
         self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
     ) -> BuildResult:
         """Open one session on the graph; publish the graph when it is not the master's."""
         progress("opening the graph with ONNX Runtime")
-        is_typed = plan.key.precision is not Precision.FP32
-        files = typed_files(plan, workspace / TYPED_MODEL, progress) if is_typed else {}
+        is_master = self.runs_master(plan.key.precision)
+        files = {} if is_master else typed_files(plan, workspace / TYPED_MODEL, progress)
         path = files.get(TYPED_MODEL, plan.master_path)
         with build_errors("ONNX Runtime refused the graph"):
             open_session(str(path), generation.platform)

@@ -53,12 +53,16 @@ class OpenvinoBuilder(Builder):
         """OpenVINO compiles at load, so its version is all that counts."""
         return {"openvino": installed_version("openvino")}
 
+    def runs_master(self, precision: Precision) -> bool:
+        """In floats: it converts the master when it compiles it."""
+        return not precision.is_quantised
+
     def _build(
         self, plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
     ) -> BuildResult:
         """Compile the graph once for this processor; publish the graph if it is quantised."""
-        is_typed = plan.key.precision.is_quantised
-        files = typed_files(plan, workspace / TYPED_MODEL, progress) if is_typed else {}
+        is_master = self.runs_master(plan.key.precision)
+        files = {} if is_master else typed_files(plan, workspace / TYPED_MODEL, progress)
         progress("compiling the graph with OpenVINO")
         with build_errors("OpenVINO refused the graph"):
             path = files.get(TYPED_MODEL, plan.master_path)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import PROVE
 from compiler_worker.children.process import run_child
+from compiler_worker.children.requests import JointEntrant, JointResult
 from compiler_worker.proof.proof_job import ProofJob, proof_request
 from compiler_worker.timing.entrants import entrant_of, entrants_of
 from compiler_worker.worker_context import WorkerContext
@@ -83,27 +84,47 @@ def joint_run(
     Raises:
         ProofError: there is none: the child was ended, or the best engine does not run in it.
     """
-    best, *others = engines
+    best = engines[0]
+    entrants = [entrant_of(engine, worker) for engine in engines]
+    timed = timed_together(entrants, version, device, worker)
+    return worker.joint_run(timed, version.master, device, best.digest)
+
+
+def timed_together(
+    engines: Sequence[JointEntrant],
+    version: ModelVersion,
+    device: DeviceFacts,
+    worker: WorkerContext,
+    **changes: object,
+) -> JointResult:
+    """What a child found that timed engines beside each other and eager.
+
+    Args:
+        engines: of the version's master; they need not be published.
+        version: its recipe and samples.
+        device: one of this machine.
+        worker: what all builds of this worker share.
+        changes: fields of the child's request.
+
+    Raises:
+        ProofError: the child was ended, or the first engine does not run in it.
+    """
+    first, *others = engines
+    key = first.manifest.key
     job = ProofJob(
-        manifest=best.manifest,
-        engine_dir=worker.registry.materialise_engine(best),
-        version=version,
-        device=device,
+        manifest=first.manifest, engine_dir=first.engine_dir, version=version, device=device
     )
-    key = best.manifest.key
-    beside = tuple(entrant_of(engine, worker) for engine in others)
+    changes |= {"beside": tuple(others), "is_judged": False}
     with worker.work_folder(key) as folder:
-        request = proof_request(job, worker, folder).model_copy(
-            update={"beside": beside, "is_judged": False}
-        )
+        request = proof_request(job, worker, folder).model_copy(update=changes)
         outcome = run_child(
             PROVE, request, folder, worker.proof_limits, lambda e: worker.on_progress(key, e)
         )
     result = outcome.require(ProofError)
     if result.timed is None or result.proof.reason:
         # Without it nothing links this run to the earlier ones.
-        raise ProofError(f"the best engine so far, {best.digest[:12]}: {result.proof.reason}")
-    return worker.joint_run(result.timed, version.master, device, best.digest)
+        raise ProofError(f"the first engine, {first.digest[:12]}: {result.proof.reason}")
+    return result.timed
 
 
 def _lease_digest(version: ModelVersion, device: DeviceFacts) -> str:

@@ -50,6 +50,10 @@ def advise(
     generation: Annotated[
         str, typer.Option(help="For this one, not those that the store has plans for.")
     ] = "",
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Time here what needs no build: some 10 s of all cores."),
+    ] = False,
     store: Store = "",
 ) -> None:
     """Say which engine to try first, how fast it should be, and where Smelt is the wrong tool.
@@ -59,7 +63,7 @@ def advise(
     """
     from services.cli.advise.advise import run_advise
 
-    run_advise(settings_for(store), model, generation)
+    run_advise(settings_for(store), model, generation, is_measured=measure)
 
 
 @plan_app.command(epilog="Example: smelt report ranker --output ranker.html --prices profile.yaml")

@@ -11,6 +11,7 @@ from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
 from services.cli.advise.graph_features import graph_class, graph_remarks
 from services.cli.advise.outcome import Proofs
 from services.cli.advise.roofline import DevicePeak, bucket_work, device_peak
+from services.cli.advise.timed_here import NOWHERE, TimedHere, timed_here
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -63,17 +64,20 @@ class Advised:
         self.untried = verdict.rounding_untried if verdict else ""
 
 
-def run_advise(settings: CliSettings, name: str, generation: str = "") -> None:
+def run_advise(
+    settings: CliSettings, name: str, generation: str = "", *, is_measured: bool = False
+) -> None:
     """Print advice for a model, or how advice did for all models.
 
     Args:
         settings: of the command line.
         name: of the model; "" for the record over all.
         generation: only this one; "" for those that the store has plans for, or this host's.
+        is_measured: engines that need no build are timed here, where this host is one of those.
 
     Raises:
         NotFoundError: no such model.
-        InvalidRequestError: that is no generation.
+        InvalidRequestError: that is no generation, or this host has none to be measured.
         StoreError: its samples are encrypted with a key that is not given.
     """
     registry = open_registry(settings)
@@ -88,7 +92,11 @@ def run_advise(settings: CliSettings, name: str, generation: str = "") -> None:
     proven = [speed for each in masters for speed in each.proofs.speeds(each.graph)]
     devices = devices_of(advised.values(), generation)
     chosen = [advised[name]] if name else masters
-    documents = [model_advice(each, devices, proven) for each in chosen]
+    versions = [each.version for each in chosen] if is_measured else []
+    timed = timed_here(settings, registry, versions, devices) if versions else {}
+    documents = [
+        model_advice(each, devices, proven, timed.get(each.graph.master, {})) for each in chosen
+    ]
     document = documents[0] if name else record_document(documents)
     text = advice_text(document) if name else record_text(document)
     show(document, text)
@@ -107,7 +115,10 @@ def devices_of(advised: Iterable[Advised], generation: str) -> dict[str, DeviceF
 
 
 def model_advice(
-    advised: Advised, devices: Mapping[str, DeviceFacts | None], proven: Sequence[ProvenSpeed]
+    advised: Advised,
+    devices: Mapping[str, DeviceFacts | None],
+    proven: Sequence[ProvenSpeed],
+    timed: Mapping[str, TimedHere] = NOWHERE,
 ) -> dict[str, Any]:
     """Advice as plain data.
 
@@ -115,6 +126,7 @@ def model_advice(
         advised: the version.
         devices: by generation.
         proven: engines of the store.
+        timed: by generation, engines that need no build.
     """
     version = advised.version
     return {
@@ -133,7 +145,7 @@ def model_advice(
         },
         "remarks": [*graph_remarks(advised.proto, version.master), *_untried(advised)],
         "generations": [
-            _on_generation(advised, generation, facts, proven)
+            _on_generation(advised, generation, facts, proven, timed.get(generation, {}))
             for generation, facts in sorted(devices.items())
         ],
     }
@@ -153,7 +165,11 @@ def record_document(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _on_generation(
-    advised: Advised, generation: str, facts: DeviceFacts | None, proven: Sequence[ProvenSpeed]
+    advised: Advised,
+    generation: str,
+    facts: DeviceFacts | None,
+    proven: Sequence[ProvenSpeed],
+    timed: TimedHere,
 ) -> dict[str, Any]:
     plans = [each for each in advised.plans if each.node_class.generation == generation]
     skipped = {(e.kind, e.precision): e.reason for e in plans[-1].skipped} if plans else {}
@@ -161,7 +177,7 @@ def _on_generation(
     is_here = not plans and generation == probe_device().generation
     left_out: dict[str, list[str]] = {}
     tried = []
-    for each in expectations(advised.graph, Generation.parse(generation), proven):
+    for each in expectations(advised.graph, Generation.parse(generation), proven, timed):
         kind, precision = each[:2]
         reason = skipped.get((kind, precision)) or _refusal(advised, generation, kind, precision)
         if is_here and not reason:

@@ -8,10 +8,13 @@ class, the engine's graph is of the size, its generation the same and its figure
 Kinds are proven for different models, and some models gain by any engine: what a model's engines
 gain together is taken off before they are compared (effects of model and kind that add up), and its
 mean of all models put on again.
+
+Where engines that need no build were timed here, their own seconds decide between them: their
+mean stays what was expected.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log, log10, sqrt
 from typing import Final, NamedTuple
 
@@ -34,6 +37,7 @@ _PROVEN: Final = dict.fromkeys((Precision.INT8, Precision.FP8), 0.5)
 _HELD = 0.01
 _ROUNDS = 20
 _Engine = tuple[EngineKind, Precision]
+NOT_TIMED: Final[Mapping[_Engine, float]] = {}
 
 
 class Graph(NamedTuple):
@@ -72,7 +76,10 @@ class Expectation(NamedTuple):
 
 
 def expectations(
-    graph: Graph, generation: Generation, proven: Sequence[ProvenSpeed]
+    graph: Graph,
+    generation: Generation,
+    proven: Sequence[ProvenSpeed],
+    timed: Mapping[tuple[EngineKind, Precision], float] = NOT_TIMED,
 ) -> list[Expectation]:
     """All that the platform has, what promises most first.
 
@@ -80,6 +87,7 @@ def expectations(
         graph: of the model, whose own proofs are not looked at.
         generation: of the device.
         proven: engines of the store.
+        timed: seconds of a run, side by side, of engines that need no build.
     """
     others = [
         (_nearness(each, graph, generation), each)
@@ -102,7 +110,7 @@ def expectations(
             found.append(_expectation(row, near, own, middles[row[:2]]))
         else:
             found.append(Expectation(*row[:2], 0.0, behind, 0.0, row.source))
-    return list(_in_order(found))
+    return list(_in_order(_as_timed(found, timed)))
 
 
 class _Point(NamedTuple):
@@ -163,7 +171,24 @@ def _expectation(
     return Expectation(*row[:2], exp(middle - spread), exp(middle), exp(middle + spread), why)
 
 
-def _in_order(found: Sequence[Expectation]) -> Iterable[Expectation]:
+def _as_timed(
+    found: Sequence[Expectation], timed: Mapping[_Engine, float]
+) -> Iterable[Expectation]:
+    """Each as much faster than the others as it was; all together as fast as was expected."""
+    known = [each for each in found if each[:2] in timed]
+    level = _mean([(1.0, log(each.middle * timed[each[:2]])) for each in known]) if known else 0.0
+    for each in found:
+        if each not in known:
+            yield each
+            continue
+        took_s = timed[each[:2]]
+        moved = exp(level) / took_s / each.middle
+        low, middle, high = (moved * end for end in each[2:5])
+        why = f"timed here: {1000 * took_s:.3g} ms"
+        yield Expectation(*each[:2], low, middle, high, why)
+
+
+def _in_order(found: Iterable[Expectation]) -> Iterable[Expectation]:
     """What promises most first; of precisions that are near the one that is built first."""
     rest = list(found)
     while rest:

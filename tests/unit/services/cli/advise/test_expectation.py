@@ -137,3 +137,23 @@ def test_of_two_that_are_near_the_one_that_is_built_first_stands_first() -> None
         return expectations(mine, GPU, found)[0].precision
 
     assert [first(2.1), first(3.0)] == [Precision.FP16, Precision.BF16]
+
+
+def test_what_was_timed_here_decides_between_those_that_were() -> None:
+    runtimes = [(kind, Precision.FP32) for kind in (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)]
+    before = {each[:2]: each for each in expectations(MINE, CPU, ())}
+    for seconds in ((0.01, 0.02), (0.02, 0.01)):
+        timed = dict(zip(runtimes, seconds, strict=True))
+        order = expectations(MINE, CPU, (), timed)
+        found = {each[:2]: each for each in order}
+        quick, slow = sorted(runtimes, key=timed.__getitem__)
+        assert found[quick].middle == pytest.approx(2 * found[slow].middle)
+        assert [each[:2] for each in order if each[:2] in timed] == [quick, slow]
+        for bound in ("low", "middle", "high"):
+            product = getattr(found[quick], bound) * getattr(found[slow], bound)
+            assert product == pytest.approx(
+                getattr(before[quick], bound) * getattr(before[slow], bound)
+            )
+        assert found[quick].why == "timed here: 10 ms"
+        others = found.keys() - timed.keys()
+        assert all(found[each] == before[each] for each in others)
