@@ -103,13 +103,13 @@ def test_a_replica_needs_a_context_and_the_two_largest(
 @pytest.mark.parametrize(
     ("memory_gib", "loaded_gib", "asked", "needed"),
     [
-        (140, (2, 5), 0.0667, 7.52 / 139.1),  # with headroom 9.27 GiB: 0.06664
-        (80, (2, 5), 0.1172, 7.52 / 79.1),
-        (10, (2, 5), 1.0, 7.52 / 9.1),  # with headroom it would be more than one GPU
+        (140, (2, 5), 0.0591, 7.52 / 139.1),  # with headroom 8.22 GiB: 0.05909
+        (80, (2, 5), 0.104, 7.52 / 79.1),
+        (9, (2, 5), 1.0, 7.52 / 8.1),  # with headroom it would be more than one GPU
         (4, (2, 5), 1.0, 1.0),
         (1000, (0.1, 0.1), 0.0008, 0.72 / 999.1),
-        # MiniLM on an H200: 1133 MiB, where a replica holds 895, and 1005 with two engines.
-        (140, (372 / 1024, 100 / 1024), 0.0079, (0.52 + 472 / 1024) / 139.1),
+        # MiniLM on an H200: 1054 MiB, where a replica holds 895, and 1005 with two engines.
+        (140, (372 / 1024, 100 / 1024), 0.0074, (0.52 + 472 / 1024) / 139.1),
         (0, (2, 5), 1.0, 0.0),  # unknown: the whole GPU, and never more
     ],
 )
