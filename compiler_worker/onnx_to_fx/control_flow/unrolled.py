@@ -27,7 +27,7 @@ def unrolled(rounds: Rounds) -> Done | None:
     rows = list[Sequence[AnyValue]]()
     while goes_on and (count is None or len(rows) < count):
         # By the whole count where it is known: not a thousand rounds first, and a loop after all.
-        if max(len(rows) + 1, count or 0) * rounds.num_nodes > MAX_UNROLLED_NODES:
+        if max(len(rows) + 1, count or 0) * max(rounds.num_nodes, 1) > MAX_UNROLLED_NODES:
             return None
         done = rounds.body(rounds.op.graph, host_scalar(len(rows)), carried)
         carried = list(done.carried)

@@ -141,6 +141,13 @@ def test_rounds_are_written_out_up_to_the_bound() -> None:
     assert "add" not in above
 
 
+def test_rounds_of_no_node_count_too() -> None:
+    text = f"""{ROWS}) => (float y) {{ y = Loop <body = b (int64 i, bool c, float[N, 4] v)
+        => (bool c, float[N, 4] v) {{ }}> (n, , x) }}"""
+    module = graph_module_from_onnx(model(text, n=np.int64(MAX_UNROLLED_NODES + 1)))
+    assert "while_loop" in targets(module)
+
+
 @pytest.mark.parametrize(("number", "want"), [(3.0, "relu"), (-3.0, "neg")])
 def test_a_condition_of_constants_is_decided_at_import(number: float, want: str) -> None:
     text = f"""{ROWS}) => (float y) {{ s = Sqrt (k)  p = Mul (s, k)  c = Greater (p, zero)
