@@ -17,8 +17,9 @@ class CompilerSettings(ProcessSettings):
         build_time_limit_s: a build that takes longer is ended and recorded as failed; its waits for
             other builds on the host do not count.
         proof_time_limit_s: as the other, for a proof with its benchmark.
-        check_time_limit_s: as the others, for running a model when it is added, at the sizes that
-            it is to be served at. 0 runs it without a deadline.
+        check_time_limit_s: as the others, for each process that runs a model when it is added: at
+            small sizes where dimensions have no name, then at those that it is to be served at. 0
+            runs it without a deadline.
         verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
             a model is added; an eighth of it is for samples. 0 adds models without a verdict.
         memory_limit_gib: resident memory of a build or proof with all its children; by default

@@ -21,6 +21,8 @@ from compiler_worker.children.requests import (
     ReplayResult,
     ServedShapes,
     Stage,
+    TrialRequest,
+    TrialResult,
     VerdictRequest,
 )
 from compiler_worker.profiling.profile_report import ProfileReport
@@ -104,6 +106,13 @@ CHECK = ChildJob(
     ServedShapes,
     Stage.OPEN,
 )
+TRIAL = ChildJob(
+    "trial-one",
+    "compiler_worker.master.dimensions.ties:try_one",
+    TrialRequest,
+    TrialResult,
+    Stage.OPEN,
+)
 CHILD_JOBS: dict[str, ChildJob[Any, Any]] = {
-    job.command: job for job in (IMPORT, BUILD, PROVE, REPLAY, PROFILE, CHECK, VERDICT)
+    job.command: job for job in (IMPORT, BUILD, PROVE, REPLAY, PROFILE, TRIAL, CHECK, VERDICT)
 }

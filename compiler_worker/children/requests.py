@@ -12,8 +12,10 @@ from pydantic import field_serializer
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.document import Document
+from services.contracts.model.input_values import Choices
 from services.contracts.model.manifest import (
     EngineManifest,
     FailedSample,
@@ -189,6 +191,38 @@ class ReplayResult(Document):
 
     checks: tuple[OutputCheck, ...]
     is_drawn_again: bool
+
+
+class TrialRequest(Document):
+    """Run an owner's ONNX file at small sizes.
+
+    Attributes:
+        num_bytes: of its weights.
+        choices: by input, the categories that it knows.
+        inputs: with a name for each dimension.
+        axes: of each axis, the dimensions that may have to be equal.
+        has_outputs: whether the shapes of outputs are asked for.
+    """
+
+    path: Path
+    num_bytes: int
+    choices: dict[str, Choices]
+    inputs: tuple[TensorSpec, ...]
+    axes: tuple[tuple[str, ...], ...]
+    has_outputs: bool
+
+
+class TrialResult(Document):
+    """What was seen in runs of a file.
+
+    Attributes:
+        groups: dimensions that are equal; None where nothing is computed.
+        outputs: by output, what each axis is at two runs of other sizes: a dimension of the inputs,
+            the size where that is the same, None where it is neither.
+    """
+
+    groups: tuple[tuple[str, ...], ...] | None
+    outputs: dict[str, tuple[str | int | None, ...]]
 
 
 class CheckedFile(Document):

@@ -1,14 +1,10 @@
-"""Runs a model that is added, in a process of its own that has a deadline.
-
-A graph may have a Loop that does not end, and ONNX Runtime may crash.
-"""
+"""Runs a model that is added as it is to be served, with a deadline."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from compiler_worker.children.child import Events
 from compiler_worker.children.child_jobs import CHECK
-from compiler_worker.children.process import ChildLimits, run_child
+from compiler_worker.children.deadline import run_check
 from compiler_worker.children.requests import CheckRequest, ServedShapes
 from compiler_worker.model_checks.file_check import check_file
 from compiler_worker.model_checks.served_shapes import served_shapes
@@ -16,15 +12,12 @@ from compiler_worker.model_checks.varied_check import check_varied
 from compiler_worker.settings import CompilerSettings
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 
-_OWN = (InvalidModelError, InvalidRecipeError)
 
-
-def run_model(request: CheckRequest, folder: Path, settings: CompilerSettings) -> ServedShapes:
+def run_model(request: CheckRequest, settings: CompilerSettings) -> ServedShapes:
     """Make all checks that run a model; in this process with a deadline of 0.
 
     Args:
         request: the model, and what is asked of it.
-        folder: a new one, for the process.
         settings: deadline and memory.
 
     Raises:
@@ -32,21 +25,15 @@ def run_model(request: CheckRequest, folder: Path, settings: CompilerSettings) -
             master computes something else than its file.
         InvalidRecipeError: the model fails at what the owner says of it.
     """
-    if not settings.check_time_limit_s:
-        return check_one(request)
-    limits = ChildLimits(
-        time_s=settings.check_time_limit_s,
-        memory_bytes=settings.memory_limit_bytes,
-        time_setting="SMELT_CHECK_TIME_LIMIT_S",
+    return run_check(
+        CHECK,
+        request,
+        settings,
+        "the model cannot be run in ONNX Runtime at the sizes that it is to be served at",
+        "smaller buckets in its recipe, or a Loop that ends, take less",
+        InvalidModelError,
+        InvalidRecipeError,
     )
-    folder.mkdir()
-    outcome = run_child(CHECK, request, folder, limits, lambda _: None)
-    if outcome.error not in [kind.__name__ for kind in _OWN]:
-        outcome.failure = (
-            "the model cannot be run in ONNX Runtime at the sizes that it is to be served at: "
-            f"{outcome.failure}; smaller buckets in its recipe, or a Loop that ends, take less"
-        )
-    return outcome.require(InvalidModelError, *_OWN)
 
 
 def check_one(request: CheckRequest, _: Events | None = None) -> ServedShapes:

@@ -10,14 +10,19 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from compiler_worker.children.child_jobs import TRIAL
+from compiler_worker.children.deadline import run_check
+from compiler_worker.children.requests import TrialRequest, TrialResult
 from compiler_worker.master.dimensions.named_dim import NamedDim
-from compiler_worker.master.dimensions.ties import found_ties, names_of, renamed
-from compiler_worker.master.dimensions.trial_run import TrialRun
+from compiler_worker.master.dimensions.ties import Groups, names_of, renamed
 from compiler_worker.master.input_values.categories import categories
 from compiler_worker.master.interface import label_dynamic_dims, label_of, tensor_specs
+from compiler_worker.settings import settings_from_environment
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.default_buckets import dynamic_dims, image_sides
 
+# By output, as in `TrialResult`.
+_Seen = Mapping[str, Sequence[str | int | None]]
 BATCH = "batch"
 _SEQUENCE = "sequence"
 _SIDES = ("height", "width")
@@ -47,31 +52,53 @@ def name_dims(
 
     Raises:
         UnsupportedGraphError: the rank of an input or output is unknown.
+        InvalidModelError: a run does not end within the deadline, or crashed.
     """
     labels = label_dynamic_dims(model)
     inputs = tensor_specs(model.graph.inputs)
     outputs = tensor_specs(model.graph.outputs)
     naming = _Naming(inputs, _unnamed(inputs, labels))
-    known = {value.name or "": categories(model, value) for value in model.graph.inputs}
-    trial = TrialRun(path, _num_bytes(model), known)
     naming.name_rows()
-    naming.tie(trial)
+    of_outputs = _unnamed(outputs, labels) - set(dynamic_dims(inputs))
+    computed = {dim for dim in dynamic_dims(outputs) if _OPERATOR.search(dim)}
+    unconfirmed = unconfirmed if dynamic_dims(inputs) else None
+    request = TrialRequest(
+        path=path,
+        num_bytes=_num_bytes(model),
+        choices={value.name or "": categories(model, value) for value in model.graph.inputs},
+        inputs=naming.specs,
+        axes=naming.open_axes(),
+        has_outputs=bool(of_outputs or computed or unconfirmed),
+    )
+    tried = _tried(request)
+    naming.tie(tried.groups, request.axes)
     naming.name_places()
-    names = dict.fromkeys(dynamic_dims(inputs), "") | naming.names
-    of_outputs = _unnamed(outputs, labels) - names.keys()
+    seen = naming.renamed(tried.outputs)
     # Rows may be computed: `(batch*s + s - 1)//s` of a Reshape.
     rows = {spec.shape[0] for spec in naming.specs if spec.shape}
-    computed = {dim for dim in dynamic_dims(outputs) if _OPERATOR.search(dim)}
-    if of_outputs | computed:
-        seen = trial.output_dims(naming.specs)
-        names |= _names_of_outputs(outputs, of_outputs, seen)
-        same = _names_of_outputs(outputs, computed, seen)
-        names |= {dim: name for dim, name in same.items() if name in rows}
-    if unconfirmed and dynamic_dims(naming.specs):
-        _correct_sizes(model, unconfirmed, trial.output_dims(naming.specs))
+    names = dict.fromkeys(dynamic_dims(inputs), "") | naming.names
+    names |= _names_of_outputs(outputs, of_outputs, seen)
+    same = _names_of_outputs(outputs, computed, seen)
+    names |= {dim: name for dim, name in same.items() if name in rows}
+    _correct_sizes(model, unconfirmed or {}, seen)
     if renamed := {old: new for old, new in names.items() if new}:
         _rename(model, renamed)
     return naming.found()
+
+
+def _tried(request: TrialRequest) -> TrialResult:
+    """What runs of the file show; most files need none."""
+    if not request.axes and not request.has_outputs:
+        return TrialResult(groups=(), outputs={})
+    return run_check(
+        TRIAL,
+        request,
+        settings_from_environment(),
+        f"{request.path}: cannot be run in ONNX Runtime, which shows which of its dimensions are "
+        "equal",
+        "a Loop that ends takes less, and a file that names all of its dimensions "
+        "(torch.onnx.export: dynamic_shapes) needs no run",
+    )
 
 
 def _unnamed(specs: Sequence[TensorSpec], labels: Collection[str]) -> set[str]:
@@ -102,18 +129,18 @@ class _Naming:
             for dim in firsts & self._open:
                 self._settle(str(dim), name, "axis 0 of every input")
 
-    def tie(self, trial: TrialRun) -> None:
-        """One name for dimensions of an axis that do not compute at different sizes."""
+    def open_axes(self) -> tuple[tuple[str, ...], ...]:
+        """Of each axis behind the first, its dimensions without a name where there are several."""
         axis_of: dict[str, int] = {}
         for spec in self.specs:
             for axis, dim in enumerate(spec.shape[1:]):
                 if dim in self._open:
                     axis_of.setdefault(str(dim), axis)
         axes = [[d for d in axis_of if axis_of[d] == axis] for axis in set(axis_of.values())]
-        axes = [dims for dims in axes if dims[1:]]
-        if not axes:
-            return
-        groups = found_ties(self.specs, axes, trial)
+        return tuple(tuple(dims) for dims in axes if dims[1:])
+
+    def tie(self, groups: Groups | None, axes: Groups) -> None:
+        """One name for dimensions of an axis that do not compute at different sizes."""
         for group in groups or axes:
             basis = _UNKNOWN if groups is None else _EQUAL if group[1:] else _APART
             self._basis |= dict.fromkeys(group, basis)
@@ -140,6 +167,12 @@ class _Naming:
         is_text = len(spec.shape) == 3 or (len(spec.shape) == 2 and "INT" in spec.datatype)
         num_dynamic = sum(isinstance(dim, str) for dim in seconds)
         return {1: _SEQUENCE} if is_text and num_dynamic == 1 else {}
+
+    def renamed(self, seen: _Seen) -> _Seen:
+        """What was seen of outputs, with what the dimensions are called by now."""
+        return {
+            output: [self.names.get(str(dim), dim) for dim in dims] for output, dims in seen.items()
+        }
 
     def found(self) -> tuple[NamedDim, ...]:
         """What was taken for what, in the order of the inputs."""
@@ -171,9 +204,7 @@ def _num_bytes(model: ir.Model) -> int:
 
 
 def _names_of_outputs(
-    outputs: Sequence[TensorSpec],
-    unnamed: Collection[str],
-    found: Mapping[str, Sequence[str | int | None]],
+    outputs: Sequence[TensorSpec], unnamed: Collection[str], found: _Seen
 ) -> dict[str, str]:
     """The dimension of the inputs that an output's axis was seen to be, else a label."""
     names: dict[str, str] = {}
@@ -188,11 +219,7 @@ def _names_of_outputs(
     return names
 
 
-def _correct_sizes(
-    model: ir.Model,
-    unconfirmed: Mapping[str, Sequence[int]],
-    found: Mapping[str, Sequence[str | int | None]],
-) -> None:
+def _correct_sizes(model: ir.Model, unconfirmed: Mapping[str, Sequence[int]], found: _Seen) -> None:
     """Name axes of outputs that the file fixes, and that were seen at other sizes."""
     for value in model.graph.outputs:
         seen = found.get(value.name or "", ())

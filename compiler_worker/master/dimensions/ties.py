@@ -3,11 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from compiler_worker.children.child import Events
+from compiler_worker.children.requests import TrialRequest, TrialResult
 from compiler_worker.master.dimensions.trial_run import TRIAL_SIZES, Inputs, TrialRun
 
 Groups = Sequence[Sequence[str]]
 # A decoder may have some hundred inputs of past keys.
 _MAX_SPLITS = 32
+
+
+def try_one(request: TrialRequest, _: Events | None = None) -> TrialResult:
+    """The inside of the child: the dimensions that are equal, then those of the outputs."""
+    trial = TrialRun(request)
+    groups = found_ties(request.inputs, request.axes, trial) if request.axes else ()
+    tied = _tied(request.inputs, groups or ())
+    return TrialResult(
+        groups=None if groups is None else tuple(map(tuple, groups)),
+        outputs=trial.output_dims(tied) if request.has_outputs else {},
+    )
 
 
 def found_ties(inputs: Inputs, axes: Groups, trial: TrialRun) -> Groups | None:

@@ -1,16 +1,15 @@
 """Runs a file in ONNX Runtime at several sizes: those that it takes show which have to be equal."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compiler_worker.children.requests import TrialRequest
 from compiler_worker.memory import has_room_for
 from services.contracts.hardware.facts import Platform
 from services.contracts.kserve.tensor_spec import TensorSpec
-from services.contracts.model.input_values import Choices
 from services.engines.onnxruntime_engine import open_session
 from services.engines.request_check import Sizes
 from services.engines.shapes import put_first, shape_at, zeros_at
@@ -30,27 +29,15 @@ _Shape = tuple[int, ...]
 class TrialRun:
     """A model file; one that ONNX Runtime refuses computes nothing."""
 
-    def __init__(self, path: Path, num_bytes: int, choices: Mapping[str, Choices]) -> None:
-        """Open nothing yet, as most files need no run.
-
-        Args:
-            path: of the file.
-            num_bytes: of its weights, which must fit.
-            choices: by input, the categories that it knows.
-        """
-        self._path = path
-        self._num_bytes = num_bytes
-        self._choices = choices
+    def __init__(self, request: TrialRequest) -> None:
+        self._request = request
 
     def computes(self, inputs: Inputs, at: tuple[int, int]) -> bool:
         """Whether it does at one of `TRIAL_SIZES`, with a size of its own for each name."""
         return self._shapes(inputs, _sizes_at(inputs, *at)) is not None
 
     def output_dims(self, inputs: Inputs) -> dict[str, tuple[str | int | None, ...]]:
-        """By output, what each axis is at two runs of other sizes.
-
-        The dimension of the inputs, the size where that is the same, None where it is neither.
-        """
+        """By output, what each axis is, as in `TrialResult`."""
         runs = list(islice(self._runs(inputs), 2))
         if len(runs) < 2:
             return {}
@@ -82,7 +69,7 @@ class TrialRun:
         names = [output.name for output in self._session.get_outputs()]
         try:
             feeds = {spec.name: zeros_at(spec, sizes) for spec in inputs}
-            for name, known in self._choices.items():
+            for name, known in self._request.choices.items():
                 put_first(feeds[name], known)
             found = self._session.run(names, feeds, options)
         except Exception:  # its exceptions share no base below Exception
@@ -93,10 +80,10 @@ class TrialRun:
 
     @cached_property
     def _session(self) -> "onnxruntime.InferenceSession | None":
-        if not has_room_for(self._num_bytes):
+        if not has_room_for(self._request.num_bytes):
             return None
         try:
-            return open_session(str(self._path), Platform.CPU, is_optimised=False)
+            return open_session(str(self._request.path), Platform.CPU, is_optimised=False)
         except Exception:  # its exceptions share no base below Exception
             return None
 

@@ -192,7 +192,7 @@ def _publish(
             # Proofs compare samples too.
             is_drawn=samples is None,
         )
-        shapes = run_model(request, Path(folder) / "checks", settings)
+        shapes = run_model(request, settings)
         for remark in (*taken.words, *shapes.remarks):
             line.keep(remark)
         given = replace(options, samples=samples)

@@ -106,7 +106,7 @@ def _of_source(text: str, steps: Steps, recipe: Recipe | None, base: Path) -> Re
             limits=dict(opened.dim_limits),
             unnamed=tuple(dim.name for dim in opened.named_dims),
         )
-        shapes = run_model(request, Path(folder) / "checks", settings_from_environment())
+        shapes = run_model(request, settings_from_environment())
         return RecipeModel(
             title=text,
             source=text,

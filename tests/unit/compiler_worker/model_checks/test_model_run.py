@@ -43,7 +43,7 @@ def asked(folder: Path, body: str, recipe: Recipe) -> CheckRequest:
 def test_a_loop_that_does_not_end_is_an_error_that_names_the_deadline(tmp_path: Path) -> None:
     settings = CompilerSettings(check_time_limit_s=3)
     with pytest.raises(InvalidModelError) as refused:
-        run_model(asked(tmp_path, ENDLESS, Recipe()), tmp_path / "checks", settings)
+        run_model(asked(tmp_path, ENDLESS, Recipe()), settings)
     assert "at the sizes that it is to be served at: no result within 3 s" in str(refused.value)
     assert "raise SMELT_CHECK_TIME_LIMIT_S" in str(refused.value)
 
@@ -51,8 +51,7 @@ def test_a_loop_that_does_not_end_is_an_error_that_names_the_deadline(tmp_path: 
 def test_with_a_deadline_the_same_is_found(tmp_path: Path) -> None:
     request = asked(tmp_path, CENTRED, Recipe())
     with_one, without = (
-        run_model(request, tmp_path / f"{limit_s}", CompilerSettings(check_time_limit_s=limit_s))
-        for limit_s in (300, 0)
+        run_model(request, CompilerSettings(check_time_limit_s=limit_s)) for limit_s in (300, 0)
     )
     assert with_one == without
     assert without.recipe.batching.batch_dim is None
@@ -61,4 +60,4 @@ def test_with_a_deadline_the_same_is_found(tmp_path: Path) -> None:
 def test_an_error_of_the_recipe_comes_back_as_one(tmp_path: Path) -> None:
     request = asked(tmp_path, CENTRED, Recipe(batching=Batching(batch_dim="N")))
     with pytest.raises(InvalidRecipeError, match="output 'y' differs"):
-        run_model(request, tmp_path / "checks", CompilerSettings(check_time_limit_s=300))
+        run_model(request, CompilerSettings(check_time_limit_s=300))
