@@ -21,7 +21,7 @@ from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets
 from services.grpc_server.request.request_memory import RequestMemory
 from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
-from services.grpc_server.tls_listener import TlsListener
+from services.grpc_server.tls_listener import BACKLOG, TlsListener
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     GenericHandler = grpc.GenericRpcHandler[Any, Any]
 
 
-# Of `listen`: clients may connect all at once, as after a restart.
-_BACKLOG: Final = 1024
 # How long connections may take to close behind GOAWAY.
 _CLOSE_TIMEOUT_S: Final = 2.0
 
@@ -131,12 +129,14 @@ class GrpcServer:
         self, listening: socket.socket, tls: ssl.SSLContext | None
     ) -> asyncio.Server | TlsListener:
         protocol = partial(Connection, self)
+        loop = asyncio.get_running_loop()
         if tls is not None:
             timeout_s = self.options.limits.handshake_timeout_s
-            return TlsListener(listening, _BACKLOG, tls, protocol, timeout_s, self._has_room)
-        return await asyncio.get_running_loop().create_server(
-            protocol, sock=listening, backlog=_BACKLOG
-        )
+            connect = partial(
+                loop.connect_accepted_socket, protocol, ssl=tls, ssl_handshake_timeout=timeout_s
+            )
+            return TlsListener(listening, connect, self._has_room)
+        return await loop.create_server(protocol, sock=listening, backlog=BACKLOG)
 
     def _has_room(self) -> bool:
         """Whether a TLS handshake may begin: it counts as the connection that it may become."""

@@ -7,12 +7,13 @@ number of open files.
 import asyncio
 import logging
 import socket
-import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 logger = logging.getLogger(__name__)
 
+# Of `listen`: clients may connect all at once, as after a restart.
+BACKLOG: Final = 1024
 # Accepted before other connections are served; and after a failure, as of too many open files.
 _AT_ONCE: Final = 64
 _PAUSE_S: Final = 1.0
@@ -28,31 +29,23 @@ class TlsListener:
     def __init__(
         self,
         listening: socket.socket,
-        backlog: int,
-        tls: ssl.SSLContext,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        timeout_s: float,
-        has_room: Callable[[], bool],
+        connect: Callable[[socket.socket], Awaitable[object]],
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         """Listen.
 
         Args:
             listening: bound; closed with this.
-            backlog: of `listen`.
-            tls: of the port.
-            protocol: makes that of a connection whose handshake begins.
-            timeout_s: of a handshake.
+            connect: makes a connection of what was accepted; has a deadline of its own.
             has_room: whether one more may begin; others are closed.
         """
         self._listening = listening
-        self._tls = tls
-        self._protocol = protocol
-        self._timeout_s = timeout_s
+        self._connect = connect
         self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self.handshakes: set[asyncio.Task[None]] = set()
         listening.setblocking(False)
-        listening.listen(backlog)
+        listening.listen(BACKLOG)
         self._listen()
 
     def close(self) -> None:
@@ -90,9 +83,7 @@ class TlsListener:
 
     async def _handshake(self, taken: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                self._protocol, taken, ssl=self._tls, ssl_handshake_timeout=self._timeout_s
-            )
+            await self._connect(taken)
         except OSError as error:
             # The client's fault, as in an event loop's own server; the loop has closed it.
             logger.debug("a TLS handshake failed: %s", error)

@@ -15,9 +15,8 @@ from services.gateway.http.http_app import HttpApp
 from services.gateway.http.http_connection import HttpConnection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets
-from services.grpc_server.tls_listener import TlsListener
+from services.grpc_server.tls_listener import BACKLOG, TlsListener
 
-_BACKLOG: Final = 1024
 _NEVER_S: Final = 1 << 30
 # uvicorn ticks ten times a second.
 _TICKS_PER_CHECK: Final = 10
@@ -75,7 +74,7 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
             timeout_keep_alive=ceil(self._limits.max_connection_idle_s) or _NEVER_S,
             # No request shall see whose the one before it was.
             reset_contextvars=True,
@@ -106,9 +105,13 @@ class _Server(uvicorn.Server):
             num_begun = sum(len(each.handshakes) for each in listeners)
             return len(self.server_state.connections) + num_begun < limits.max_connections
 
-        for each in sockets:
-            timeout_s = limits.handshake_timeout_s
-            listeners.append(TlsListener(each, _BACKLOG, tls, protocol, timeout_s, has_room))
+        connect = partial(
+            asyncio.get_running_loop().connect_accepted_socket,
+            protocol,
+            ssl=tls,
+            ssl_handshake_timeout=limits.handshake_timeout_s,
+        )
+        listeners += [TlsListener(each, connect, has_room) for each in sockets]
         # It closes them, and does no more with them.
         self.servers += listeners  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ handler's future is then cancelled.
 import asyncio
 import hmac
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,9 +35,10 @@ from services.contracts.transport.frames import (
     encode_error,
 )
 from services.contracts.transport.lent_memory import PLACE
-from services.replica.closing import close_all, stop_accepting
+from services.grpc_server.tls_listener import TlsListener
+from services.replica.closing import close_all, ended, stop_accepting
+from services.replica.transport.fleet_handshake import fleet_handshake
 from services.replica.transport.shared_buffers import SharedBuffers
-from services.replica.transport.tls_port import TlsPort
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class DataServer:
     addresses: list[str] = field(default_factory=list, init=False)
     connections: set["GatewayConnection"] = field(default_factory=set, init=False)
     _servers: list[asyncio.Server] = field(default_factory=list, init=False)
-    _tls_ports: list[TlsPort] = field(default_factory=list, init=False)
+    _tls_ports: list[TlsListener] = field(default_factory=list, init=False)
 
     async def listen(self, address: str) -> str:
         """Listens on `host:port` or `unix:/path` and returns the address; port 0 takes a free one.
@@ -105,9 +107,12 @@ class DataServer:
 
     async def _listen_tcp(self, host: str, port: int) -> int:
         if self.tls:
-            taken = TlsPort(host, port, self.tls, self._accepted, self.greeting_timeout_s)
-            self._tls_ports.append(taken)
-            return taken.port
+            listening = socket.create_server(
+                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+            )
+            shake = partial(fleet_handshake, self.tls, self._accepted, self.greeting_timeout_s)
+            self._tls_ports.append(TlsListener(listening, shake))
+            return int(listening.getsockname()[1])
         warn_in_the_clear("data port", host)
         server = await asyncio.get_running_loop().create_server(self._accepted, host, port)
         self._servers.append(server)
@@ -119,7 +124,7 @@ class DataServer:
         paths = [Path(a.removeprefix("unix:")) for a in self.addresses if a.startswith("unix:")]
         await close_all(
             *(partial(stop_accepting, server) for server in self._servers),
-            *(port.close for port in self._tls_ports),
+            *(partial(_close_port, port) for port in self._tls_ports),
             partial(self._close_connections, grace_s),
             *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
         )
@@ -140,6 +145,11 @@ class DataServer:
 
     def _accepted(self) -> "GatewayConnection":
         return GatewayConnection(self, self.connections)
+
+
+async def _close_port(port: TlsListener) -> None:
+    port.close()
+    await close_all(*(partial(ended, handshake) for handshake in port.handshakes))
 
 
 class GatewayConnection(FrameProtocol):
