@@ -131,7 +131,10 @@ async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) 
 
     try:
         async with asyncio.timeout(timeout_s), asked as response:
-            raw = await response.content.read(_MAX_ANSWER_BYTES)
+            raw = b""
+            # It comes in parts, as servers and networks cut it.
+            while len(raw) < _MAX_ANSWER_BYTES and (part := await response.content.readany()):
+                raw += part
             status = response.status
     except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
         # What aiohttp has of TLS where nothing is set, plain HTTP included.

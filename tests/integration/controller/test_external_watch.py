@@ -175,6 +175,14 @@ async def test_openai_servers_that_have_the_model(
         assert await external_check.found_fault(model, session, {}, is_asking=True) == ""
 
 
+async def test_an_answer_that_comes_in_parts_is_read_whole(server: OpenAiServer) -> None:
+    # Beyond what one read of a socket takes.
+    server.names = (*(f"router/model-{number}" for number in range(20_000)), "Qwen2.5")
+    async with http_session() as session:
+        model = external_model(server.url)
+        assert await external_check.found_fault(model, session, {}, is_asking=False) == ""
+
+
 async def test_a_server_of_another_model_or_with_another_token(
     watched: Watched, server: OpenAiServer, tmp_path: Path
 ) -> None:
