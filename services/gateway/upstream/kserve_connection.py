@@ -81,15 +81,15 @@ class KserveConnection(ExternalConnection):
             SmeltError: what it answered, in the class of its status.
         """
         body = b"".join((request, self._theirs))
-        given: dict[str, Any] = {
-            "timeout": self._limits.first_byte_s if timeout_s is None else timeout_s,
-            "metadata": tuple(self._headers(trace).items()),
-        }
+        metadata = tuple(self._headers(trace).items())
         try:
             if isinstance(request, StreamedRequest):
-                await self._pass_on(self._stream(**given), body, request)
+                # Only its client limits all of it: answers may come for as long as they are made.
+                stream = self._stream(timeout=timeout_s, metadata=metadata)
+                await self._pass_on(stream, body, request)
                 return b""
-            answer: bytes = await self._infer(body, **given)
+            whole_s = self._limits.first_byte_s if timeout_s is None else timeout_s
+            answer: bytes = await self._infer(body, timeout=whole_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             found = self._raised(error)
             is_begun = isinstance(request, StreamedRequest) and request.is_begun
@@ -114,10 +114,11 @@ class KserveConnection(ExternalConnection):
 
     async def _pass_on(self, stream: Any, body: bytes, request: StreamedRequest) -> None:
         now_s = asyncio.get_running_loop().time
+        limits = self._limits
         try:
-            await stream.write(body)
-            await stream.done_writing()
-            async with asyncio.timeout(self._limits.idle_s) as timer:
+            async with asyncio.timeout(limits.first_byte_s) as timer:
+                await stream.write(body)
+                await stream.done_writing()
                 async for message in stream:
                     # The client's time to take it is not the server's.
                     timer.reschedule(None)
@@ -126,9 +127,11 @@ class KserveConnection(ExternalConnection):
                         raise self._failed(f"answers with an error: {one_line(fault)}")
                     request.is_begun = True
                     await request.emit(message + self._ours_in_stream)
-                    timer.reschedule(now_s() + self._limits.idle_s)
+                    timer.reschedule(now_s() + limits.idle_s)
         except TimeoutError as error:
-            why = f"sent nothing for {self._limits.idle_s:g} s within an answer"
+            why = f"did not begin to answer within {limits.first_byte_s:g} s"
+            if request.is_begun:
+                why = f"sent nothing for {limits.idle_s:g} s within an answer"
             raise DeadlineExceededError(self._words(why)) from error
         finally:
             stream.cancel()

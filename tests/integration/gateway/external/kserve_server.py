@@ -22,6 +22,7 @@ class KserveServer:
         step: is waited for before each answer of a stream but the first, where a test sets it.
         gone: set when a client left in the middle of a stream.
         metadata: of the last inference.
+        remaining_s: that its last stream may take; None without a deadline.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class KserveServer:
         self.step: asyncio.Queue[None] | None = None
         self.gone = asyncio.Event()
         self.metadata: dict[str, Any] = {}
+        self.remaining_s: float | None = 0.0
         self.port = 0
         self.server = grpc.aio.server()
 
@@ -70,8 +72,11 @@ class KserveServer:
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Three answers for each request, of a decoupled model."""
+        self.remaining_s = context.time_remaining()
         try:
             async for body in requests:
+                if self.fault == "stuck":
+                    await asyncio.Event().wait()
                 request = pb.ModelInferRequest.FromString(body)
                 for number in range(3):
                     if number and self.step is not None:

@@ -125,6 +125,28 @@ async def test_all_answers_of_a_decoupled_model_come_as_they_are_made(
     await fleet_of.until_metric(1, COUNTED, model="many", version="1", code="CANCELLED")
 
 
+@pytest.mark.parametrize(
+    ("limit", "fault", "num_answers", "words"),
+    [
+        ("external_idle_s", "", 1, "sent nothing for 0.2 s within an answer"),
+        ("external_first_byte_s", "stuck", 0, "did not begin to answer within 0.2 s"),
+    ],
+)
+async def test_limits_of_time_in_a_stream(
+    fleet_of: Fleet, limit: str, fault: str, num_answers: int, words: str
+) -> None:
+    async with kserve_server() as server:
+        server.step = asyncio.Queue()
+        server.fault = fault
+        add_external(fleet_of, external_model(server.url, "many", remote_name="resnet"))
+        await with_http(fleet_of, "external many/1", **{limit: 0.2})
+        client = await fleet_of.client()
+        *answers, (_, error) = [each async for each in await streamed(client)]
+        assert len(answers) == num_answers
+        assert words in str(error)
+        assert server.remaining_s is None, "what goes on is not ended"
+
+
 async def test_a_decoupled_model_that_fails_ends_its_request_alone(
     fleet_of: Fleet, decoupled: KserveServer
 ) -> None:
