@@ -171,11 +171,10 @@ class Sampler:
     def _hand_over(self) -> None:
         window = _Window(self._begins_at, self._clock(), self._reservoirs)
         self._begin()
-        if window.rows:
-            try:
-                self._waiting.put_nowait(window)
-            except queue.Full:
-                self._count("lost", len(window.rows))
+        try:
+            self._waiting.put_nowait(window)
+        except queue.Full:
+            self._count("lost", len(window.rows))
 
     def _count(self, outcome: str, number: int) -> None:
         with self._counting:
@@ -191,13 +190,17 @@ class Sampler:
                 logger.warning("%d samples were lost: %s", len(window.rows), error)
 
     def _write(self, window: _Window) -> bool:
-        """Write a window, unless its version was removed: its samples were deleted with it."""
+        """Write a window, unless its version was removed: its samples were deleted with it.
+
+        After one without rows too, what is beyond bounds is deleted: age counts without requests.
+        """
         model = self._model
         if model.version not in self._registry.version_numbers(model.name):
             return False
-        seen = {label: each.seen for label, each in window.reservoirs.items()}
-        span = (window.begins_at, window.ends_at)
-        self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
+        if window.rows:
+            seen = {label: each.seen for label, each in window.reservoirs.items()}
+            span = (window.begins_at, window.ends_at)
+            self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
         windows = self._registry.sample_windows(model.name)
         gone = beyond_bounds(windows, self._sampling, window.ends_at)
         # What is younger may be of a replica that writes its window now.

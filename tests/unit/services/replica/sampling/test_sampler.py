@@ -156,6 +156,17 @@ async def test_nothing_is_written_of_a_version_that_was_removed(tmp_path: Path) 
     assert (world.count("lost"), world.count("written")) == (1, 0)
 
 
+async def test_what_is_too_old_goes_while_no_request_comes(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling(window_s=20, max_age_h=1))
+    for _ in range(2):
+        span = (world.now, world.now)
+        world.registry.add_sample_window("m", 1, span, [SampledRow("b", {})], {"b": 1})
+        world.now += timedelta(minutes=50)
+    await world.sampler.close()
+    (window,) = world.registry.sample_windows("m").values()
+    assert window.ends_at == "2026-11-27T00:50:00.000+00:00"
+
+
 async def test_rows_whose_writer_was_killed_go_once_they_are_older_than_a_window(
     tmp_path: Path,
 ) -> None:
