@@ -12,11 +12,12 @@ from services.cli.advise.graph_features import graph_class, graph_remarks
 from services.cli.advise.outcome import Proofs
 from services.cli.advise.roofline import DevicePeak, bucket_work, device_peak
 from services.cli.advise.timed_here import NOWHERE, TimedHere, timed_here
-from services.cli.output.show import show
+from services.cli.output.show import print_remark, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.sizes.bucket_advice import edges_of, waste
 from services.cli.sizes.buckets import sampled_sizes
+from services.contracts.errors import SmeltError
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
@@ -81,17 +82,14 @@ def run_advise(
         StoreError: its samples are encrypted with a key that is not given.
     """
     registry = open_registry(settings)
-    names = dict.fromkeys([*([name] if name else []), *registry.model_names()])
-    advised = {
-        each: Advised(registry, registry.model_version(each), is_sampled=each == name)
-        for each in names
-    }
+    own = [Advised(registry, registry.model_version(name), is_sampled=True)] if name else []
+    advised = [*own, *other_models(registry, name)]
     # Engines are a master's: one with two names counts once.
-    by_master = {each.graph.master: each for each in reversed(advised.values())}
-    masters = [each for each in advised.values() if each is by_master[each.graph.master]]
+    by_master = {each.graph.master: each for each in reversed(advised)}
+    masters = [each for each in advised if each is by_master[each.graph.master]]
     proven = [speed for each in masters for speed in each.proofs.speeds(each.graph)]
-    devices = devices_of(advised.values(), generation)
-    chosen = [advised[name]] if name else masters
+    devices = devices_of(advised, generation)
+    chosen = own or masters
     versions = [each.version for each in chosen] if is_measured else []
     timed = timed_here(settings, registry, versions, devices) if versions else {}
     documents = [
@@ -100,6 +98,17 @@ def run_advise(
     document = documents[0] if name else record_document(documents)
     text = advice_text(document) if name else record_text(document)
     show(document, text)
+
+
+def other_models(registry: Registry, name: str) -> Iterator[Advised]:
+    """Every model of the store but this one; those that cannot be read are remarks."""
+    for each in registry.model_names():
+        if each == name:
+            continue
+        try:
+            yield Advised(registry, registry.model_version(each), is_sampled=False)
+        except SmeltError as error:
+            print_remark(f"{each} is left out: {error}")
 
 
 def devices_of(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from services.cli.advise.advice_text import advice_text, generation_text
-from services.cli.advise.advise import Advised, devices_of, model_advice
+from services.cli.advise.advise import Advised, devices_of, model_advice, other_models
 from services.cli.models.version_states import fleet_or_why_not
 from services.cli.output.html_page import Element, Part, html_page
 from services.cli.output.show import show
@@ -76,9 +76,8 @@ def _parts(
 ) -> Iterator[Part]:
     """A section for each generation that is planned, serves or has engines; else of this host."""
     own = Advised(registry, version, is_sampled=True)
-    names = (each for each in registry.model_names() if each != version.name)
-    others = [Advised(registry, registry.model_version(e), is_sampled=False) for e in names]
-    proven = [speed for each in (own, *others) for speed in each.proofs.speeds(each.graph)]
+    models = [own, *other_models(registry, version.name)]
+    proven = [speed for each in models for speed in each.proofs.speeds(each.graph)]
     snapshot, why_not = fleet_or_why_not(settings)
     found = model_cases(settings, registry, version, snapshot)
     cases = {case["generation"]: case for case in found}

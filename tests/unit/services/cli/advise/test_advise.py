@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from compiler_worker.builders import xla_builder
 from services.cli.main import app
+from services.contracts.errors import StoreError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import Timing
 from services.contracts.model.recipe import Recipe
@@ -124,6 +125,23 @@ def test_a_master_with_two_names_counts_once(registry: Registry, tmp_path: Path)
     record = asked()
     assert (record["num_judged"], [row["model"] for row in record["models"]]) == (1, ["m"])
     assert asked("n")["generations"][0]["try"][0]["why"] == "1 proven, nearest m 2.1x"
+
+
+def test_a_model_that_cannot_be_read_keeps_advice_on_no_other(
+    registry: Registry, tmp_path: Path
+) -> None:
+    prove(registry, "m" * 64, {EngineKind.OPENVINO: 2.0, EngineKind.ONNXRUNTIME: 2.1})
+    wanted = asked("m")
+    add(tmp_path, "n")
+    (document,) = (tmp_path / "store" / "models" / "n").rglob("*.json")
+    document.write_text("{}")
+    for words in (["m"], []):
+        done = CliRunner().invoke(app, ["advise", *words, "--json"], catch_exceptions=False)
+        assert done.stderr.startswith("n is left out: ")
+        found = json.loads(done.stdout)
+        assert found == wanted if words else found["num_judged"] == 1
+    with pytest.raises(StoreError, match="models/n/"):
+        asked("n")
 
 
 def test_a_first_choice_that_its_proof_refused_is_wrong(registry: Registry) -> None:
