@@ -70,5 +70,6 @@ def measured_cost(registry: Registry, model: ModelVersion, dim: str) -> Measured
         return None
     generation, curve = next((pair for pair in found if pair[1].pads_to_largest), found[0])
     beside = [s.max for name, s in spans[-1].items() if name not in (dim, batch_dim)]
-    name = f"{curve.name} on {generation}"
+    doubt = " (timed while its machine was busy)" if curve.is_wild else ""
+    name = f"{curve.name} on {generation}{doubt}"
     return MeasuredCost(curve=curve, name=name, others=math.prod(beside))

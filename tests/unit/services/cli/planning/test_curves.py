@@ -13,6 +13,7 @@ from services.cli.planning.plan import sizing_document
 from services.cli.planning.plan_profile import DeviceOffer, ModelDemand, PlanProfile
 from services.cli.planning.queue_simulation import ReplicaQueue
 from services.cli.planning.replica_memory import ReplicaMemory, replica_memory
+from services.cli.sizes.measured_cost import measured_cost
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -129,6 +130,9 @@ def test_curves_know_that_their_machine_was_busy(tmp_path: Path) -> None:
         registry = _published(tmp_path / name, model, kind, generation, timed, ratio)
         sides = measured_curves(registry, model)[generation]
         assert {each.is_wild for each in sides.values()} == {name == "wild"}
+        cost = measured_cost(registry, model, "length")
+        assert cost
+        assert cost.name.endswith(" (timed while its machine was busy)") is (name == "wild")
 
 
 def test_a_replica_needs_what_its_proofs_measured_of_a_gpu(tmp_path: Path) -> None:
