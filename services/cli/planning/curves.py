@@ -117,7 +117,7 @@ def measured_curves(
         timed = {
             e.digest: deciding(engine_history(e, generation, runs))
             for e in engines
-            if e.manifest.key.generation == generation
+            if e.proof.device and e.proof.device.generation == generation
         }
         engine = select(chosen, device, version=version, runs=runs).engine
         found = _sides(engine, timed)

@@ -42,6 +42,7 @@ def _published(
     generation: str,
     timed: Sequence[tuple[dict[str, int], float]],
     ratio: Ratio | None = None,
+    proven_on: str = "",
 ) -> Registry:
     """A store with an engine that was proven and took so many seconds at these sizes."""
     timings = tuple(
@@ -56,7 +57,7 @@ def _published(
         )
         for sizes, seconds in timed
     )
-    device = DeviceFacts(generation=generation, name="device", memory_gib=4)
+    device = DeviceFacts(generation=proven_on or generation, name="device", memory_gib=4)
     proof = small_proof(ProofOutcome.PASSED).model_copy(
         update={"timings": timings, "device": device}
     )
@@ -133,6 +134,16 @@ def test_curves_know_that_their_machine_was_busy(tmp_path: Path) -> None:
         cost = measured_cost(registry, model, "length")
         assert cost
         assert cost.name.endswith(" (timed while its machine was busy)") is (name == "wild")
+
+
+def test_an_engine_of_a_lower_class_is_measured_where_it_was_proven(tmp_path: Path) -> None:
+    model = planned_model(*BUCKETS)
+    timed = [({"batch": 1, "length": 8}, 0.001)]
+    built, proven = "cpu-x86_64-v3", "cpu-x86_64-avx512"
+    registry = _published(tmp_path, model, EngineKind.ONNXRUNTIME, built, timed, proven_on=proven)
+    (curves,) = measured_curves(registry, model).items()
+    assert curves[0] == proven
+    assert curves[1][MeasuredSide.ENGINE].seconds == (0.001,)
 
 
 def test_a_replica_needs_what_its_proofs_measured_of_a_gpu(tmp_path: Path) -> None:
