@@ -7,7 +7,7 @@ from typing import Any
 from compiler_worker.builders.select import builder_for
 from compiler_worker.plans.graph_refusals import graph_refusal, ops_of_graph
 from services.cli.advise.advice_text import advice_text, least_ms, record_text
-from services.cli.advise.expectation import Graph, ProvenSpeed, expectations
+from services.cli.advise.expectation import Graph, ProvenSpeed, expectations, over_onnxruntime
 from services.cli.advise.graph_features import graph_class, graph_remarks
 from services.cli.advise.outcome import Proofs
 from services.cli.advise.roofline import DevicePeak, bucket_work, device_peak
@@ -186,16 +186,14 @@ def _on_generation(
     is_here = not plans and generation == probe_device().generation
     left_out: dict[str, list[str]] = {}
     tried = []
-    for each in expectations(advised.graph, Generation.parse(generation), proven, timed):
+    found = expectations(advised.graph, Generation.parse(generation), proven, timed)
+    for each in over_onnxruntime(found) if advised.refused else found:
         kind, precision = each[:2]
         reason = skipped.get((kind, precision)) or _refusal(advised, generation, kind, precision)
         if is_here and not reason:
             reason = builder_for(kind).unavailable_reason(Generation.parse(generation), precision)
         if reason:
             left_out.setdefault(reason, []).append(f"{kind} {precision}")
-        elif advised.refused and kind is EngineKind.ONNXRUNTIME:
-            even = each._replace(low=1.0, middle=1.0, high=1.0, why=f"the fallback is {kind} too")
-            tried.append(even)
         else:
             tried.append(each)
     # What promises less and may be proven stands before what is expected to be refused.
