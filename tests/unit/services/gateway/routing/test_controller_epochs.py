@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from services.contracts.external.external_model import ExternalModel
 from services.contracts.model.manifest import ModelVersion
 from services.controller.api.fleet_state import FleetState
 from services.gateway.routing.controller_epochs import ControllerEpochs
@@ -64,6 +65,24 @@ def test_replicas_of_the_former_epoch_are_kept_for_the_grace(said: Said) -> None
     assert set(epochs.completed().replicas) == {"a", "b"}
     clock.now_s += 1.0
     assert epochs.completed() == said(2)
+
+
+def test_an_external_model_is_kept_until_the_next_controller_has_checked_it() -> None:
+    model = ExternalModel(name="chat", version=1, url="openai+http://h/v1", remote_name="m")
+
+    def shown(epoch: int, state: str) -> DiscoveredFleet:
+        entry = fleet.ServedModel(
+            name="chat", version=1, state=state, external_json=model.canonical_json()
+        )
+        return fleet_view_from_snapshot(fleet.FleetSnapshot(epoch=epoch, models=[entry]))
+
+    epochs = ControllerEpochs(30.0, _Clock())
+    epochs.update(shown(1, "READY"))
+    epochs.update(shown(2, "LOADING"))
+    assert set(epochs.completed().replicas) == {"external chat/1"}
+    epochs.update(shown(2, "READY"))
+    epochs.update(shown(2, "UNAVAILABLE"))
+    assert not epochs.completed().replicas
 
 
 def test_what_the_new_epoch_mentions_is_its_own(said: Said) -> None:
