@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from services.cli.output.progress import Steps
 from services.cli.output.show import print_remark
-from services.contracts.errors import InvalidRequestError, ProofError
+from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 
@@ -63,7 +63,7 @@ def _timed(version: ModelVersion, generation: str, worker: WorkerContext) -> Tim
     with Steps().step(f"Timing of {version.name} on {generation}") as line:
         try:
             found = time_unbuilt(version, Generation.parse(generation), worker)
-        except ProofError as error:
+        except SmeltError as error:
             # The advice by graph and store stands all the same.
             print_remark(f"{version.name} is not measured: {error}")
             return {}
