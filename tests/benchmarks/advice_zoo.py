@@ -4,9 +4,9 @@
 
 Each is exported with seeded weights, added to a store in FOLDER and built by `smelt build`; what
 was built before is not built again, so that a run can be ended and gone on with. Advice does not
-see the proofs of the model that it is for. It is right where its first choice is within 10 % of the
-best engine that was proven. Processes may build different models in one FOLDER side by side;
-without names after `--names` nothing is built.
+see the proofs of the model that it is for, and is asked once more with `--measure`. It is right
+where its first choice is within 10 % of the best engine that was proven. Processes may build
+different models in one FOLDER side by side; without names after `--names` nothing is built.
 """
 
 import argparse
@@ -317,9 +317,14 @@ def main() -> None:
     for name in arguments.names:
         print(name, flush=True)
         build(name, folder, arguments.precisions)
-    alone = "By the table alone, without the store's proofs:"
-    told = json.loads(smelt("advise", "--json"))
-    text = "\n".join([*_lines(told), "", alone, "", *_lines(by_the_table())]) + "\n"
+    records = {
+        "By the proofs of other models:": json.loads(smelt("advise", "--json")),
+        "By the table alone, without the store's proofs:": by_the_table(),
+        "With --measure:": json.loads(smelt("advise", "--measure", "--json")),
+    }
+    text = "\n".join(
+        line for words, record in records.items() for line in (words, "", *_lines(record), "")
+    )
     print(text)
     if arguments.write:
         arguments.write.write_text(text)

@@ -45,8 +45,11 @@ _PARTS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "`smelt advise`",
-        "services/cli/advise compiler_worker/builders/expected_speed.py",
-        "the order of builds, refusals of build plans, proofs, ONNX's shape inference",
+        (
+            "services/cli/advise compiler_worker/builders/expected_speed.py "
+            "compiler_worker/timing/unbuilt.py"
+        ),
+        "the order of builds, refusals of build plans, proofs, joint runs, ONNX's shape inference",
     ),
     (
         "external models",
