@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,11 +43,15 @@ async def test_a_bad_report_harms_no_other_replica(
 
 async def test_a_controller_whose_host_is_slow_to_connect_is_reached(echo_fleet: "Fleet") -> None:
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Longer than any pause between connects: a try may not be bound by those.
-        await asyncio.sleep(2)
-        up = await asyncio.open_connection("127.0.0.1", echo_fleet.controller.port)
-        await asyncio.gather(_copy(reader, up[1]), _copy(up[0], writer))
+        forwarding.add(asyncio.current_task())
+        with closing(writer):
+            # Longer than any pause between connects: a try may not be bound by those.
+            await asyncio.sleep(2)
+            source, sink = await asyncio.open_connection("127.0.0.1", echo_fleet.controller.port)
+            with closing(sink):
+                await asyncio.gather(_copy(reader, sink), _copy(source, writer))
 
+    forwarding = set[asyncio.Task[None] | None]()
     has_taken = asyncio.Event()
     async with await asyncio.start_server(forward, "127.0.0.1") as slow:
         address = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
@@ -55,12 +60,15 @@ async def test_a_controller_whose_host_is_slow_to_connect_is_reached(echo_fleet:
         async with asyncio.timeout(30):
             await has_taken.wait()
         watching.cancel()
+        # A connection that is left over would fail another test.
+        for each in filter(None, forwarding):
+            each.cancel()
+        await asyncio.gather(watching, *filter(None, forwarding), return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(1 << 16):
         writer.write(data)
-    writer.close()
 
 
 async def test_a_snapshot_that_cannot_be_taken_does_not_end_the_watch(

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 
 EXPECTED = {
-    "advise": ["--generation", "--json", "--store", "--wide", "MODEL"],
+    "advise": ["--generation", "--json", "--measure", "--store", "--wide", "MODEL"],
     "bench": [
         "--address",
         "--concurrency",
