@@ -67,5 +67,6 @@ def _timed(version: ModelVersion, generation: str, worker: WorkerContext) -> Tim
             # The advice by graph and store stands all the same.
             print_remark(f"{version.name} is not measured: {error}")
             return {}
-        line.summary = ", ".join(f"{kind} {p} {1000 * s:.3g} ms" for (kind, p), s in found.items())
+        took = (f"{kind} {p} {1000 * s:.3g} ms" for (kind, p), s in found.items())
+        line.summary = ", ".join(took) or "nothing: less than two engines need no build here"
     return found
