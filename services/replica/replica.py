@@ -302,8 +302,6 @@ class Replica:
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
         response = response_from_outputs(call, outputs, self.signature)
         self.statistics.record_success(self._clock() - began_s)
-        if self._sampler is not None:
-            self._sampler.offer(call)
         return response
 
     def _count_failure(self, began_s: float, error: Exception | None = None) -> None:
@@ -348,3 +346,5 @@ class Replica:
         self._metrics.record_batch(report)
         if self._spans is not None:
             self._spans.record_batch(report, self.loaded)
+        if self._sampler is not None and report.times:
+            self._sampler.offer(report.calls)

@@ -96,7 +96,7 @@ async def _sample(version: ModelVersion, registry: Registry, texts: tuple[str, .
     for text in texts:
         arrays = tokenise((text,))
         sizes = dict(zip(("batch", "sequence"), arrays["input_ids"].shape, strict=True))
-        sampler.offer(InferCall(inputs=arrays, sizes=sizes, outputs=()))
+        sampler.offer([InferCall(inputs=arrays, sizes=sizes, outputs=())])
     await sampler.close()
 
 

@@ -1,9 +1,9 @@
 """What is recorded of one run of the engine."""
 
-from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from services.replica.engine.worker import BatchTimes
+from services.replica.request.infer_call import InferCall
 
 
 class BatchReport(NamedTuple):
@@ -15,7 +15,7 @@ class BatchReport(NamedTuple):
         times: seconds of each step; None when the engine failed.
         forming_s: seconds from when the engine was free and a request waited to the run.
         reply_s: seconds in which the answers were written.
-        sizes: dynamic dimensions of each request.
+        calls: the requests; what they lie in is lent, so keep none of them.
     """
 
     rows: tuple[int, ...]
@@ -23,7 +23,7 @@ class BatchReport(NamedTuple):
     times: BatchTimes | None
     forming_s: float = 0.0
     reply_s: float = 0.0
-    sizes: tuple[Mapping[str, int], ...] = ()
+    calls: tuple[InferCall, ...] = ()
 
 
 class BatcherTimes(NamedTuple):

@@ -334,7 +334,7 @@ class Batcher:
             times=times,
             forming_s=max(began_s - self._free_s, 0.0),
             reply_s=reply_s,
-            sizes=tuple([waiting.call.sizes for waiting in batch]),
+            calls=tuple([waiting.call for waiting in batch]),
         )
         try:
             self._on_batch(report)

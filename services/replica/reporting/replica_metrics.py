@@ -111,9 +111,9 @@ class ReplicaMetrics:
 
     def _record_sizes(self, report: BatchReport) -> None:
         real = 0
-        for sizes in report.sizes:
-            real += elements_of(sizes)
-            for dim, size in sizes.items():
+        for call in report.calls:
+            real += elements_of(call.sizes)
+            for dim, size in call.sizes.items():
                 self._size_observer(dim)(size)
         if report.times:
             self._real += real

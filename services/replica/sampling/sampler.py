@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from random import Random
@@ -105,14 +105,22 @@ class Sampler:
         self._reservoirs: dict[str, Reservoir] = {}
         self._known: dict[tuple[int, ...], Reservoir] = {}
 
-    def offer(self, call: InferCall) -> None:
-        """Take rows of a call that was answered, if it is their turn; never raises."""
-        sizes = call.sizes
-        key = tuple(sizes.values())
-        reservoir = self._known.get(key) or self._learn(key, sizes)
-        begin = reservoir.seen
-        reservoir.seen = end = begin + sizes.get(self._batch_dim, 1)
-        while reservoir.next_at < end:
+    def offer(self, calls: Iterable[InferCall]) -> None:
+        """Take rows of calls that were answered, if it is their turn; never raises."""
+        known = self._known
+        batch_dim = self._batch_dim
+        for call in calls:
+            sizes = call.sizes
+            key = tuple(sizes.values())
+            reservoir = known.get(key) or self._learn(key, sizes)
+            begin = reservoir.seen
+            reservoir.seen = end = begin + sizes.get(batch_dim, 1)
+            if reservoir.next_at < end:
+                self._take(call, reservoir, begin)
+
+    def _take(self, call: InferCall, reservoir: Reservoir, begin: int) -> None:
+        """Take those rows of a call, whose first is number `begin`, that are next."""
+        while reservoir.next_at < reservoir.seen:
             row = None
             try:
                 row = self._row(call, reservoir.next_at - begin, reservoir.label)

@@ -67,7 +67,7 @@ class World:
         sizes = {"batch": rows, "sequence": length}
         inputs = {"ids": ids, "mask": np.ones_like(ids)}
         call = InferCall(inputs=inputs, sizes=sizes, outputs=())
-        self.sampler.offer(call)
+        self.sampler.offer([call])
         return call
 
     def rows(self) -> list[SampledRow]:
@@ -134,7 +134,7 @@ async def test_what_fails_is_counted_and_raises_nothing(
     world = World(tmp_path, Sampling(rate_per_s=1, window_s=20, max_mib=20 * 8 * 8 / 2**20))
     world.send(1, LONG)  # too large
     call = InferCall(inputs={}, sizes={"batch": 1, "sequence": SHORT}, outputs=())
-    world.sampler.offer(call)
+    world.sampler.offer([call])
     assert world.count("lost") == 2
 
     def fail(*_: object) -> None:
