@@ -16,11 +16,17 @@ class TrafficCalibration(Document):
             calibrated with, beyond which the version asks to be calibrated anew.
         rebuild: a controller then publishes the next version itself, as it does the first that is
             calibrated; False leaves it to `smelt samples calibrate`.
+        rebuild_after_h: hours of newer samples before a controller publishes the next version, as
+            traffic that comes and goes would have it built over and over.
     """
 
     min_samples: int = Field(default=64, ge=64)
     max_drift: float = Field(default=0.2, gt=0, le=1)
     rebuild: bool = False
+    # Left out where it is not given: older releases do not know it.
+    rebuild_after_h: float = Field(
+        default=24.0, ge=0, le=8784, exclude_if=lambda hours: hours == 24.0
+    )
 
 
 class Calibration(Document):

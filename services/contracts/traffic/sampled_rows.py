@@ -54,9 +54,12 @@ def bytes_from_rows(rows: Sequence[SampledRow]) -> bytes:
 
 
 def bytes_from_arrays(named: Mapping[str, Array]) -> bytes:
-    """An .npz file; equal arrays give equal bytes."""
+    """An .npz file; equal arrays give equal bytes.
+
+    Not compressed: what bounds its size bounds the memory that it is read into.
+    """
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **named)
+    np.savez(file, allow_pickle=False, **named)
     return file.getvalue()
 
 

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
 from services.contracts.errors import SmeltError
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
+from services.contracts.text.moments import timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +40,11 @@ class TrafficWatch:
         return events
 
     def _looked_at(self, version: ModelVersion) -> list[Event]:
-        calibration = version.recipe.calibration
-        if calibration is None or calibration.traffic is None:
+        asked = version.recipe.calibration.traffic if version.recipe.calibration else None
+        if asked is None:
             return []
-        seen = (version.version, list(self._registry.sample_windows(version.name)))
+        windows = self._registry.sample_windows(version.name)
+        seen = (version.version, list(windows))
         if self._seen.get(version.name) == seen:
             return []
         # Here, as a controller of which no model is sampled needs no numpy.
@@ -51,14 +54,25 @@ class TrafficWatch:
         self._seen[version.name] = seen
         if not state.is_due:
             return []
-        if version.calibration is None or calibration.traffic.rebuild:
+        earliest = _earliest(version, asked.rebuild_after_h)
+        is_time = max(window.ends_at for window in windows.values()) >= earliest
+        if version.calibration is None or (asked.rebuild and is_time):
             publish_calibrated(self._registry, version)
             return []
+        when = f", or wait for {earliest}" if asked.rebuild else ""
         event = Event(
             kind=EventKind.TRAFFIC_DRIFTED,
             model=version.name,
             version=version.version,
             mark=f"drift {version.name}/{version.version}",
-            why=f"{state.words}; calibrate it anew: smelt samples calibrate {version.name}",
+            why=f"{state.words}; calibrate it anew: smelt samples calibrate {version.name}{when}",
         )
         return [event]
+
+
+def _earliest(version: ModelVersion, hours: float) -> str:
+    """When the newest samples must end, at least, for a controller to publish the next version."""
+    if version.traffic is None:
+        return ""
+    last = datetime.fromisoformat(version.traffic.ends_at)
+    return timestamp(last + timedelta(hours=hours))

@@ -199,9 +199,11 @@ def test_a_controller_calibrates_first_and_then_asks_or_does_as_the_recipe_says(
     assert why.endswith("at most 0.2 wanted; calibrate it anew: smelt samples calibrate m")
     assert look() == []  # nothing is new
     version = registry.model_version("m")
-    asked = ASKED | {"calibration": {"traffic": {"rebuild": True}}}
-    recipe = Recipe.model_validate(asked)
-    registry.add_changed_version(version, {"recipe": recipe})
-    assert look() == []
-    assert registry.model_version("m").version == 4
+    for hours in (25, 24):
+        asked = ASKED | {"calibration": {"traffic": {"rebuild": True, "rebuild_after_h": hours}}}
+        version = registry.add_changed_version(version, {"recipe": Recipe.model_validate(asked)})
+        words = look()
+        asked_for = ": smelt samples calibrate m, or wait for 2026-11-04T01:00:00.000+00:00"
+        assert [why.endswith(asked_for) for why in words] == [True] * (hours == 25)
+    assert registry.model_version("m").version == 5
     assert not traffic_state(registry, registry.model_version("m")).is_due
