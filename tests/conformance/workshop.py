@@ -1,7 +1,9 @@
 """Builds each case once per test session and loads it as often as a test wants."""
 
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +129,13 @@ def _build_output(
 
         with recorded_warnings():
             return build_artifacts(plan, {}, workspace, print, device="cpu")
-    return builder_for(kind).build(plan, workspace, print)
+    builder = builder_for(kind)
+    if kind is not EngineKind.XLA:
+        return builder.build(plan, workspace, print)
+    # In a process of its own, as the worker does: torchax makes torch know a device of another
+    # kind, whose memory is then asked for where CUDA's pinned memory should be.
+    with ProcessPoolExecutor(1, get_context("spawn")) as child:
+        return child.submit(builder.build, plan, workspace, print).result()
 
 
 def _load_artifact(spec: LoadSpec) -> AnyEngine:
