@@ -84,7 +84,9 @@ def _parts(
     engines = own_engines(registry, version)
     used = {e.proof.device.generation: e.proof.device for e in engines if e.proof.device}
     planned = devices_of([own], "") if own.plans or not used else {}
-    devices = dict.fromkeys(cases) | planned | used
+    # An engine of a lesser class of processors may have been proven on a higher one.
+    keyed = [engine.manifest.key.generation for engine in engines]
+    devices = dict.fromkeys([*cases, *keyed]) | planned | used
     advice = model_advice(own, devices, proven)
     at = readable_time(version.created_at)
     yield f"Master {version.master.digest[:12]} of {version.source}, published {at}."

@@ -12,12 +12,21 @@ from services.cli.main import app
 from services.cli.report.engine_entries import engine_entries, timed_sides
 from services.cli.report.report_parts import roofline_chart
 from services.contracts.errors import InvalidRequestError
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import Proof
 from services.contracts.ratio import Ratio
 from services.contracts.registry.registry import Registry
+from services.contracts.terms import proof_terms
 from services.contracts.text.words import readable_size
 from tests.unit.services.cli.output.html_reader import Loads
-from tests.unit.services.cli.report.report_world import SIZES, add_generation, store_with_model
+from tests.unit.services.cli.report.report_world import (
+    MASTER,
+    SIZES,
+    add_generation,
+    store_with_model,
+)
+from tests.unit.services.controller import build_world as world
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 PRICES = "devices: {cpu-x86_64-v3: {price_per_h: 3.6}}"
@@ -146,6 +155,27 @@ def test_each_generation_has_its_own_section(registry: Registry) -> None:
     assert [word for word in read.words if word.startswith("Device: published for H100; eager")]
     (roof,) = [word for word in read.words if word.startswith("Device: published for A100")]
     assert roof.endswith("again: smelt rebuild m --generation cuda-sm80 --version 1")
+
+
+def test_an_engine_that_was_proven_on_a_higher_class_is_in_the_section_of_its_own(
+    registry: Registry,
+) -> None:
+    version = registry.model_version("m")
+    key = world.key(
+        EngineKind.OPENVINO,
+        master_digest=MASTER,
+        generation="cpu-x86_64-v3",
+        buckets=version.buckets,
+        proof_terms=proof_terms(version.recipe, Precision.FP32, None),
+    )
+    device = DeviceFacts(generation="cpu-x86_64-avx512", name="Xeon", memory_gib=64, toolchain={})
+    files = {"engine": Path(__file__)}
+    registry.publish_engine(world.manifest(key), files, world.proof(device=device))
+    _, read = reported()
+    names = ["cpu-x86_64-avx512", "cpu-x86_64-v3"]
+    assert [word for word in read.words if word in names] == names
+    found = "openvino fp32: proof of 2026-01-01 00:00:00Z on Xeon"
+    assert found in read.words[read.words.index(names[1]) :]
 
 
 def test_nothing_is_above_its_roof(registry: Registry) -> None:
