@@ -16,7 +16,6 @@ CONNECT_TIMEOUT_S: Final = 3.0
 _KEEP_ALIVE_S: Final = 4.0
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_reconnect_backoff_ms", 2000),
     # Each has its own connection, whose state is then that of this server alone.
     ("grpc.use_local_subchannel_pool", 1),
@@ -32,7 +31,9 @@ def token_headers(model: ExternalModel, folder: Path | None) -> dict[str, str]:
         # A name of this folder and no path: who may write the store must not have this process
         # send any file of its host to a server.
         token = ((folder or Path("/nowhere")) / model.token).read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        if not token.isprintable():
+            raise ValueError("it is of several lines, or has control characters")
+    except (OSError, ValueError) as error:
         raise ExternalServerError(
             f"model '{model.name}': token '{model.token}' cannot be had: {error}; name the folder "
             "that has it: SMELT_GATEWAY_EXTERNAL_TOKEN_DIR, and the same for the controller"
@@ -55,15 +56,16 @@ def http_session() -> "aiohttp.ClientSession":
 
 
 # gRPC's stubs want serialisers, which bytes do not need.
-def kserve_channel(model: ExternalModel) -> Any:
-    """A channel to a server of KServe v2; nothing is connected yet."""
+def kserve_channel(model: ExternalModel, most_bytes: int = -1) -> Any:
+    """A channel to a server of KServe v2, of answers so large; nothing is connected yet."""
     import grpc
 
     address = "{}:{}".format(*model.place)
+    options = (*_OPTIONS, ("grpc.max_receive_message_length", most_bytes))
     if model.is_tls:
         credentials = grpc.ssl_channel_credentials(_authorities())
-        return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, credentials, options=options)
+    return grpc.aio.insecure_channel(address, options=options)
 
 
 def _authorities() -> bytes | None:
@@ -78,6 +80,9 @@ def kserve_path(rpc: str) -> str:
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """A server's message, short and in one line, to be quoted in an error."""
-    words = " ".join(str(text).split())
-    return words if len(words) <= most else f"{words[:most]}..."
+    """A server's message, short, in one line and as text, to be quoted in an error."""
+    # Cut first: of megabytes each word would be an object, and other requests would wait.
+    words = " ".join(str(text)[: 10 * most].split())
+    # Terminals obey control characters, and no message of gRPC takes half a surrogate.
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
+    return shown if len(shown) <= most else f"{shown[:most]}..."

@@ -109,7 +109,7 @@ def _judge(name: str, names: Sequence[str], status: int, document: Any) -> None:
         raise _FoundError(ExternalFault.WRONG_PROTOCOL, why)
     # `transformers serve` lists what is in its cache, and adds the revision to the name.
     if name not in names and str(fields.get("model")).partition("@")[0] != name:
-        listed = ", ".join(names[:_NUM_NAMED]) or "none"
+        listed = one_line(", ".join(names[:_NUM_NAMED])) or "none"
         why = f"it has no model '{name}'; it has: {listed}"
         raise _FoundError(ExternalFault.WRONG_MODEL, why)
     if status >= 400 and _is_of_no_model(fields):
@@ -152,7 +152,9 @@ async def _answer(asked: Any, what: str, timeout_s: float, slow: ExternalFault) 
     try:
         return status, json.loads(raw)
     except (ValueError, RecursionError) as error:
-        why = f"{what} is answered {status} with what is no JSON: {body}"
+        is_cut = len(raw) >= _MAX_ANSWER_BYTES
+        found = f"more than {_MAX_ANSWER_BYTES} bytes" if is_cut else "what is no JSON"
+        why = f"{what} is answered {status} with {found}: {body}"
         raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
 
 
@@ -162,13 +164,13 @@ async def _look_at_kserve(
     name = model.remote_name
     version = model.remote_version
     # A channel of this look alone, which finds for itself whether it can connect.
-    async with kserve_channel(model) as channel:
+    async with kserve_channel(model, _MAX_ANSWER_BYTES) as channel:
         about = pb.ModelMetadataRequest(name=name, version=version)
         raw = await _called(channel, model.url, "ModelMetadata", about, headers, ANSWER_TIMEOUT_S)
         found = _parsed(pb.ModelMetadataResponse, raw, "ModelMetadata").name
         if found != name:
             raise _FoundError(
-                ExternalFault.WRONG_MODEL, f"asked for '{name}', it says it is '{found}'"
+                ExternalFault.WRONG_MODEL, f"asked for '{name}', it says it is '{one_line(found)}'"
             )
         whether = pb.ModelReadyRequest(name=name, version=version)
         raw = await _called(channel, model.url, "ModelReady", whether, headers, ANSWER_TIMEOUT_S)

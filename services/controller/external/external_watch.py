@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.contracts.errors import ExternalServerError, NotReadyError
-from services.contracts.external.dial import http_session, token_headers
+from services.contracts.external.dial import http_session, one_line, token_headers
 from services.contracts.external.external_model import ExternalModel, Starter
 from services.contracts.process.backoff import Backoff
 from services.controller.api.fleet_state import FleetState
@@ -190,7 +190,7 @@ class ExternalWatch:
         except Exception as error:
             # A server answers what it likes: the next look comes whatever that was.
             logger.exception("the check of %s failed", model.words)
-            return f"{ExternalFault.WRONG_PROTOCOL.value}: {error!r}"
+            return f"{ExternalFault.WRONG_PROTOCOL.value}: {one_line(repr(error))}"
 
     def _show(self, key: _Key) -> None:
         model, weight, is_unloaded = self._wanted[key]

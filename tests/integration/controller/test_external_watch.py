@@ -183,11 +183,50 @@ async def test_an_answer_that_comes_in_parts_is_read_whole(server: OpenAiServer)
         assert await external_check.found_fault(model, session, {}, is_asking=False) == ""
 
 
+# Half a surrogate, which no message of gRPC takes; megabytes; and what terminals obey.
+@pytest.mark.parametrize("name", ["\ud800", "x" * 3_000_000, "\x1b[2J\x00"])
+async def test_a_server_of_any_names_is_shown_short_and_as_text(
+    watched: Watched, server: OpenAiServer, name: str
+) -> None:
+    server.names = (name,)
+    await watched.follow(external_model(server.url))
+    found = await watched.until("UNAVAILABLE", "wrong model: it has no model 'Qwen2.5'; it has: ")
+    assert len(found.reason) < 300
+    assert found.reason.isprintable()
+    # The controller's next pass over its store.
+    await watched.follow(external_model(server.url))
+
+
+async def test_a_server_of_too_many_models_is_said_to_be_one(
+    watched: Watched, server: OpenAiServer
+) -> None:
+    server.names = tuple(f"router/model-{number}" for number in range(100_000))
+    await watched.follow(external_model(server.url))
+    await watched.until("UNAVAILABLE", "wrong protocol: GET /models is answered 200 with more than")
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (3_000_000, "wrong model: asked for 'resnet', it says it is 'xxx"),
+        (5_000_000, "wrong protocol: ModelMetadata is answered RESOURCE_EXHAUSTED"),
+    ],
+)
+async def test_a_kserve_server_of_a_long_name_is_shown_short(
+    watched: Watched, resnet: KserveServer, size: int, reason: str
+) -> None:
+    resnet.name = "x" * size
+    await watched.follow(external_model(resnet.url, remote_name="resnet"))
+    assert len((await watched.until("UNAVAILABLE", reason)).reason) < 300
+
+
 async def test_a_server_of_another_model_or_with_another_token(
     watched: Watched, server: OpenAiServer, tmp_path: Path
 ) -> None:
     await watched.follow(external_model(server.url, remote_name="Llama", token="llm"))
     await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' cannot be had")
+    (tmp_path / "llm").write_text("right\nand another")
+    await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' cannot be had: it is o")
     server.token = "right"
     (tmp_path / "llm").write_text("wrong")
     await watched.until("UNAVAILABLE", "refusing: GET /models is answered 401: ")
