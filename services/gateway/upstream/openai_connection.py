@@ -142,9 +142,11 @@ class OpenAiConnection(ExternalConnection):
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
         pieces: list[bytes] = []
+        size = 0
         async for piece in self._parts(response):
             pieces.append(piece)
-            if sum(map(len, pieces)) > _MAX_WHOLE_BYTES:
+            size += len(piece)
+            if size > _MAX_WHOLE_BYTES:
                 raise AnswerTooLargeError(
                     self._words(f"answers more than {_MAX_WHOLE_BYTES} bytes; ask for less")
                 )
