@@ -47,8 +47,8 @@ class Relay:
             headers: those that are passed on.
             body: all of it.
         """
-        content_type = headers.pop("content-type", "application/json").encode()
-        others = tuple((name.encode(), value.encode()) for name, value in headers.items())
+        content_type = _field(headers.pop("content-type", "application/json"))
+        others = tuple((name.encode(), _field(value)) for name, value in headers.items())
         self.answer = HttpAnswer(body, content_type, status, others)
 
     def note_status(self, status: int) -> None:
@@ -58,7 +58,7 @@ class Relay:
     async def begin(self, content_type: str) -> None:
         """Begin an answer in parts."""
         self.is_begun = True
-        headers = [(b"content-type", content_type.encode()), *_UNBUFFERED]
+        headers = [(b"content-type", _field(content_type)), *_UNBUFFERED]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def write(self, part: bytes) -> None:
@@ -81,3 +81,8 @@ class Relay:
             await self._send({"type": "http.response.body", "body": event})
             return None
         return self.answer or refusal._replace(status=self.status or refusal.status)
+
+
+def _field(value: str) -> bytes:
+    """A header's value as the server sent it: it need not be UTF-8."""
+    return value.encode(errors="surrogateescape")

@@ -22,6 +22,7 @@ class OpenAiServer:
         token: that it wants; "" for none.
         fault: what is wrong with it, see `_answer`.
         answer: to each question, where the fault is a status.
+        request_id: that whole answers have as header; b"" for none.
         asked: the documents of questions, without those of checks.
         step: is waited for before each part of a stream but the first, where a test sets it.
         gone: set when a client left in the middle of a stream.
@@ -34,6 +35,7 @@ class OpenAiServer:
         self.token = ""
         self.fault = ""
         self.answer: Any = {"error": {"message": "no luck"}}
+        self.request_id = b""
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.step: asyncio.Queue[None] | None = None
@@ -103,7 +105,7 @@ class OpenAiServer:
         elif document.get("stream"):
             await self._stream(receive, send)
         else:
-            await _send(send, 200, self._whole(scope["path"]))
+            await _send(send, 200, self._whole(scope["path"]), self.request_id)
 
     def _whole(self, path: str) -> dict[str, Any]:
         if path == "/v1/models":
@@ -160,7 +162,9 @@ def _part(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-async def _send(send: Any, status: int, document: Any) -> None:
-    await send(_start(status, b"application/json"))
+async def _send(send: Any, status: int, document: Any, request_id: bytes = b"") -> None:
+    start = _start(status, b"application/json")
+    start["headers"] += [(b"x-request-id", request_id)] if request_id else []
+    await send(start)
     body = document.encode() if isinstance(document, str) else json.dumps(document).encode()
     await send({"type": "http.response.body", "body": body})

@@ -93,6 +93,14 @@ async def test_what_the_server_refuses(
     assert refused.value.status_code == status
 
 
+async def test_headers_that_are_not_utf8_are_passed_on(
+    client: openai.AsyncOpenAI, server: OpenAiServer
+) -> None:
+    server.request_id = b"caf\xe9"
+    answer = await client.chat.completions.with_raw_response.create(model="chat", messages=HI)
+    assert answer.headers["x-request-id"] == "caf\xe9"
+
+
 async def test_limits_of_time(fleet_of: "Fleet", server: OpenAiServer) -> None:
     add_external(fleet_of, external_model(server.url))
     await with_http(fleet_of, "external chat/1", external_first_byte_s=0.3, external_idle_s=0.3)
