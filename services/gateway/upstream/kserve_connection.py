@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from services.contracts.errors import (
     DeadlineExceededError,
@@ -106,7 +107,7 @@ class KserveConnection(ExternalConnection):
             )
         except grpc.aio.AioRpcError as error:
             raise self._raised(error) from error
-        return answer.FromString(raw)
+        return self._parsed(answer, raw)
 
     def close(self) -> None:
         """Nothing is outstanding: the channel is closed."""
@@ -123,7 +124,7 @@ class KserveConnection(ExternalConnection):
                     # The client's time to take it is not the server's.
                     timer.reschedule(None)
                     if message.startswith(_ERROR_TAG):
-                        fault = pb.ModelStreamInferResponse.FromString(message).error_message
+                        fault = self._parsed(pb.ModelStreamInferResponse, message).error_message
                         raise self._failed(f"answers with an error: {one_line(fault)}")
                     request.is_begun = True
                     await request.emit(message + self._ours_in_stream)
@@ -135,6 +136,12 @@ class KserveConnection(ExternalConnection):
             raise DeadlineExceededError(self._words(why)) from error
         finally:
             stream.cancel()
+
+    def _parsed(self, message: Any, raw: bytes) -> Any:
+        try:
+            return message.FromString(raw)
+        except DecodeError as error:
+            raise self._failed("answers with another message") from error
 
     def _raised(self, error: grpc.aio.AioRpcError) -> SmeltError:
         code = error.code()

@@ -77,6 +77,8 @@ class KserveServer:
             async for body in requests:
                 if self.fault == "stuck":
                     await asyncio.Event().wait()
+                if self.fault == "other":
+                    yield b"\x0a\xff"
                 request = pb.ModelInferRequest.FromString(body)
                 for number in range(3):
                     if number and self.step is not None:

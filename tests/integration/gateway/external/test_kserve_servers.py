@@ -158,6 +158,20 @@ async def test_a_decoupled_model_that_fails_ends_its_request_alone(
     assert "INTERNAL: out of memory" in str(found[1][1])
 
 
+async def test_a_server_that_answers_with_another_message_is_named(
+    fleet_of: Fleet, decoupled: KserveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await fleet_of.client()
+    decoupled.fault = "other"
+    words = "'many': its server at grpc://127.0.0.1:.* answers with another message"
+    with pytest.raises(InferenceServerException, match=words) as refused:
+        await client.get_model_metadata("many")
+    assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    ((_, error),) = [each async for each in await streamed(client)]
+    assert "answers with another message" in str(error)
+    assert not any(record.exc_info for record in caplog.records)
+
+
 async def test_no_other_server_repeats_answers_that_were_given(
     fleet_of: Fleet, decoupled: KserveServer
 ) -> None:
