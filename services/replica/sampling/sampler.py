@@ -133,7 +133,8 @@ class Sampler:
     def turn_over(self) -> None:
         """Hand a window that is over to the thread, and record counts; call it at intervals."""
         elapsed = (self._clock() - self._begins_at).total_seconds()
-        if elapsed >= self._sampling.window_s:
+        # Also where the clock was set back: a window would last until it is there again.
+        if not 0 <= elapsed < self._sampling.window_s:
             self._hand_over()
         with self._counting:
             counts = dict(self._counts)
@@ -174,7 +175,8 @@ class Sampler:
 
     def _of(self, name: str, array: Array, number: int) -> Array:
         shape = self._signature.inputs[name].shape
-        return array[number] if shape[:1] == (self._batch_dim,) else array
+        # An array too where a row is one string, of which numpy would give a `str`.
+        return array[number, ...] if shape[:1] == (self._batch_dim,) else array
 
     def _hand_over(self) -> None:
         window = _Window(self._begins_at, self._clock(), self._reservoirs)

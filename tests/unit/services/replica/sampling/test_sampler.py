@@ -10,7 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import StoreError
-from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.kserve.byte_strings import STRING_DTYPE
+from services.contracts.kserve.tensor_spec import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
@@ -20,7 +22,7 @@ from services.replica.sampling.reservoir import Reservoir
 from services.replica.sampling.sampler import Sampler
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
-from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.models import make_model, text_model
 
 SHORT, LONG = 4, 16
 
@@ -111,6 +113,40 @@ async def test_a_window_ends_by_time_and_the_next_one_begins_empty(tmp_path: Pat
     world.now += timedelta(seconds=1)
     await world.sampler.close()
     assert [w.num_samples for w in world.registry.sample_windows("m").values()] == [2, 1]
+
+
+async def test_a_window_ends_where_the_clock_is_set_back(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling(window_s=20))
+    world.send(1, SHORT)
+    world.now -= timedelta(days=1)
+    world.sampler.turn_over()
+    world.send(2, SHORT)
+    await world.sampler.close()
+    assert sorted(w.num_samples for w in world.registry.sample_windows("m").values()) == [1, 2]
+
+
+@pytest.mark.parametrize("hashed", [(), ("text",)])
+async def test_rows_of_one_string_are_sampled(tmp_path: Path, hashed: tuple[str, ...]) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    text = TensorSpec(name="text", datatype="BYTES", shape=("batch",))
+    sampling = Sampling(hash=hashed)
+    model = registry.add_model_version(
+        name="m",
+        master=make_model((text,), (text,)).master,
+        recipe=Recipe(sampling=sampling),
+        source="",
+        source_fingerprint="",
+    )
+    recorder = PrometheusRecorder(REPLICA_METRICS, CollectorRegistry())
+    sampler = Sampler(model, sampling, registry, recorder)
+    texts = np.array(["one", "two and more", "one"], dtype=STRING_DTYPE)
+    sampler.offer([InferCall(inputs={"text": texts}, sizes={"batch": 3}, outputs=())])
+    await sampler.close()
+    rows = registry.sampled_rows(registry.sample_windows("m"))
+    if hashed:
+        assert rows[0].hashes == rows[2].hashes != rows[1].hashes
+    else:
+        assert [row.arrays["text"].item() for row in rows] == texts.tolist()
 
 
 async def test_inputs_are_dropped_and_hashed_and_rows_are_copies(tmp_path: Path) -> None:
