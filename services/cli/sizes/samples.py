@@ -47,7 +47,7 @@ def run_samples_delete(settings: CliSettings, name: str, before: str) -> None:
     limit = _moment(before) if before else ""
     windows = registry.sample_windows(name)
     gone = {key: each for key, each in windows.items() if not limit or each.ends_at < limit}
-    rows = registry.unlisted_rows(name, datetime.fromisoformat(limit)) if limit else []
+    rows = registry.samples_before(name, datetime.fromisoformat(limit)) if limit else []
     registry.delete_samples([*gone, *rows] if limit else registry.sample_keys(name))
     left = sum(window.num_samples for key, window in windows.items() if key not in gone)
     num = sum(window.num_samples for window in gone.values())

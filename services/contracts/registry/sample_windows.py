@@ -7,6 +7,7 @@ They alone are deleted while a model serves: by age, number and size, and by who
 """
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from services.contracts.traffic.sample_cipher import SampleCipher, opened_sample
 
 if TYPE_CHECKING:
     from services.contracts.traffic.sampled_rows import SampledRow
+
+logger = logging.getLogger(__name__)
 
 
 class SampleWindow(Document):
@@ -104,19 +107,27 @@ class TrafficRegistry(RecordKeeper):
         return window
 
     def sample_windows(self, model: str = "") -> dict[str, SampleWindow]:
-        """All windows of a model, or of every one, by key: those of a model oldest first."""
+        """All windows of a model, or of every one, by key: those of a model oldest first.
+
+        One that cannot be read is left out: a newer replica's, or half of one.
+        """
         found = {}
         for key in self._records.keys(_prefix(model) if model else "samples/"):
             if key.endswith(".json"):
-                with suppress(NotFoundError):  # a replica just deleted it
+                try:
                     found[key] = self._records.read(key, SampleWindow)
+                except NotFoundError:
+                    continue  # a replica just deleted it
+                except StoreError as error:
+                    logger.warning("samples are left out: %s", error)
         return found
 
     def sampled_rows(self, windows: Windows) -> "list[SampledRow]":
         """The rows of windows, weighted by what was seen of their buckets.
 
         Raises:
-            StoreError: rows are not those that were written, or are sealed with another key.
+            StoreError: rows are not those that were written, or not what their window counts, or
+                are sealed with another key.
         """
         from services.contracts.traffic.sampled_rows import rows_from_bytes
 
@@ -140,6 +151,10 @@ class TrafficRegistry(RecordKeeper):
     def sample_keys(self, model: str) -> list[str]:
         """All that the store has of a model's samples, also what no window shows."""
         return self._store.list(_prefix(model))
+
+    def samples_before(self, model: str, before: datetime) -> list[str]:
+        """Keys of windows and rows that ended in a second before, also of what cannot be read."""
+        return [key for key in self.sample_keys(model) if key < _stem(model, before)]
 
     def unlisted_rows(self, model: str, before: datetime) -> list[str]:
         """Keys of rows without a window, that ended before: their writer was killed in between."""

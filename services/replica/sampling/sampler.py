@@ -202,19 +202,28 @@ class Sampler:
     def _write(self, window: _Window) -> bool:
         """Write a window, unless its version was removed: its samples were deleted with it.
 
-        After one without rows too, what is beyond bounds is deleted: age counts without requests.
+        After one without rows too, and one that a full store refused, what is beyond bounds is
+        deleted: age counts without requests.
         """
         model = self._model
         if model.version not in self._registry.version_numbers(model.name):
             return False
-        if window.rows:
-            seen = {label: each.seen for label, each in window.reservoirs.items()}
-            span = (window.begins_at, window.ends_at)
-            self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
-        windows = self._registry.sample_windows(model.name)
-        gone = beyond_bounds(windows, self._sampling, window.ends_at)
-        # What is younger may be of a replica that writes its window now.
-        before = window.ends_at - timedelta(seconds=self._sampling.window_s)
-        gone += self._registry.unlisted_rows(model.name, before)
-        self._registry.delete_samples(gone)
+        try:
+            if window.rows:
+                seen = {label: each.seen for label, each in window.reservoirs.items()}
+                span = (window.begins_at, window.ends_at)
+                self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
+        finally:
+            self._delete_beyond_bounds(window.ends_at)
         return True
+
+    def _delete_beyond_bounds(self, now: datetime) -> None:
+        name = self._model.name
+        gone = beyond_bounds(self._registry.sample_windows(name), self._sampling, now)
+        # Also windows that cannot be read, which are in no other bound.
+        oldest = now - timedelta(hours=self._sampling.max_age_h)
+        gone += self._registry.samples_before(name, oldest)
+        # What is younger may be of a replica that writes its window now.
+        before = now - timedelta(seconds=self._sampling.window_s)
+        gone += self._registry.unlisted_rows(name, before)
+        self._registry.delete_samples(gone)

@@ -156,6 +156,17 @@ def test_rows_that_no_window_shows_are_deleted_too(world: World) -> None:
         assert not list(rows.parent.glob("*"))
 
 
+def test_a_window_that_cannot_be_read_is_left_out_and_can_be_deleted(world: World) -> None:
+    world.sample(1, length=8, age=timedelta(days=3))
+    folder = world.folder / "store" / "samples" / "m"
+    next(folder.glob("*.json")).write_text("{")
+    world.sample(1, length=8)
+    assert world.run("samples", "m", "--json")["num_windows"] == 1
+    world.run("samples", "delete", "m", "--before", (NOW - timedelta(days=1)).isoformat())
+    assert world.versions() == [1]
+    assert len(list(folder.glob("*"))) == 2
+
+
 def test_pruning_takes_samples_that_no_recipe_keeps(world: World) -> None:
     world.publish(text_model().recipe)
     for version, days in ((1, 1), (1, 8), (2, 1), (3, 1)):

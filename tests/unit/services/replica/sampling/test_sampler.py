@@ -183,6 +183,40 @@ async def test_what_fails_is_counted_and_raises_nothing(
     assert world.rows() == []
 
 
+async def test_what_is_too_old_goes_from_a_store_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, Sampling(max_age_h=1))
+    span = (world.now, world.now)
+    world.registry.add_sample_window("m", 1, span, [SampledRow("b", {})], {"b": 1})
+    world.now += timedelta(hours=2)
+
+    def fail(*_: object) -> None:
+        raise StoreError("no space left")
+
+    monkeypatch.setattr(world.registry, "add_sample_window", fail)
+    world.send(1, SHORT)
+    await world.sampler.close()
+    assert world.registry.sample_keys("m") == []
+
+
+async def test_a_window_that_cannot_be_read_is_passed_over_until_it_is_too_old(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, Sampling(window_s=20, max_age_h=1))
+    folder = tmp_path / "store" / "samples" / "m"
+    for end in (world.now - timedelta(minutes=90), world.now):
+        world.registry.add_sample_window("m", 1, (end, end), [SampledRow("b", {})], {"b": 1})
+    for file in folder.glob("*.json"):
+        file.write_text('{"model":"m","ver')
+    world.send(3, SHORT)
+    world.now += timedelta(seconds=20)
+    await world.sampler.close()
+    assert world.count("written") == 3
+    assert [each.num_samples for each in world.registry.sample_windows("m").values()] == [3]
+    assert len(list(folder.glob("*"))) == 4, "the older one is gone, its rows too"
+
+
 async def test_nothing_is_written_of_a_version_that_was_removed(tmp_path: Path) -> None:
     world = World(tmp_path, Sampling())
     world.send(1, SHORT)
