@@ -137,9 +137,14 @@ class TrafficRegistry(RecordKeeper):
                 stored = self._store.read(_rows_key(key))
                 if hashlib.sha256(stored).hexdigest() != window.sha256:
                     raise StoreError(f"'{_rows_key(key)}' is not what its window names: delete it")
-                weights = {label: window.seen[label] / kept for label, kept in window.kept.items()}
-                plain = rows_from_bytes(opened_samples(stored, self.cipher, f"'{key}'"))
-                rows += [row._replace(weight=weights[row.bucket]) for row in plain]
+                opened = opened_samples(stored, self.cipher, f"'{key}'")
+                try:
+                    plain = rows_from_bytes(opened)
+                    weights = {each: window.seen[each] / num for each, num in window.kept.items()}
+                    rows += [row._replace(weight=weights[row.bucket]) for row in plain]
+                except Exception as error:
+                    why = f"'{key}' does not count its rows, or has none: delete it: {error!r}"
+                    raise StoreError(why) from error
         return rows
 
     def delete_samples(self, keys: Iterable[str]) -> None:

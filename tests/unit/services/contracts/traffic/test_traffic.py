@@ -1,5 +1,6 @@
 """Rows of traffic: their file, their encryption, their windows in a store, and their drift."""
 
+import hashlib
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,12 @@ from services.contracts.registry.sample_windows import SampleWindow, beyond_boun
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.drift import drifts, features
 from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
-from services.contracts.traffic.sampled_rows import SampledRow, bytes_from_rows, rows_from_bytes
+from services.contracts.traffic.sampled_rows import (
+    SampledRow,
+    bytes_from_arrays,
+    bytes_from_rows,
+    rows_from_bytes,
+)
 from tests.unit.services.replica.models import text_model
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
@@ -115,6 +121,32 @@ def test_rows_that_were_changed_are_refused(tmp_path: Path) -> None:
     (file,) = (tmp_path / "store" / "samples" / "m").glob("*.npz")
     file.write_bytes(bytes_from_rows(ids_rows([4])))
     with pytest.raises(StoreError, match="is not what its window names"):
+        registry.sampled_rows(registry.sample_windows("m"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "data"),
+    [
+        ({"kept": {"b": 0}}, None),
+        ({"kept": {"other": 1}, "seen": {"other": 1}}, None),
+        ({"seen": {}}, None),
+        ({}, b""),
+        ({}, b"PK\x03\x04junk"),
+        ({}, bytes_from_arrays({"values ids": np.arange(3)})),
+    ],
+)
+def test_rows_that_their_window_does_not_count_are_refused(
+    tmp_path: Path, counts: dict[str, dict[str, int]], data: bytes | None
+) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    window = registry.add_sample_window("m", 1, (NOW, NOW), ids_rows([3]), {"b": 1})
+    folder = tmp_path / "store" / "samples" / "m"
+    if data is not None:
+        next(folder.glob("*.npz")).write_bytes(data)
+        window = window.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+    forged = window.model_copy(update=counts)
+    next(folder.glob("*.json")).write_bytes(forged.canonical_json())
+    with pytest.raises(StoreError, match="does not count its rows, or has none: delete it"):
         registry.sampled_rows(registry.sample_windows("m"))
 
 
