@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from services.contracts.errors import SmeltError
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
+from services.contracts.registry.sample_windows import ended
 from services.contracts.text.moments import timestamp
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,8 @@ class TrafficWatch:
         for version in newest:
             try:
                 events += self._looked_at(version)
-            except SmeltError as error:
+            # Of whatever is in the store of one model: the others are looked at all the same.
+            except Exception as error:
                 logger.warning("%s is not calibrated with traffic: %s", version.name, error)
         return events
 
@@ -43,7 +44,7 @@ class TrafficWatch:
         asked = version.recipe.calibration.traffic if version.recipe.calibration else None
         if asked is None:
             return []
-        windows = self._registry.sample_windows(version.name)
+        windows = ended(self._registry.sample_windows(version.name))
         seen = (version.version, list(windows))
         if self._seen.get(version.name) == seen:
             return []

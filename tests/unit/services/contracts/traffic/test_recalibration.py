@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord, ModelVersion
@@ -43,6 +44,7 @@ class World:
         *inputs: TensorSpec,
         digest: str = "d",
         tokenizer: str = "",
+        name: str = "m",
     ) -> ModelVersion:
         master = MasterRecord(
             digest=digest * 64,
@@ -55,7 +57,7 @@ class World:
         file = self.folder / "tokenizer.json"
         file.write_text(tokenizer)
         return self.registry.add_model_version(
-            name="m",
+            name=name,
             master=master,
             recipe=Recipe.model_validate(asked),
             source="s",
@@ -69,7 +71,8 @@ class World:
         end = NOW + timedelta(hours=self._num_windows)
         sampled = [SampledRow("b", row) for row in rows]
         span = (end - timedelta(hours=1), end)
-        self.registry.add_sample_window("m", version.version, span, sampled, {"b": len(rows)})
+        seen = {"b": len(rows)}
+        self.registry.add_sample_window(version.name, version.version, span, sampled, seen)
 
 
 def ids_rows(num: int, length: int = 8, first: int = 0) -> list[dict[str, Array]]:
@@ -141,6 +144,33 @@ def test_a_version_that_came_meanwhile_is_not_undone(world: World) -> None:
     world.registry.remove_model("m")
     with pytest.raises(InvalidRequestError, match="the newest is now none"):
         world.registry.add_changed_version(newer, {})
+
+
+def test_samples_that_cannot_be_used_keep_no_other_model_from_being_calibrated(
+    world: World,
+) -> None:
+    broken = world.publish(ASKED, IDS, name="broken")
+    other = world.publish(ASKED, IDS)
+    world.serve(broken, [{"ids": np.array(["no number"], dtype=STRING_DTYPE)}])
+    world.serve(other, ids_rows(100))
+    assert TrafficWatch(world.registry, lambda: 0.0).look([broken, other]) == []
+    assert world.registry.model_version("m").version == 2
+
+
+def test_windows_of_a_clock_that_is_ahead_are_no_samples_yet(world: World) -> None:
+    version = world.publish(ASKED, IDS)
+    world.serve(version, ids_rows(100))
+    ahead = datetime.now(UTC) + timedelta(days=400)
+    rows = [SampledRow("b", row) for row in ids_rows(100, first=1000)]
+    world.registry.add_sample_window("m", 1, (ahead, ahead), rows, {"b": 100})
+    assert traffic_state(world.registry, version).num_samples == 100
+    assert TrafficWatch(world.registry, lambda: 0.0).look([version]) == []
+    calibrated = world.registry.model_version("m")
+    assert calibrated.traffic
+    assert calibrated.traffic.ends_at == "2026-11-27T01:00:00.000+00:00"
+    # All that comes from now on would else be older than what it was calibrated with.
+    world.serve(calibrated, ids_rows(50, first=2000))
+    assert traffic_state(world.registry, calibrated).num_samples == 50
 
 
 def test_a_version_that_came_between_look_and_write_is_not_undone(
