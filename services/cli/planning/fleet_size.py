@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from services.cli.planning.placement import GAP, TRACE, Pair
-from services.cli.planning.plan_profile import DeviceOffer, PlanProfile
+from services.cli.planning.plan_profile import MOST_NODES, DeviceOffer, PlanProfile
 from services.contracts.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_MOST_NODES = 100_000
 # Of a device, that a model which is asked for at all keeps busy: less is nothing to the solver,
 # which would buy no device for a request an hour.
 _LEAST_BUSY = 1e-4
@@ -112,7 +111,7 @@ class _Programme:
                 room | {self.x_of(hour, i): -1.0 for i in here} for hour in range(self.num_hours)
             ]
             rows.append(devices | {self._y_of(i): -self._shares[self.pairs[i]] for i in here})
-            rows.append({nodes: -1.0, is_used: float(offer.max_nodes or _MOST_NODES)})
+            rows.append({nodes: -1.0, is_used: float(offer.max_nodes or MOST_NODES)})
         return rows
 
     def _presence(self) -> list[dict[int, float]]:
@@ -156,7 +155,7 @@ def cheapest_fleet(
     offers = profile.devices
     programme = _Programme(rates, capacities, shares, profile)
     num_x = programme.num_x
-    most = [offer.max_nodes or _MOST_NODES for offer in offers.values()]
+    most = [offer.max_nodes or MOST_NODES for offer in offers.values()]
     ones = [1] * (len(offers) + len(programme.pairs))
     rows, least = programme.rows(least_price)
     # A device in use costs nothing beside its node; a trace of a price keeps models on few.

@@ -11,6 +11,8 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.model.document import Document
 
 HOURS = 24
+# Of a generation, as the programme of a plan has them where none is said.
+MOST_NODES = 100_000
 
 
 class _Asked(Document):
@@ -85,8 +87,8 @@ class DeviceOffer(_Asked):
     """
 
     price_per_h: float = Field(gt=0)
-    per_node: int = Field(default=1, ge=1)
-    max_nodes: int | None = Field(default=None, ge=1)
+    per_node: int = Field(default=1, ge=1, le=MOST_NODES)
+    max_nodes: int | None = Field(default=None, ge=1, le=MOST_NODES)
     memory_gib: int | None = Field(default=None, ge=1)
 
 
@@ -103,7 +105,7 @@ class PlanProfile(_Asked):
 
     models: dict[str, ModelDemand] = Field(min_length=1)
     devices: dict[str, DeviceOffer] = Field(min_length=1)
-    nodes_lost: int = Field(default=1, ge=0)
+    nodes_lost: int = Field(default=1, ge=0, le=MOST_NODES)
     max_load: float = Field(default=0.8, gt=0, le=1)
 
     @classmethod
@@ -145,11 +147,11 @@ class PlanProfile(_Asked):
                     profile = profile._with_traffic(float(value))
                 elif key == "generation":
                     only = {value: profile.devices[value]}
-                    profile = profile.model_copy(update={"devices": only})
+                    profile = profile.with_fields(devices=only)
                 elif key == "precision":
                     precision = Precision(value)
-                elif key == "nodes_lost" and int(value) >= 0:
-                    profile = profile.model_copy(update={"nodes_lost": int(value)})
+                elif key == "nodes_lost":
+                    profile = profile.with_fields(nodes_lost=int(value))
                 else:
                     raise ValueError(key)
             except (KeyError, ValueError) as error:
@@ -161,12 +163,12 @@ class PlanProfile(_Asked):
         return profile, precision
 
     def _with_traffic(self, times: float) -> "PlanProfile":
-        if not 0 < times < float("inf"):
-            raise ValueError(times)
         models = {
-            name: demand.model_copy(
-                update={"requests_per_s": tuple(rate * times for rate in demand.rates)}
-            )
+            name: demand.model_dump() | {"requests_per_s": [rate * times for rate in demand.rates]}
             for name, demand in self.models.items()
         }
-        return self.model_copy(update={"models": models})
+        return self.with_fields(models=models)
+
+    def with_fields(self, **changes: object) -> "PlanProfile":
+        """With other fields, which are checked as those of a file."""
+        return PlanProfile.model_validate(self.model_dump() | changes)

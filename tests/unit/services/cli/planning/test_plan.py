@@ -154,9 +154,11 @@ def test_what_if(profile: Callable[..., PlanProfile]) -> None:
     assert (precision, changed.nodes_lost) == ("fp32", 1)
     for wrong in (
         "traffic=0",
+        "traffic=1e308",
         "generation=cuda-sm90",
         "precision=fp31",
         "nodes_lost=-1",
+        "nodes_lost=1" + "0" * 400,
         "weather=1",
     ):
         with pytest.raises(InvalidRequestError, match=f"--what-if {wrong}: expected traffic=TIMES"):
