@@ -35,7 +35,10 @@ def windows_for(registry: Registry, version: ModelVersion) -> tuple[Windows, str
 
 
 def fitting_rows(sampled: Iterable[SampledRow], version: ModelVersion) -> list[Row]:
-    """Whole rows without padding, in the types of the version's inputs, that it would serve."""
+    """Whole rows without padding, in the types of the version's inputs, that calibrate it.
+
+    They are finite, and it would serve them.
+    """
     limits = limits_of(version.master, version.recipe)
     rows = [row for each in sampled if (row := _typed(each.arrays, version)) is not None]
     return [
@@ -43,6 +46,8 @@ def fitting_rows(sampled: Iterable[SampledRow], version: ModelVersion) -> list[R
         for row in rows
         if (not version.buckets or bucket_of(row, version))
         and all(each.first_outside(row[name]) is None for name, each in limits.items())
+        # The compiler refuses a set with a NaN, which any client may send.
+        and all(np.isfinite(each.astype(np.float32)).all() for each in row.values())
     ]
 
 

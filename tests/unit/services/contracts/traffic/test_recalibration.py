@@ -123,6 +123,17 @@ def test_rows_that_the_version_would_refuse_calibrate_nothing(world: World) -> N
     assert traffic_state(world.registry, few).num_samples == 65
 
 
+def test_rows_that_are_not_finite_calibrate_nothing(world: World) -> None:
+    version = world.publish(ASKED, IDS.model_copy(update={"datatype": "FP32"}))
+    rows = [{"ids": row["ids"].astype(np.float32)} for row in ids_rows(102)]
+    rows[3]["ids"][2] = np.nan
+    rows[7]["ids"][0] = -np.inf
+    world.serve(version, rows)
+    assert traffic_state(world.registry, version).num_samples == 100
+    calibrated = publish_calibrated(world.registry, version)
+    assert all(np.isfinite(row["ids"]).all() for row in world.registry.calibration_rows(calibrated))
+
+
 def test_a_version_that_came_meanwhile_is_not_undone(world: World) -> None:
     old = world.publish(ASKED, IDS)
     world.serve(old, ids_rows(100))
