@@ -168,7 +168,9 @@ class Sampler:
         hashed = self._sampling.hash
         rows = {name: self._of(name, call.inputs[name], number) for name in self._kept_inputs}
         kept = {name: row for name, row in rows.items() if name not in hashed}
-        if sum(len(bytes_from_array(row)) for row in kept.values()) > self._max_row_bytes:
+        # Of numbers without a copy: where all rows are too large, each is looked at.
+        sizes = (len(bytes_from_array(r)) if r.dtype.hasobject else r.nbytes for r in kept.values())
+        if sum(sizes) > self._max_row_bytes:
             return None
         hashes = {n: self._hash(bytes_from_array(row)) for n, row in rows.items() if n in hashed}
         return SampledRow(label, {name: np.array(row) for name, row in kept.items()}, hashes)

@@ -1,5 +1,6 @@
 """What a replica samples: each row as likely, of each bucket, bounded; and no request fails."""
 
+import tracemalloc
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -181,6 +182,17 @@ async def test_what_fails_is_counted_and_raises_nothing(
     await world.sampler.close()
     assert world.count("lost") == 5
     assert world.rows() == []
+
+
+async def test_a_row_that_is_too_large_is_not_copied(tmp_path: Path) -> None:
+    world = World(tmp_path, Sampling(max_mib=1))
+    call = world.send(1, 1_000_000)
+    tracemalloc.start()
+    world.sampler.offer([call])
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+    await world.sampler.close()
+    assert world.count("lost") == 2
 
 
 async def test_what_is_too_old_goes_from_a_store_that_is_full(
