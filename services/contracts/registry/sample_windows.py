@@ -188,7 +188,7 @@ def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[s
     return gone
 
 
-def ended(windows: Windows) -> Windows:
+def ended_windows(windows: Windows) -> Windows:
     """Those that are over by this host's clock: that of another may be ahead by years."""
     now = timestamp()
     return {key: window for key, window in windows.items() if window.ends_at <= now}

@@ -16,7 +16,7 @@ from services.contracts.errors import InvalidRequestError, SealedError
 from services.contracts.kserve.tensors import bytes_from_array
 from services.contracts.model.manifest import ModelVersion, TrafficSource
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.sample_windows import Windows, ended
+from services.contracts.registry.sample_windows import Windows, ended_windows
 from services.contracts.traffic.drift import Drift, drifts, features, masks_of
 from services.contracts.traffic.fitting_rows import Row, fitting_rows, stacked_rows, windows_for
 
@@ -111,7 +111,7 @@ def _recent(registry: Registry, version: ModelVersion) -> tuple[list[Row], Windo
     """Different rows since the last calibration that fit the version; and what was left out."""
     since = version.traffic.ends_at if version.traffic else ""
     windows, left_out = windows_for(registry, version)
-    windows = {key: each for key, each in ended(windows).items() if each.ends_at > since}
+    windows = {key: each for key, each in ended_windows(windows).items() if each.ends_at > since}
     sampled = registry.sampled_rows(windows)
     found = {_digest(row): row for row in fitting_rows(sampled, version)}
     usual = _stackable([found[digest] for digest in sorted(found)], registry, version)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.sample_windows import ended
+from services.contracts.registry.sample_windows import ended_windows
 from services.contracts.text.moments import timestamp
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class TrafficWatch:
         asked = version.recipe.calibration.traffic if version.recipe.calibration else None
         if asked is None:
             return []
-        windows = ended(self._registry.sample_windows(version.name))
+        windows = ended_windows(self._registry.sample_windows(version.name))
         seen = (version.version, list(windows))
         if self._seen.get(version.name) == seen:
             return []
