@@ -141,6 +141,8 @@ class TrafficRegistry(RecordKeeper):
                 try:
                     plain = rows_from_bytes(opened)
                     weights = {each: window.seen[each] / num for each, num in window.kept.items()}
+                    if min(weights.values(), default=1) < 1:
+                        raise ValueError("more rows than were seen")
                     rows += [row._replace(weight=weights[row.bucket]) for row in plain]
                 except Exception as error:
                     why = f"'{key}' does not count its rows, or has none: delete it: {error!r}"

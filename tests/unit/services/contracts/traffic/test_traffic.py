@@ -130,6 +130,7 @@ def test_rows_that_were_changed_are_refused(tmp_path: Path) -> None:
         ({"kept": {"b": 0}}, None),
         ({"kept": {"other": 1}, "seen": {"other": 1}}, None),
         ({"seen": {}}, None),
+        ({"seen": {"b": 0}}, None),
         ({}, b""),
         ({}, b"PK\x03\x04junk"),
         ({}, bytes_from_arrays({"values ids": np.arange(3)})),
