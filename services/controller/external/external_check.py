@@ -190,7 +190,7 @@ def _parsed(message: Any, raw: bytes, rpc: str) -> Any:
     """The message that an RPC is to be answered with."""
     try:
         return message.FromString(raw)
-    except DecodeError as error:
+    except (DecodeError, TypeError) as error:  # or none at all
         why = f"{rpc} is answered with another message"
         raise _FoundError(ExternalFault.WRONG_PROTOCOL, why) from error
 

@@ -90,11 +90,13 @@ class KserveConnection(ExternalConnection):
                 await self._pass_on(stream, body, request)
                 return b""
             whole_s = self._limits.first_byte_s if timeout_s is None else timeout_s
-            answer: bytes = await self._infer(body, timeout=whole_s, metadata=metadata)
+            answer: bytes | None = await self._infer(body, timeout=whole_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             found = self._raised(error)
             is_begun = isinstance(request, StreamedRequest) and request.is_begun
             raise (ExternalServerError(str(found)) if is_begun else found) from error
+        if answer is None:  # gRPC's own of a server that ends the call in order without a message
+            raise self._failed("answers with no message")
         return answer + self._ours
 
     async def ask(self, rpc: str, answer: Any) -> Any:
@@ -140,7 +142,7 @@ class KserveConnection(ExternalConnection):
     def _parsed(self, message: Any, raw: bytes) -> Any:
         try:
             return message.FromString(raw)
-        except DecodeError as error:
+        except (DecodeError, TypeError) as error:  # or none at all
             raise self._failed("answers with another message") from error
 
     def _raised(self, error: grpc.aio.AioRpcError) -> SmeltError:

@@ -45,7 +45,8 @@ class KserveServer:
         return {
             "ModelMetadata": unary(self._metadata),
             "ModelReady": unary(self._ready),
-            "ModelInfer": unary(self._infer),
+            # As a stream: it may end without an answer.
+            "ModelInfer": grpc.unary_stream_rpc_method_handler(self._infer_or_end),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream),
         }
 
@@ -60,6 +61,10 @@ class KserveServer:
 
     async def _ready(self, body: bytes, _: Any) -> bytes:
         return pb.ModelReadyResponse(ready=self.fault != "unready").SerializeToString()
+
+    async def _infer_or_end(self, body: bytes, context: Any) -> AsyncIterator[bytes]:
+        if self.fault != "mute":
+            yield await self._infer(body, context)
 
     async def _infer(self, body: bytes, context: Any) -> bytes:
         if self.fault == "stuck":

@@ -169,6 +169,9 @@ async def test_a_server_that_answers_with_another_message_is_named(
     assert refused.value.status() == "StatusCode.UNAVAILABLE"
     ((_, error),) = [each async for each in await streamed(client)]
     assert "answers with another message" in str(error)
+    decoupled.fault = "mute"
+    with pytest.raises(InferenceServerException, match="'many': .* answers with no message"):
+        await client.infer("many", make_inputs())
     assert not any(record.exc_info for record in caplog.records)
 
 
