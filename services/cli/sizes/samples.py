@@ -40,11 +40,15 @@ def run_samples_delete(settings: CliSettings, name: str, before: str) -> None:
         before: only of windows that ended before this moment, in ISO 8601; "" for all.
 
     Raises:
-        InvalidRequestError: that is no moment.
+        InvalidRequestError: that is no moment, or no name of a model.
+        NotFoundError: there is no such model, and nothing of it to delete.
         StoreError: the store allows no delete.
     """
     registry = open_registry(settings)
     limit = _moment(before) if before else ""
+    if not registry.sample_keys(name):
+        # A wrong name must not look as if its samples were gone.
+        registry.require_version(name)
     windows = registry.sample_windows(name)
     gone = {key: each for key, each in windows.items() if not limit or each.ends_at < limit}
     rows = registry.samples_before(name, datetime.fromisoformat(limit)) if limit else []

@@ -19,6 +19,7 @@ from pydantic import Field
 from services.contracts.errors import NotFoundError, StoreError
 from services.contracts.model.document import Document
 from services.contracts.model.sampling_recipe import Sampling
+from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.records import RecordKeeper
 from services.contracts.text.moments import timestamp
 from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
@@ -106,13 +107,13 @@ class TrafficRegistry(RecordKeeper):
         self._records.create(f"{key}.json", window)
         return window
 
-    def sample_windows(self, model: str = "") -> dict[str, SampleWindow]:
+    def sample_windows(self, model: str | None = None) -> dict[str, SampleWindow]:
         """All windows of a model, or of every one, by key: those of a model oldest first.
 
         One that cannot be read is left out: a newer replica's, or half of one.
         """
         found = {}
-        for key in self._records.keys(_prefix(model) if model else "samples/"):
+        for key in self._records.keys("samples/" if model is None else _prefix(model)):
             if key.endswith(".json"):
                 try:
                     found[key] = self._records.read(key, SampleWindow)
@@ -197,6 +198,7 @@ def ended_windows(windows: Windows) -> Windows:
 
 
 def _prefix(model: str) -> str:
+    check_model_name(model)
     return f"samples/{model}/"
 
 

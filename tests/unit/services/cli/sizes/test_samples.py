@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
@@ -112,6 +112,16 @@ def test_samples_are_deleted_up_to_a_moment_and_with_their_version(world: World)
     assert world.versions() == [2]
     world.run("samples", "delete", "m")
     assert not list((world.folder / "store" / "samples" / "m").glob("*"))
+
+
+def test_a_wrong_name_is_refused_and_not_called_deleted(world: World) -> None:
+    world.sample(1, length=8)
+    for name in ("mm", ""):
+        with pytest.raises((NotFoundError, InvalidRequestError), match=f"'{name}'"):
+            world.run("samples", "delete", name)
+    assert world.versions() == [1]
+    for left in ("20 samples deleted", "0 samples deleted"):
+        assert left in world.run("samples", "delete", "m")
 
 
 def test_windows_of_another_key_or_master_are_left_out_and_said(world: World) -> None:
