@@ -11,6 +11,7 @@ from services.contracts.model.recipe import Bucket, InputRecipe
 from services.contracts.model.value_limits import limits_of
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import Windows
+from services.contracts.text.words import counted
 from services.contracts.traffic.drift import Served, dims_of, lengths_of, masks_of, valid_part
 from services.contracts.traffic.sampled_rows import SampledRow
 
@@ -28,9 +29,10 @@ def windows_for(registry: Registry, version: ModelVersion) -> tuple[Windows, str
     opened = {key: each for key, each in own.items() if each.key_id in key_ids}
     words = ""
     if foreign := len(windows) - len(own):
-        words += f"; left out: {foreign} windows of another master or tokenizer"
+        words += f"; left out: {counted(foreign, 'window')} of another master or tokenizer"
     if sealed := len(own) - len(opened):
-        words += f"; left out: {sealed} windows sealed with another key than SMELT_SAMPLE_KEY names"
+        lost = counted(sealed, "window")
+        words += f"; left out: {lost} sealed with another key than SMELT_SAMPLE_KEY names"
     return opened, words
 
 

@@ -53,7 +53,9 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
         raise InvalidRequestError(f"the recipe of {version.name} has no `calibration: traffic`")
     rows, _, left_out = _recent(registry, version)
     if len(rows) < asked.min_samples:
-        words = f"{len(rows)} different samples since, {asked.min_samples} wanted{left_out}"
+        since = " since its calibration" if version.traffic else ""
+        words = f"{len(rows)} different samples{since}, {asked.min_samples} wanted to calibrate"
+        words += left_out
         return TrafficState(len(rows), [], is_due=False, words=words)
     if version.calibration is None:
         words = f"{len(rows)} samples are there to calibrate with for the first time{left_out}"

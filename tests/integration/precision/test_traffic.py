@@ -188,7 +188,7 @@ def test_a_controller_calibrates_first_and_then_asks_or_does_as_the_recipe_says(
         return [event.why for event in watch.look([registry.model_version("m")])]
 
     world.serve(day=1, scale=0.01, num=63)
-    with pytest.raises(InvalidRequestError, match="63 different samples since, 64 wanted"):
+    with pytest.raises(InvalidRequestError, match="63 different samples, 64 wanted"):
         publish_calibrated(registry, world.version)
     assert look() == []
     world.serve(day=2, scale=0.01)

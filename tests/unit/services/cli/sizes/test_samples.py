@@ -136,7 +136,7 @@ def test_windows_of_another_key_or_master_are_left_out_and_said(world: World) ->
     assert (said["num_samples"], said["num_windows"]) == (41, 3)
     assert said["features"]["length sequence"]["largest"] == 8
     text = world.run("samples", "m")
-    assert "left out: 1 windows of another master or tokenizer; left out: 1 windows sealed" in text
+    assert "left out: 1 window of another master or tokenizer; left out: 1 window sealed" in text
     assert "SMELT_SAMPLE_KEY" in text
     sizes = world.run("buckets", "m", "--json")["dimensions"]["sequence"]
     assert (sizes["largest"], sizes["p50"]) == (8, 8)

@@ -100,8 +100,9 @@ def test_rows_of_another_master_or_tokenizer_calibrate_nothing(world: World) -> 
     for version in (exported, other_words):
         state = traffic_state(world.registry, version)
         assert (state.num_samples, state.is_due) == (0, False)
-        assert "left out: 1 windows of another master or tokenizer" in state.words
-        with pytest.raises(InvalidRequestError, match="left out: 1 windows"):
+        left_out = "left out: 1 window of another master or tokenizer"
+        assert state.words == f"0 different samples, 64 wanted to calibrate; {left_out}"
+        with pytest.raises(InvalidRequestError, match="left out: 1 window"):
             publish_calibrated(world.registry, version)
     # Another recipe: what is sent to it means the same.
     again = world.publish(ASKED | {"batching": {"max_queue": 9}}, IDS, tokenizer="new")
@@ -264,7 +265,7 @@ def test_a_window_of_another_key_is_left_out_and_counted(world: World, own: str)
     world.registry = Registry(world.store, world.folder / "cache", keys.get(own))
     state = traffic_state(world.registry, version)
     assert (state.num_samples, state.is_due) == (0, False)
-    assert "left out: 1 windows sealed with another key than SMELT_SAMPLE_KEY" in state.words
+    assert "left out: 1 window sealed with another key than SMELT_SAMPLE_KEY" in state.words
     world.serve(version, ids_rows(70, first=500))
     assert traffic_state(world.registry, version).num_samples == 70
     assert publish_calibrated(world.registry, version).version == 2
