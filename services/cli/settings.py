@@ -26,7 +26,7 @@ class CliSettings(FleetSecuritySettings):
         fleet_token_file: unless it is named, and no other controller is, the one of this home that
             `smelt up` makes.
         store_url: artifact store; "" becomes the folder `store` in home.
-        start_timeout_s: longest wait for controller or gateway to announce that it is ready.
+        start_timeout_s: longest wait for Ray, controller or gateway to announce that it is ready.
         trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
         sample_key: file of the key of encrypted samples, as the replicas have it.
         controller: `host:port` of a controller elsewhere, which status, why, rebuild, models

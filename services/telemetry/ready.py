@@ -42,14 +42,23 @@ def wait_ready(
     with os.fdopen(read_fd) as pipe:
         readable, _, _ = select.select([pipe], [], [], timeout_s)
         if not readable:
-            where = f"; its log: {log.path}" if log else ""
-            raise NotReadyError(f"{what}: not ready within {timeout_s:g} s{where}")
+            raise NotReadyError(
+                late_words(what, timeout_s) + (f"; its log: {log.path}" if log else "")
+            )
         line = pipe.readline()
     # The end of the pipe: the child holds the only other end, and has ended.
     if not line:
         raise NotReadyError(f"{what}: ended before it was ready{_why(log)}")
     document: dict[str, Any] = json.loads(line)
     return document
+
+
+def late_words(what: str, timeout_s: float) -> str:
+    """That a child took too long to start, and the setting that gives it longer."""
+    return (
+        f"{what}: not ready within {timeout_s:g} s; a slow or busy host may need longer: "
+        "SMELT_START_TIMEOUT_S"
+    )
 
 
 def _why(log: ChildLog | None) -> str:

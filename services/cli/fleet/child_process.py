@@ -14,7 +14,7 @@ from typing import Any
 
 from services.contracts.errors import NotReadyError
 from services.telemetry.child_log import ChildLog
-from services.telemetry.ready import wait_ready
+from services.telemetry.ready import late_words, wait_ready
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class ChildProcess:
             announced = self._start(self._spec, line)
         except NotReadyError as error:
             self.stop()
-            raise NotReadyError(f"{error}\n{self.log_tail()}") from error
+            raise NotReadyError(f"{error}{self.log_tail()}") from error
         self._is_ready = True
         return announced
 
@@ -178,9 +178,9 @@ class ChildProcess:
         return self._child_log.text()
 
     def log_tail(self, num_lines: int = 15) -> str:
-        """The last lines of its log."""
-        lines = self.log_path.read_text(errors="replace").splitlines()[-num_lines:]
-        return "\n".join([f"last lines of {self.log_path}:", *lines])
+        """The last lines that this run of it logged, below a heading; "" where it logged none."""
+        lines = self.log_text().splitlines()[-num_lines:]
+        return "\n".join([f"\nlast lines of {self.log_path}:", *lines]) if lines else ""
 
     def _start(
         self, spec: ProcessSpec | ProgramSpec, line: Callable[[], str] | None
@@ -208,7 +208,7 @@ class ChildProcess:
                 process.wait(_PROBE_PERIOD_S)
                 raise NotReadyError(f"{spec.name} ended before it was ready")
             if time.monotonic() > deadline_s:
-                raise NotReadyError(f"{spec.name}: not ready within {self._start_timeout_s:g} s")
+                raise NotReadyError(late_words(spec.name, self._start_timeout_s))
         return url
 
 

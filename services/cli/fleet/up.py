@@ -15,7 +15,8 @@ from services.contracts.hardware.facts import Generation
 from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 
-DETACH_TIMEOUT_S = 1800.0
+# Ray, controller and gateway start one after the other, then models load.
+_STARTS_OF_A_FLEET = 15
 
 
 def run_up(
@@ -144,7 +145,8 @@ def _detach(settings: CliSettings) -> int:
     os.close(write_fd)
     try:
         with Steps().step(f"Fleet (steps: {log_path})"):
-            announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", log)
+            timeout_s = _STARTS_OF_A_FLEET * settings.start_timeout_s
+            announced = wait_ready(read_fd, timeout_s, "smelt up", log)
     except KeyboardInterrupt as interrupt:
         # As in the foreground; a second Ctrl-C leaves it to end alone.
         print_remark("stopping the fleet that was starting")

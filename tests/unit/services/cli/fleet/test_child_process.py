@@ -44,10 +44,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def make(code: str, **settings: object) -> ChildProcess:
+    def make(code: str, within_s: float = 30, **settings: object) -> ChildProcess:
         (tmp_path / "managed_child.py").write_text(code)
         spec = ProcessSpec(module="managed_child", env_prefix="T_", settings=settings)
-        return ChildProcess(spec, tmp_path / "child.log", start_timeout_s=30)
+        return ChildProcess(spec, tmp_path / "child.log", start_timeout_s=within_s)
 
     return make
 
@@ -69,6 +69,14 @@ def test_a_child_that_dies_leaves_its_words(start) -> None:
     words = f"ended before it was ready: no such store; its log: {process.log_path}"
     with pytest.raises(NotReadyError, match=re.escape(words)):
         process.start()
+
+
+def test_a_late_child_names_the_setting_and_no_lines_of_a_former_run(start) -> None:
+    process = start("import signal; signal.pause()", within_s=0.1)
+    process.log_path.write_text("a line of a former run\n")
+    with pytest.raises(NotReadyError, match="not ready within 0.1 s.*SMELT_START_TIMEOUT") as late:
+        process.start()
+    assert str(late.value).endswith(f"its log: {process.log_path}")
 
 
 def test_a_child_gets_a_line_that_is_made_while_it_starts(start) -> None:
