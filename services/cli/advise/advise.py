@@ -79,7 +79,7 @@ def run_advise(
     Raises:
         NotFoundError: no such model.
         InvalidRequestError: that is no generation, or this host has none to be measured.
-        StoreError: its samples are encrypted with a key that is not given.
+        StoreError: samples are not what their window names.
     """
     registry = open_registry(settings)
     own = [Advised(registry, registry.model_version(name), is_sampled=True)] if name else []

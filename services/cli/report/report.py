@@ -55,7 +55,7 @@ def run_report(
     Raises:
         NotFoundError: no such model or version.
         InvalidRequestError: the prices cannot be read, or the file cannot be written.
-        StoreError: samples are encrypted with a key that is not given.
+        StoreError: samples are not what their window names.
     """
     offers = Prices.from_file(prices).devices if prices else {}
     registry = open_registry(settings)

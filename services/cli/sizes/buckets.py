@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from services.cli.fleet.control_client import fleet_on_store, notify_fleet
-from services.cli.output.show import show
+from services.cli.output.show import print_remark, show
 from services.cli.planning.measured_version import measured_version
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -77,12 +77,18 @@ def run_buckets(
 
 
 def sampled_sizes(registry: Registry, model: ModelVersion) -> ObservedSizes | None:
-    """Lengths of samples, by the share of rows that each stands for; None without any."""
+    """Lengths of samples, by the share of rows that each stands for; None without any.
+
+    A remark says which samples cannot be taken: without it they look as if none were there.
+    """
     from services.contracts.traffic.drift import lengths_of
     from services.contracts.traffic.fitting_rows import windows_for
 
     found = ObservedSizes(is_sampled=True)
-    rows = registry.sampled_rows(windows_for(registry, model)[0])
+    windows, left_out = windows_for(registry, model)
+    if left_out:
+        print_remark(f"samples of {model.name}: {left_out.removeprefix('; ')}")
+    rows = registry.sampled_rows(windows)
     share = len(rows) / sum(row.weight for row in rows) if rows else 0.0
     for row in rows:
         for dim, size in lengths_of(row.arrays, model).items():
