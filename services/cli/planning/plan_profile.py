@@ -136,13 +136,17 @@ class PlanProfile(_Asked):
             The profile that they give, and the only precision of engines, if one was named.
 
         Raises:
-            InvalidRequestError: one of them is none of these.
+            InvalidRequestError: one of them is none of these, or stands there twice.
         """
         profile = self
         precision: Precision | None = None
+        keys: set[str] = set()
         for change in changes:
             key, _, value = change.partition("=")
             try:
+                if key in keys:
+                    raise ValueError(key)
+                keys.add(key)
                 if key == "traffic":
                     profile = profile._with_traffic(float(value))
                 elif key == "generation":
@@ -158,7 +162,7 @@ class PlanProfile(_Asked):
                 generations = ", ".join(self.devices)
                 raise InvalidRequestError(
                     f"--what-if {change}: expected traffic=TIMES, generation=ONE of {generations}, "
-                    f"precision=ONE of {', '.join(Precision)}, or nodes_lost=NUMBER"
+                    f"precision=ONE of {', '.join(Precision)}, or nodes_lost=NUMBER; each once"
                 ) from error
         return profile, precision
 

@@ -163,6 +163,9 @@ def test_what_if(profile: Callable[..., PlanProfile]) -> None:
     ):
         with pytest.raises(InvalidRequestError, match=f"--what-if {wrong}: expected traffic=TIMES"):
             profile().changed([wrong])
+    # The title would name both, and the plan be of the last.
+    with pytest.raises(InvalidRequestError, match="--what-if precision=int8: .*; each once"):
+        profile().changed(["precision=fp32", "precision=int8"])
 
 
 @pytest.mark.parametrize(
