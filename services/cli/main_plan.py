@@ -52,7 +52,7 @@ def advise(
     ] = "",
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Time here what needs no build: some 10 s of all cores."),
+        typer.Option("--measure", help="Time here what needs no build: 10 to 20 s of all cores."),
     ] = False,
     store: Store = "",
 ) -> None:
