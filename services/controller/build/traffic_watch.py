@@ -52,14 +52,16 @@ class TrafficWatch:
         from services.contracts.traffic.recalibration import publish_calibrated, traffic_state
 
         state = traffic_state(self._registry, version)
-        self._seen[version.name] = seen
         if not state.is_due:
+            self._seen[version.name] = seen
             return []
         earliest = _earliest(version, asked.rebuild_after_h)
         is_time = max(window.ends_at for window in windows.values()) >= earliest
         if version.calibration is None or (asked.rebuild and is_time):
+            # Where the store fails it is tried again, also without newer samples.
             publish_calibrated(self._registry, version)
             return []
+        self._seen[version.name] = seen
         when = f", or wait for {earliest}" if asked.rebuild else ""
         event = Event(
             kind=EventKind.TRAFFIC_DRIFTED,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, StoreError
 from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.kserve.tensors import Array
@@ -183,6 +183,25 @@ def test_windows_of_a_clock_that_is_ahead_are_no_samples_yet(world: World) -> No
     # All that comes from now on would else be older than what it was calibrated with.
     world.serve(calibrated, ids_rows(50, first=2000))
     assert traffic_state(world.registry, calibrated).num_samples == 50
+
+
+def test_a_store_that_fails_once_is_asked_again_without_newer_samples(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = world.publish(ASKED, IDS)
+    world.serve(old, ids_rows(100))
+    times = iter((0.0, 0.0, 61.0, 61.0))
+    watch = TrafficWatch(world.registry, lambda: next(times))
+    create = world.store.create
+
+    def fail(key: str, data: bytes) -> None:
+        monkeypatch.setattr(world.store, "create", create)
+        raise StoreError("no space left")
+
+    monkeypatch.setattr(world.store, "create", fail)
+    for num_versions in (1, 2):
+        assert watch.look([old]) == []
+        assert len(world.registry.version_numbers("m")) == num_versions
 
 
 def test_a_version_that_came_between_look_and_write_is_not_undone(
