@@ -181,7 +181,11 @@ def test_an_empty_environment_takes_the_wheel_from_the_package_index(
         given = (sys.executable, folder / "tools", environment, folder / "constraints.txt")
         command = ("bash", "-euc", INSTALL, "install", *given, f"{wheel}[{role}]")
         subprocess.run(command, check=True, cwd=ROOT, env=own_environment())
-        modules = {"cli": "services.cli.main", "compiler": "compiler_worker"}
+        modules = {
+            "cli": "services.cli.main",
+            "compiler": "compiler_worker",
+            "replica": "services.replica.app",
+        }
         module = modules.get(role, f"services.{role}.__main__")
         imports = [environment / "bin" / "python", "-c", f"import {module}"]
         subprocess.run(imports, check=True, cwd=folder, env=own_environment())

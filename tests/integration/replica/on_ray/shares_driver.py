@@ -141,7 +141,7 @@ async def main(folder: Path) -> dict[str, Any]:
     refused = await fleet.until(lambda found: "needs" in found.get("c 1", ""))
     fleet.registry.remove_model("c")
     await fleet.until(lambda found: found == both)
-    # 0.679 are there once version 1 is gone.
+    # 0.717 are there once version 1 is gone.
     fleet.add("b", 0.65)
     swapped = {"a 1": "READY", "b 2": "READY"}
     await fleet.until(lambda found: found == swapped)

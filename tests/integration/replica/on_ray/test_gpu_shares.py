@@ -30,11 +30,11 @@ async def test_two_models_share_a_gpu_and_a_new_version_takes_the_place_of_the_o
     assert driver.returncode == 0, stderr.decode()[-4000:]
     found = json.loads(stdout.splitlines()[-1])
     # By an estimate, and by a proof that needs more; the second model's is of its recipe.
-    assert found["shares"] == [{"a": 0.2197}, {"a": 0.3206, "b": 0.6}]
+    assert found["shares"] == [{"a": 0.194}, {"a": 0.2828, "b": 0.6}]
     refused = found["refused"]
     assert refused.startswith(
-        "needs 20.0 GiB (0.2 of a GPU of 100 GiB) on cuda-sm90; free: 7.9 GiB"
+        "needs 20.0 GiB (0.2 of a GPU of 100 GiB) on cuda-sm90; free: 11.7 GiB"
     )
-    assert "held by a version 1: 32.1 GiB, b version 1: 60.0 GiB." in refused
+    assert "held by a version 1: 28.3 GiB, b version 1: 60.0 GiB." in refused
     # The second controller started nothing again.
     assert found["submitted"] == ["a 1", "a 1", "b 1", "c 1", "b 2"]
