@@ -44,7 +44,7 @@ class Side:
         """Add a batch."""
         self.runs += 1
         self.batches[sum(report.rows)] += 1
-        self.real += sum(map(elements_of, report.sizes))
+        self.real += sum(elements_of(call.sizes) for call in report.calls)
         self.ran += report.times.num_elements if report.times else 0
 
     def forget(self) -> None:

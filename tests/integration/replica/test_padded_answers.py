@@ -216,7 +216,7 @@ async def test_every_answer_is_that_of_the_request_alone(
     # Nothing was shown if each request ran alone, or if none was padded.
     assert len(reports) < NUM_REQUESTS * 0.75
     assert sum(len(report.rows) for report in reports) > NUM_REQUESTS * 0.8
-    real = sum(elements_of(sizes) for report in reports for sizes in report.sizes)
+    real = sum(elements_of(call.sizes) for report in reports for call in report.calls)
     ran = sum(report.times.num_elements for report in reports if report.times)
     assert ran > real or batching.max_waste == 0
 
