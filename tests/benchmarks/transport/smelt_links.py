@@ -35,7 +35,7 @@ class SmeltLink:
 
     async def call(self, request: bytes) -> bytes:
         """Forwards the request's bytes."""
-        return await self._connection.infer(request, 30.0, model="noop", version="1")
+        return await self._connection.infer(request, 30.0)
 
 
 async def connect(address: str) -> SmeltLink:
