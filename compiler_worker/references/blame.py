@@ -61,6 +61,11 @@ def agreed(
     third, answer = _asked(reference, reference.tie_breaker, found)
     by_witness = _fault(reference.witness, answer, found, claim)
     by_import = _fault(reference.model, answer, found, claim)
+    if by_import == by_witness == found.fault:  # all answer alike: the reference is no number
+        raise ProofError(
+            f"reference check failed, which is not the engine's fault ({reference.name}; "
+            f"{evaluator_name()} answers the same): {found.words}"
+        )
     if by_import and not by_witness:
         return _without_import(reference, reference.tie_breaker, found)
     # With neither of them, or with both: two that differ by just more than the bound have a third

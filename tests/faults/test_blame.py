@@ -133,6 +133,15 @@ class TestFailingImporter:
             subject.judged(subject.engine, buckets=(bucket,))
 
 
+def test_a_model_that_answers_no_number_is_named_once(tmp_path: Path) -> None:
+    graph = GRAPH.replace("y = MatMul (r, v)", "n = MatMul (r, v)  z = Sub (n, n)  y = Div (n, z)")
+    path = written(tmp_path, graph.replace("r = Relu (h)", "r = Sub (h, h)"), **WEIGHTS)
+    subject = Subject.opened(tmp_path, path, EngineKind.OPENVINO)
+    with pytest.raises(ProofError, match=r"onnx.reference \S+ fp\d+ answers the same") as raised:
+        subject.judged(subject.engine)
+    assert str(raised.value).count("NaN or Inf everywhere") == 1
+
+
 def louder(answer: Answer, inputs: Mapping[str, Array]) -> None:
     answer["y"] = answer["y"] * np.float32(1.01)
 
