@@ -8,6 +8,7 @@ from typing import Final
 NO_FLEET: Final = "no fleet runs here"
 # Below it, two decimals would leave one digit or none.
 _LEAST_TWO_DECIMALS = 0.1
+_MOST_LINES = 5
 
 
 def readable_time(at: str) -> str:
@@ -39,6 +40,14 @@ def readable_size(num_bytes: float) -> str:
 def counted(number: int, what: str) -> str:
     """`1 device`, `2 devices`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def last_lines(stderr: bytes) -> str:
+    """The end of what a process wrote, without the frames of a traceback; never empty."""
+    lines = stderr.decode(errors="replace").splitlines()
+    # Frames are indented, and name files of this host, which clients need not know.
+    words = [line for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
+    return " | ".join(words[-_MOST_LINES:]) or "no words"
 
 
 def worker_command(store_url: str, *arguments: str) -> str:

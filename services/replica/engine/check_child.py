@@ -14,6 +14,7 @@ from services.contracts.errors import EngineError
 from services.contracts.model.document import Document
 from services.contracts.model.recipe import InputRecipe
 from services.contracts.process.lifetime import end_with_parent
+from services.contracts.text.words import last_lines
 from services.engines.base import LoadSpec
 from services.replica.engine.samples import probe_sizes, sample_inputs
 
@@ -22,7 +23,6 @@ logger = logging.getLogger(__name__)
 _MAX_LIMIT_S = 300.0
 # A process that imports torch takes 5 s alone, and some ten times as long beside builds.
 MIN_LIMIT_S = 120.0
-_TAIL_LINES = 5
 
 
 class CheckOrder(Document):
@@ -71,10 +71,9 @@ def check_in_child(
             f"check of the engine in a child process did not end within {limit_s:g} s"
         ) from error
     if done.returncode:
-        tail = done.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         raise EngineError(
             f"check of the engine in a child process ended with {done.returncode}: "
-            f"{' | '.join(tail) or 'no words'}"
+            f"{last_lines(done.stderr)}"
         )
 
 

@@ -15,11 +15,10 @@ from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.text.words import last_lines
 from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.fallback.fallback_program import kept_program
 from services.engines.shapes import ranges_text
-
-_TAIL_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ class CompiledFallback:
         except subprocess.TimeoutExpired as error:
             raise EngineError(f"{what} did not end within {self.timeout_s:.0f} s") from error
         if done.returncode:
-            tail = done.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
-            words = " | ".join(tail) or "no words"
+            words = last_lines(done.stderr)
             raise EngineError(f"{what} ended with {done.returncode}: {words}{_by_default(model)}")
 
 

@@ -1,8 +1,16 @@
 """Times, ratios and sizes as people read them."""
 
+import subprocess
+import sys
+
 import pytest
 
-from services.contracts.text.words import readable_ratio, readable_size, readable_time
+from services.contracts.text.words import (
+    last_lines,
+    readable_ratio,
+    readable_size,
+    readable_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +53,17 @@ def test_a_small_ratio_is_never_rounded_to_nothing(ratio: float, words: str) -> 
 )
 def test_sizes_are_in_the_largest_unit_that_fits(num_bytes: float, words: str) -> None:
     assert readable_size(num_bytes) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def f(): open('/', 'w')\nf()", "IsADirectoryError: [Errno 21] Is a directory: '/'"),
+        ("import sys; sys.exit('one\\n\\ntwo')", "one | two"),
+        ("import sys; sys.exit('\\n'.join('123456'))", "2 | 3 | 4 | 5 | 6"),
+        ("import sys; sys.exit(1)", "no words"),
+    ],
+)
+def test_a_process_has_the_last_words_without_the_frames(code: str, words: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert last_lines(done.stderr) == words
