@@ -7,13 +7,13 @@ from pathlib import Path
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.model.manifest import BlobRef
-from services.contracts.store.artifact_store import ArtifactStore
+from services.contracts.store.artifact_store import ArtifactStore, StoredObject
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 
 
 class StoreOperation(StrEnum):
-    """The six verbs of a store."""
+    """The verbs of a store; a list is of keys or of objects."""
 
     PUT_BLOB = "put_blob"
     FETCH_BLOB = "fetch_blob"
@@ -78,6 +78,11 @@ class MeasuredStore:
         """Keys below a prefix; raises as the store does."""
         with self._counted(StoreOperation.LIST):
             return self._inner.list(prefix)
+
+    def objects(self, prefix: str) -> tuple[StoredObject, ...]:
+        """Objects below a prefix, counted as a list; raises as the store does."""
+        with self._counted(StoreOperation.LIST):
+            return self._inner.objects(prefix)
 
     @contextmanager
     def _counted(self, operation: StoreOperation) -> Iterator[None]:

@@ -12,7 +12,7 @@ import pytest
 from services.contracts.errors import AlreadyPublishedError, CorruptBlobError, NotFoundError
 from services.contracts.model.manifest import BlobRef, ProofOutcome
 from services.contracts.registry.registry import Registry
-from services.contracts.store.artifact_store import ArtifactStore
+from services.contracts.store.artifact_store import ArtifactStore, objects_now
 from services.contracts.store.object_store import open_store, verify_conditional_create
 from tests.documents import small_key, small_manifest, small_proof
 from tests.s3 import empty_s3_store, s3_server
@@ -100,6 +100,15 @@ def test_list_is_sorted_recursive_and_ends_at_the_prefix(store: ArtifactStore) -
         store.create(key, b"x")
     assert store.list("a/") == ["a/1.json", "a/2.json", "a/b/3.json"]
     assert store.list("none/") == []
+
+
+def test_a_stores_time_is_that_of_what_it_writes_now(store: ArtifactStore) -> None:
+    store.create("leases/a/1.json", b"lease")
+    store.create("leases/b/1.json", b"another")
+    (lease,), now = objects_now(store, "leases/a/clock")
+    assert (lease.key, lease.num_bytes) == ("leases/a/1.json", 5)
+    assert lease.modified_at <= now
+    assert store.list("leases/a/") == [lease.key]
 
 
 def test_list_gives_more_than_one_page(store: ArtifactStore) -> None:

@@ -3,7 +3,6 @@
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from services.cli.doctor.host_checks import nearest_folder
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S
 from services.contracts.errors import StoreError, UnsafeStoreError
+from services.contracts.store.artifact_store import objects_now
 from services.contracts.store.object_store import (
     ObstoreArtifactStore,
     open_store,
@@ -58,14 +58,8 @@ def clock_skew_s(store: ObstoreArtifactStore) -> float:
     """By how much the store's clock is ahead of ours: from the time of an object just written."""
     key = f"{_FOLDER}clock-{uuid.uuid4().hex}"
     before = datetime.now(UTC)
-    store.create(key, b"")
+    _, written = objects_now(store, key)
     after = datetime.now(UTC)
-    try:
-        written = next(each for each in store.objects(_FOLDER) if each.key == key).modified_at
-    finally:
-        # As in the test of the create, no permission to delete is needed.
-        with suppress(StoreError):
-            store.delete(key)
     # A difference within the request's duration says nothing; stores give whole seconds.
     if before <= written <= after:
         return 0.0

@@ -4,6 +4,7 @@ samples/<model>/<end>-<random>.json    SampleWindow
 samples/<model>/<end>-<random>.npz     its rows, sealed where the replica has a key
 
 They alone are deleted while a model serves: by age, number and size, and by who asks for it.
+Names have the time of the replica that wrote them, whose clock may be wrong: ages are the store's.
 """
 
 import hashlib
@@ -21,7 +22,8 @@ from services.contracts.model.document import Document
 from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.numbered_versions import check_model_name
 from services.contracts.registry.records import RecordKeeper
-from services.contracts.text.moments import timestamp
+from services.contracts.store.artifact_store import StoredObject, objects_now
+from services.contracts.text.moments import timestamp, utc_now
 from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
 
 if TYPE_CHECKING:
@@ -112,8 +114,11 @@ class TrafficRegistry(RecordKeeper):
 
         One that cannot be read is left out: a newer replica's, or half of one.
         """
+        return self._windows(self._records.keys("samples/" if model is None else _prefix(model)))
+
+    def _windows(self, keys: Iterable[str]) -> dict[str, SampleWindow]:
         found = {}
-        for key in self._records.keys("samples/" if model is None else _prefix(model)):
+        for key in keys:
             if key.endswith(".json"):
                 try:
                     found[key] = self._records.read(key, SampleWindow)
@@ -164,30 +169,38 @@ class TrafficRegistry(RecordKeeper):
         """Keys of windows and rows that ended in a second before, also of what cannot be read."""
         return [key for key in self.sample_keys(model) if key < _stem(model, before)]
 
-    def unlisted_rows(self, model: str, before: datetime) -> list[str]:
-        """Keys of rows without a window, that ended before: their writer was killed in between."""
-        keys = set(self.sample_keys(model))
-        old = {key for key in keys if key.endswith(".npz") and key < _stem(model, before)}
-        return sorted(key for key in old if key.removesuffix(".npz") + ".json" not in keys)
+    def delete_beyond_bounds(self, model: str, sampling: Sampling) -> None:
+        """Delete what is too old, too many or too large; raises StoreError where it cannot."""
+        mark = f"{_stem(model, utc_now())}-{secrets.token_hex(6)}.npz"
+        stored, now = objects_now(self._store, mark)
+        windows = self._windows(each.key for each in stored)
+        self.delete_samples(beyond_bounds(stored, windows, sampling, now))
 
 
-def beyond_bounds(windows: Windows, sampling: Sampling, now: datetime) -> list[str]:
-    """Keys of the windows that are too old, too many or too large, of one model.
+def beyond_bounds(
+    stored: Sequence[StoredObject], windows: Windows, sampling: Sampling, now: datetime
+) -> list[str]:
+    """Keys of what is too old, too many or too large, of one model.
 
     Args:
-        windows: oldest first.
+        stored: windows and rows.
+        windows: those that can be read.
         sampling: the bounds.
-        now: the time.
+        now: the time of the store, which says when each was written.
     """
-    oldest = timestamp(now - timedelta(hours=sampling.max_age_h))
+    oldest = now - timedelta(hours=sampling.max_age_h)
+    # Of rows alone, whose writer was killed: younger ones may be of one that writes its window now.
+    oldest_alone = now - timedelta(seconds=sampling.window_s)
+    keys = {each.key.removesuffix(".json") for each in stored}
     num_samples = num_bytes = 0
     gone = []
-    for key, window in reversed(list(windows.items())):
-        num_samples += window.num_samples
-        num_bytes += window.num_bytes
+    for each in sorted(stored, key=lambda each: each.modified_at, reverse=True):
+        num_samples += windows[each.key].num_samples if each.key in windows else 0
+        num_bytes += each.num_bytes
         is_within = num_samples <= sampling.max_samples and num_bytes <= sampling.max_mib * 2**20
-        if window.ends_at < oldest or not is_within:
-            gone.append(key)
+        is_alone = each.key.endswith(".npz") and each.key.removesuffix(".npz") not in keys
+        if not is_within or each.modified_at < (max(oldest, oldest_alone) if is_alone else oldest):
+            gone.append(each.key)
     return gone
 
 

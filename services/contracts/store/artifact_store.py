@@ -1,4 +1,4 @@
-"""The artifact store: what every backend promises, in six verbs.
+"""The artifact store: what every backend promises, in seven verbs.
 
 It has two kinds of objects. Blobs are bytes named by their own sha256; writing one
 twice is harmless. Objects are small JSON documents under a path, created once and never
@@ -9,6 +9,7 @@ are `str` with `/`, because object stores have no folders.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, Protocol
@@ -61,6 +62,33 @@ class ArtifactStore(Protocol):
     def list(self, prefix: str) -> list[str]:
         """Keys of all objects below a prefix that ends with '/', sorted."""
         ...
+
+    def objects(self, prefix: str) -> tuple[StoredObject, ...]:
+        """All objects below a prefix that ends with '/', by key, with their sizes and times."""
+        ...
+
+
+def objects_now(store: ArtifactStore, mark: str) -> tuple[tuple[StoredObject, ...], datetime]:
+    """What is beside a key, and the store's time, which is no clock of this host.
+
+    Args:
+        store: that is asked.
+        mark: the key of an empty object, which is written to see its time, then deleted.
+
+    Raises:
+        StoreError: the store failed, or another process deleted the mark.
+    """
+    store.create(mark, b"")
+    try:
+        found = store.objects(mark.rpartition("/")[0] + "/")
+    finally:
+        # As in the test of the create, no permission to delete is needed.
+        with suppress(StoreError):
+            store.delete(mark)
+    now = next((each.modified_at for each in found if each.key == mark), None)
+    if now is None:
+        raise StoreError(f"'{mark}', which shows the store's time, was deleted at once; try again")
+    return tuple(each for each in found if each.key != mark), now
 
 
 def put_files(store: ArtifactStore, files: Mapping[str, Path]) -> dict[str, BlobRef]:

@@ -102,7 +102,7 @@ def plan_prune(
         "events": lambda key: key.split("/")[1] >= first_day,
         # As older controllers kept what their events amount to.
         "event-folds": lambda _: False,
-        "samples": _of_young_samples(registry),
+        "samples": _of_young_samples(registry, objects["samples/"]),
         "event-days": lambda key: key.split("/")[1].removesuffix(".json") >= first_day,
     }
     gone = {
@@ -223,15 +223,18 @@ def _engine_of(key: str) -> tuple[str, ...]:
     return tuple([*key.split("/"), "", ""][:3])
 
 
-def _of_young_samples(registry: Registry) -> Callable[[str], bool]:
+def _of_young_samples(registry: Registry, objects: Iterable[StoredObject]) -> Callable[[str], bool]:
     """Those that the recipe of their version still keeps; replicas delete others while they run."""
     sampling = {(each.name, each.version): each.recipe.sampling for each in _versions(registry)}
+    stored = {each.key: each for each in objects}
     now = datetime.now(UTC)
     needed = set()
     for key, window in registry.sample_windows().items():
         kept = sampling.get((window.model, window.version))
-        if kept and not beyond_bounds({key: window}, kept, now):
-            needed |= {key, key.removesuffix(".json") + ".npz"}
+        both = {key, key.removesuffix(".json") + ".npz"}
+        own = [stored[each] for each in both & stored.keys()]
+        if kept and not beyond_bounds(own, {key: window}, kept, now):
+            needed |= both
     return needed.__contains__
 
 

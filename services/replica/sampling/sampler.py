@@ -13,17 +13,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 
+from services.contracts.errors import StoreError
 from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.sample_windows import beyond_bounds
 from services.contracts.text.moments import utc_now
 from services.contracts.traffic.sampled_rows import SampledRow
 from services.replica.request.infer_call import InferCall
@@ -216,16 +216,11 @@ class Sampler:
                 span = (window.begins_at, window.ends_at)
                 self._registry.add_sample_window(model.name, model.version, span, window.rows, seen)
         finally:
-            self._delete_beyond_bounds(window.ends_at)
+            self._delete_beyond_bounds()
         return True
 
-    def _delete_beyond_bounds(self, now: datetime) -> None:
-        name = self._model.name
-        gone = beyond_bounds(self._registry.sample_windows(name), self._sampling, now)
-        # Also windows that cannot be read, which are in no other bound.
-        oldest = now - timedelta(hours=self._sampling.max_age_h)
-        gone += self._registry.samples_before(name, oldest)
-        # What is younger may be of a replica that writes its window now.
-        before = now - timedelta(seconds=self._sampling.window_s)
-        gone += self._registry.unlisted_rows(name, before)
-        self._registry.delete_samples(gone)
+    def _delete_beyond_bounds(self) -> None:
+        try:
+            self._registry.delete_beyond_bounds(self._model.name, self._sampling)
+        except StoreError as error:
+            logger.warning("samples beyond their bounds stay until the next window: %s", error)

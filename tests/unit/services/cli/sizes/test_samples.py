@@ -31,6 +31,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = str(folder / "store")
+        self.files = folder / "store" / "samples" / "m"
         self.registry = Registry(open_store(self.url), folder / "cache")
 
     def publish(self, recipe: Recipe | None = None) -> ModelVersion:
@@ -47,11 +48,21 @@ class World:
             calibration=calibration,
         )
 
-    def sample(self, version: int, length: int, age: timedelta = timedelta()) -> None:
+    def sample(
+        self,
+        version: int,
+        length: int,
+        age: timedelta = timedelta(),
+        ahead: timedelta = timedelta(),
+    ) -> None:
+        """A window of 20 rows that the store has had for so long, by a clock that is ahead."""
         ids = np.arange(length)
         rows = [SampledRow("b", {"ids": ids, "mask": np.ones_like(ids)}, {"who": "x"})] * 20
-        span = (NOW - age, NOW - age)
-        self.registry.add_sample_window("m", version, span, rows, {"b": 20})
+        end = NOW - age + ahead
+        before = set(self.files.glob("*"))
+        self.registry.add_sample_window("m", version, (end, end), rows, {"b": 20})
+        for file in {*self.files.glob("*")} - before:
+            os.utime(file, ((NOW - age).timestamp(),) * 2)
 
     def run(self, *words: str) -> Any:
         done = CliRunner().invoke(app, [*words, "--store", self.url], catch_exceptions=False)
@@ -181,15 +192,13 @@ def test_a_window_that_cannot_be_read_is_left_out_and_can_be_deleted(world: Worl
 
 def test_pruning_takes_samples_that_no_recipe_keeps(world: World) -> None:
     world.publish(text_model().recipe)
-    for version, days in ((1, 1), (1, 8), (2, 1), (3, 1)):
-        world.sample(version, length=8, age=timedelta(days=days))
-    kept = {key for key, each in world.registry.sample_windows("m").items() if each.version == 1}
-    long_ago = (NOW - timedelta(days=60)).timestamp()
-    for file in (world.folder / "store" / "samples" / "m").glob("*"):
-        os.utime(file, (long_ago, long_ago))
-    world.run("prune", "--yes")
-    assert list(world.registry.sample_windows("m")) == [max(kept)]
-    assert len(list((world.folder / "store" / "samples" / "m").glob("*"))) == 2
+    for version, days in ((1, 2), (1, 8), (2, 2), (3, 2)):
+        # Their writers' clocks are of no account.
+        world.sample(version, length=8, age=timedelta(days=days), ahead=timedelta(days=400))
+    world.run("prune", "--older-than", "1", "--yes")
+    (window,) = world.registry.sample_windows("m").values()
+    assert (window.version, window.ends_at[:10]) == (1, f"{NOW + timedelta(days=398):%Y-%m-%d}")
+    assert len(list(world.files.glob("*"))) == 2
 
 
 def test_why_tells_that_requests_moved_of_the_version_that_they_moved_from(world: World) -> None:

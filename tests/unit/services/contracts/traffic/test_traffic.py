@@ -1,6 +1,7 @@
 """Rows of traffic: their file, their encryption, their windows in a store, and their drift."""
 
 import hashlib
+import os
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from services.contracts.errors import InvalidRequestError, StoreError
 from services.contracts.kserve.byte_strings import STRING_DTYPE
 from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
-from services.contracts.registry.sample_windows import SampleWindow, beyond_bounds
+from services.contracts.registry.sample_windows import SampleWindow
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.drift import drifts, features
 from services.contracts.traffic.sample_cipher import SampleCipher, opened_samples
@@ -93,7 +94,11 @@ def test_windows_are_bounded_by_age_number_and_size(tmp_path: Path, has_key: boo
     def write(model: str, hours: float) -> SampleWindow:
         end = NOW - timedelta(hours=hours)
         rows = ids_rows([3] * 10, first=int(hours))
-        return registry.add_sample_window(model, 1, (end, end), rows, {"b": 70})
+        window = registry.add_sample_window(model, 1, (end, end), rows, {"b": 70})
+        written = (datetime.now(UTC) - timedelta(hours=hours)).timestamp()
+        for file in (tmp_path / "store" / "samples" / model).glob(f"{end:%Y%m%dT%H%M%S}*"):
+            os.utime(file, (written, written))
+        return window
 
     windows = [write("m", hours) for hours in (3, 2, 1)]
     write("other", 9)
@@ -104,7 +109,7 @@ def test_windows_are_bounded_by_age_number_and_size(tmp_path: Path, has_key: boo
     assert {row.weight for row in rows} == {7.0}
 
     def left(sampling: Sampling) -> list[SampleWindow]:
-        registry.delete_samples(beyond_bounds(registry.sample_windows("m"), sampling, NOW))
+        registry.delete_beyond_bounds("m", sampling)
         return list(registry.sample_windows("m").values())
 
     assert left(Sampling()) == windows

@@ -1,5 +1,6 @@
 """What a replica samples: each row as likely, of each bucket, bounded; and no request fails."""
 
+import os
 import tracemalloc
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from services.contracts.kserve.tensor_spec import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.model.sampling_recipe import Sampling
 from services.contracts.registry.registry import Registry
-from services.contracts.store.object_store import open_store
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.contracts.traffic.sampled_rows import SampledRow
 from services.replica.request.infer_call import InferCall
 from services.replica.sampling.reservoir import Reservoir
@@ -61,6 +62,7 @@ class World:
         self.now = datetime(2026, 11, 27, tzinfo=UTC)
         self.metrics = CollectorRegistry()
         recorder = PrometheusRecorder(REPLICA_METRICS, self.metrics)
+        self.folder = folder / "store" / "samples" / "m"
         self.sampler = Sampler(
             self.model, sampling, self.registry, recorder, random=Random(0), clock=lambda: self.now
         )
@@ -72,6 +74,15 @@ class World:
         call = InferCall(inputs=inputs, sizes=sizes, outputs=())
         self.sampler.offer([call])
         return call
+
+    def write(self, age: timedelta = timedelta()) -> None:
+        """A window of one row by another replica, which the store has had for so long."""
+        before = set(self.folder.glob("*"))
+        rows = [SampledRow("b", {})]
+        self.registry.add_sample_window("m", 1, (self.now, self.now), rows, {"b": 1})
+        written = (datetime.now(UTC) - age).timestamp()
+        for file in {*self.folder.glob("*")} - before:
+            os.utime(file, (written, written))
 
     def rows(self) -> list[SampledRow]:
         return self.registry.sampled_rows(self.registry.sample_windows("m"))
@@ -199,9 +210,7 @@ async def test_what_is_too_old_goes_from_a_store_that_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, Sampling(max_age_h=1))
-    span = (world.now, world.now)
-    world.registry.add_sample_window("m", 1, span, [SampledRow("b", {})], {"b": 1})
-    world.now += timedelta(hours=2)
+    world.write(age=timedelta(hours=2))
 
     def fail(*_: object) -> None:
         raise StoreError("no space left")
@@ -216,17 +225,17 @@ async def test_a_window_that_cannot_be_read_is_passed_over_until_it_is_too_old(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, Sampling(window_s=20, max_age_h=1))
-    folder = tmp_path / "store" / "samples" / "m"
-    for end in (world.now - timedelta(minutes=90), world.now):
-        world.registry.add_sample_window("m", 1, (end, end), [SampledRow("b", {})], {"b": 1})
-    for file in folder.glob("*.json"):
+    for minutes in (90, 30):
+        world.write(age=timedelta(minutes=minutes))
+    for file in world.folder.glob("*.json"):
+        written = file.stat().st_mtime
         file.write_text('{"model":"m","ver')
+        os.utime(file, (written, written))
     world.send(2, SHORT)
-    world.now += timedelta(seconds=20)
     await world.sampler.close()
     assert world.count("written") == 2
     assert [each.num_samples for each in world.registry.sample_windows("m").values()] == [2]
-    assert len(list(folder.glob("*"))) == 4, "the older one is gone, its rows too"
+    assert len(list(world.folder.glob("*"))) == 4, "the older one is gone, its rows too"
 
 
 async def test_nothing_is_written_of_a_version_that_was_removed(tmp_path: Path) -> None:
@@ -240,30 +249,60 @@ async def test_nothing_is_written_of_a_version_that_was_removed(tmp_path: Path) 
 
 async def test_what_is_too_old_goes_while_no_request_comes(tmp_path: Path) -> None:
     world = World(tmp_path, Sampling(window_s=20, max_age_h=1))
-    for _ in range(2):
-        span = (world.now, world.now)
-        world.registry.add_sample_window("m", 1, span, [SampledRow("b", {})], {"b": 1})
-        world.now += timedelta(minutes=50)
+    for minutes in (90, 30):
+        world.write(age=timedelta(minutes=minutes))
+        world.now += timedelta(minutes=1)
     await world.sampler.close()
     (window,) = world.registry.sample_windows("m").values()
-    assert window.ends_at == "2026-11-27T00:50:00.000+00:00"
+    assert window.ends_at == "2026-11-27T00:01:00.000+00:00"
+
+
+@pytest.mark.parametrize("days_ahead", [400, -400])
+async def test_a_clock_that_is_wrong_deletes_nothing_of_others_and_keeps_nothing_longer(
+    tmp_path: Path, days_ahead: int
+) -> None:
+    world = World(tmp_path, Sampling(max_age_h=1, max_samples=3))
+    right = world.now
+    for minutes in (50, 20, 10):
+        world.write(age=timedelta(minutes=minutes))
+    world.now += timedelta(days=days_ahead)
+    world.write(age=timedelta(minutes=90))
+    world.sampler.turn_over()
+    world.send(1, SHORT)
+    await world.sampler.close()
+    ends = [each.ends_at for each in world.registry.sample_windows("m").values()]
+    expected = [right, right, world.now]
+    assert ends == [each.isoformat(timespec="milliseconds") for each in sorted(expected)]
+
+
+async def test_rows_that_were_written_are_not_lost_where_nothing_may_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, Sampling(max_age_h=1))
+    world.write(age=timedelta(hours=2))
+    world.now += timedelta(hours=2)
+
+    def refuse(*_: object) -> None:
+        raise StoreError("not allowed")
+
+    monkeypatch.setattr(ObstoreArtifactStore, "delete", refuse)
+    world.send(3, SHORT)
+    await world.sampler.close()
+    assert (world.count("written"), world.count("lost")) == (3, 0)
 
 
 async def test_rows_whose_writer_was_killed_go_once_they_are_older_than_a_window(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path, Sampling(window_s=20))
-    folder = tmp_path / "store" / "samples" / "m"
-    for _ in range(2):
-        span = (world.now, world.now)
-        world.registry.add_sample_window("m", 1, span, [SampledRow("b", {})], {"b": 1})
-        world.now += timedelta(seconds=15)
-    for file in folder.glob("*.json"):
+    world = World(tmp_path, Sampling(window_s=1200))
+    for minutes in (30, 10):
+        world.write(age=timedelta(minutes=minutes))
+        world.now += timedelta(seconds=1)
+    for file in world.folder.glob("*.json"):
         file.unlink()
+    young = max(world.folder.glob("*.npz"))
     world.send(1, SHORT)
     await world.sampler.close()
-    old, young = world.now - timedelta(seconds=30), world.now - timedelta(seconds=15)
-    assert [file.name[:15] for file in sorted(folder.glob("*.npz"))] == [
-        f"{each:%Y%m%dT%H%M%S}" for each in (young, world.now)
-    ]
-    assert not list(folder.glob(f"{old:%Y%m%dT%H%M%S}*"))
+    (window,) = world.registry.sample_windows("m")
+    own = young.with_name(Path(window).name)
+    assert set(world.folder.glob("*")) == {young, own, own.with_suffix(".npz")}
