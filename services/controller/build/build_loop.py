@@ -31,7 +31,7 @@ from services.controller.build.build_reader import ViewReader, attached_versions
 from services.controller.build.build_turns import builds_shown
 from services.controller.build.build_view import FleetView
 from services.controller.build.key_status import RetryPolicy
-from services.controller.build.launch_refusals import LaunchRefusals
+from services.controller.build.retries import Retries
 from services.controller.build.task_accounts import TaskAccounts
 from services.controller.build.task_waits import TaskWaits
 from services.controller.build.traffic_watch import TrafficWatch
@@ -126,7 +126,7 @@ class BuildLoop:
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
         self._clock = clock
-        self._refusals = LaunchRefusals(clock)
+        self._refusals = Retries(clock, first_s=2.0, most_s=300.0)
         self._forget()
         self._on_store_changed = on_store_changed
         self._gauges = BuildGauges(recorder or NullRecorder())
@@ -277,7 +277,7 @@ class BuildLoop:
             self._launcher.launch(task)
         except SmeltError as error:
             # One class of nodes that takes no task must not keep the others from theirs.
-            self._refusals.note(task.name, str(error))
+            self._refusals.note(task.name, f"task {task.name} cannot be launched: {error}")
             return None
         logger.info(
             "task %s launched for %s version %d on %s: %s",

@@ -1,6 +1,5 @@
 """Has versions with `calibration: traffic` calibrated, or asks for it, as their samples say."""
 
-import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
@@ -9,10 +8,10 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import ended_windows
 from services.contracts.text.moments import timestamp
-
-logger = logging.getLogger(__name__)
+from services.controller.build.retries import Retries
 
 _PERIOD_S = 60.0
+_LONGEST_PAUSE_S = 3600.0
 
 
 class TrafficWatch:
@@ -25,6 +24,7 @@ class TrafficWatch:
         self._look_after_s = -_PERIOD_S
         # Samples are read only when there are others than at the last look.
         self._seen: dict[str, tuple[int, list[str]]] = {}
+        self._retries = Retries(clock, first_s=_PERIOD_S, most_s=_LONGEST_PAUSE_S)
 
     def look(self, newest: Iterable[ModelVersion]) -> list[Event]:
         """Calibrate what may be calibrated, and return an event for each that waits for people."""
@@ -32,12 +32,19 @@ class TrafficWatch:
             return []
         self._look_after_s = self._clock() + _PERIOD_S
         events = []
+        failed = []
         for version in newest:
+            name = f"{version.name} version {version.version}"
             try:
-                events += self._looked_at(version)
+                if self._retries.may_try(name):
+                    events += self._looked_at(version)
+                else:
+                    failed.append(name)
             # Of whatever is in the store of one model: the others are looked at all the same.
             except Exception as error:
-                logger.warning("%s is not calibrated with traffic: %s", version.name, error)
+                self._retries.note(name, f"{name} is not calibrated with traffic: {error}")
+                failed.append(name)
+        self._retries.keep(failed)
         return events
 
     def _looked_at(self, version: ModelVersion) -> list[Event]:

@@ -1,5 +1,6 @@
 """What a version is calibrated with: rows of requests that it could have been sent alone."""
 
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -145,11 +146,12 @@ def test_a_version_that_came_meanwhile_is_not_undone(world: World) -> None:
         publish_calibrated(world.registry, old)
     assert world.registry.model_version("m") == newer
     # A controller had the old one in hand: at its next pass it looks at what is there.
-    times = iter((0.0, 0.0, 61.0, 61.0))
-    watch = TrafficWatch(world.registry, lambda: next(times))
+    now_s = [0.0]
+    watch = TrafficWatch(world.registry, lambda: now_s[0])
     assert watch.look([old]) == []
     assert world.registry.model_version("m") == newer
     world.serve(newer, ids_rows(100))
+    now_s[0] = 60.0
     assert watch.look([newer]) == []
     assert world.registry.model_version("m").master == newer.master
     assert world.registry.model_version("m").version == 3
@@ -185,23 +187,32 @@ def test_windows_of_a_clock_that_is_ahead_are_no_samples_yet(world: World) -> No
     assert traffic_state(world.registry, calibrated).num_samples == 50
 
 
-def test_a_store_that_fails_once_is_asked_again_without_newer_samples(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_a_version_that_cannot_be_published_is_tried_ever_later_and_logged_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old = world.publish(ASKED, IDS)
-    world.serve(old, ids_rows(100))
-    times = iter((0.0, 0.0, 61.0, 61.0))
-    watch = TrafficWatch(world.registry, lambda: next(times))
-    create = world.store.create
+    version = world.publish(ASKED, IDS)
+    world.serve(version, ids_rows(100))
+    now_s = [0.0]
+    watch = TrafficWatch(world.registry, lambda: now_s[0])
+    tried = []
 
     def fail(key: str, data: bytes) -> None:
-        monkeypatch.setattr(world.store, "create", create)
+        tried.append(now_s[0])
         raise StoreError("no space left")
 
-    monkeypatch.setattr(world.store, "create", fail)
-    for num_versions in (1, 2):
-        assert watch.look([old]) == []
-        assert len(world.registry.version_numbers("m")) == num_versions
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "create", fail)
+        for now_s[0] in range(0, 6 * 3600, 60):
+            assert watch.look([version]) == []
+    assert tried[:5] == [0, 60, 180, 420, 900]
+    assert max(b - a for a, b in itertools.pairwise(tried)) == 3600
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "m version 1 is not calibrated with traffic: no space left; tried again after pauses"
+    )
+    now_s[0] += 3600
+    assert watch.look([version]) == []
+    assert world.registry.model_version("m").version == 2
 
 
 def test_a_version_that_came_between_look_and_write_is_not_undone(
