@@ -87,13 +87,19 @@ def publish_calibrated(registry: Registry, version: ModelVersion) -> ModelVersio
     """Publish the next version: the same, calibrated and proven with its newest samples.
 
     Raises:
-        InvalidRequestError: there are too few.
+        InvalidRequestError: there are too few, or none to calibrate with or to hold out.
     """
     state = traffic_state(registry, version)
     rows, windows, _ = _recent(registry, version)
     calibrating, held_out = _parted(rows)
     if not state.is_due and not state.drifts:
         raise InvalidRequestError(f"{version.name} cannot be calibrated: {state.words}")
+    if not calibrating or not held_out:
+        raise InvalidRequestError(
+            f"{version.name} cannot be calibrated: of {len(rows)} different samples "
+            f"{len(calibrating)} are to calibrate with and {len(held_out)} to hold out for proofs, "
+            "as their digests say; wanted some of each: wait for more samples"
+        )
     with tempfile.TemporaryDirectory(prefix="smelt-samples-") as folder:
         refs = [
             registry.put_samples(stacked_rows(each, version), Path(folder))

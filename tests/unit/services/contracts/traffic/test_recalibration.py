@@ -215,6 +215,24 @@ def test_a_version_that_cannot_be_published_is_tried_ever_later_and_logged_once(
     assert world.registry.model_version("m").version == 2
 
 
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_samples_that_are_all_for_one_purpose_are_refused(world: World, is_held_out: bool) -> None:
+    other = world.publish(ASKED, IDS, name="other")
+    world.serve(other, ids_rows(400))
+    parted = publish_calibrated(world.registry, other)
+    assert parted.traffic is not None
+    held_out = {"calibration": parted.traffic.held_out} if is_held_out else {}
+    rows = list(world.registry.calibration_rows(parted.model_copy(update=held_out)))
+    version = world.publish(ASKED, IDS)
+    world.serve(version, rows)
+    counts = f"0 are to .* and {len(rows)} to" if is_held_out else f"{len(rows)} are to .* and 0 to"
+    expected = f"of {len(rows)} different samples {counts} hold out .*: wait for more samples"
+    with pytest.raises(InvalidRequestError, match=expected):
+        publish_calibrated(world.registry, version)
+    world.serve(version, ids_rows(100, first=1000))
+    assert publish_calibrated(world.registry, version).traffic is not None
+
+
 def test_a_version_that_came_between_look_and_write_is_not_undone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
