@@ -104,7 +104,7 @@ def show_entry(document: Any, text: str, *, is_folded: bool = False) -> None:
         is_folded: fold it on a terminal.
     """
     if OUTPUT_FORM.get().as_json:
-        sys.stdout.write(f"{json.dumps(document, ensure_ascii=False)}\n")
+        sys.stdout.write(f"{json.dumps(_as_json(document), ensure_ascii=False)}\n")
     else:
         print_line(text, is_folded=is_folded and not OUTPUT_FORM.get().is_wide)
     sys.stdout.flush()
@@ -151,8 +151,13 @@ def _unbroken(command: str) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    json.dump(_as_json(value), sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def _as_json(value: Any) -> Any:
+    """The same, with null in place of NaN and infinities, which JSON lacks."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 def text_width() -> int:

@@ -13,7 +13,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.registry.sample_windows import SampleWindow
 from services.contracts.text.moments import timestamp
 from services.contracts.text.text_table import Table
-from services.contracts.text.words import readable_size, readable_time
+from services.contracts.text.words import counted, readable_size, readable_time
 
 _SHARES = {"least": 0.0, "p1": 0.01, "p50": 0.5, "p90": 0.9, "p99": 0.99, "largest": 1.0}
 _OPT_IN = "samples are kept where the recipe has `sampling: {}`"
@@ -91,7 +91,7 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         StoreError: they cannot be opened.
     """
     from services.contracts.traffic.drift import drifts, features
-    from services.contracts.traffic.fitting_rows import windows_for
+    from services.contracts.traffic.fitting_rows import is_finite, windows_for
     from services.contracts.traffic.recalibration import calibrated_rows, traffic_state
 
     windows = registry.sample_windows(version.name)
@@ -100,7 +100,10 @@ def samples_document(registry: Registry, version: ModelVersion) -> dict[str, Any
         when = sampling and f"its replicas write what they kept every {sampling.window_s:g} s"
         raise NotFoundError(f"no samples of {version.name} are in the store; {when or _OPT_IN}")
     read, left_out = windows_for(registry, version)
-    rows = registry.sampled_rows(read)
+    sampled = registry.sampled_rows(read)
+    rows = [row for row in sampled if is_finite(row.arrays)]
+    if num := len(sampled) - len(rows):
+        left_out += f"; left out: {counted(num, 'row')} with NaN or infinite values"
     found = features([row.arrays for row in rows], version)
     # None of a version without a calibration set; of one with traffic only what came since.
     calibrated, sealed = calibrated_rows(registry, version)

@@ -48,9 +48,15 @@ def fitting_rows(sampled: Iterable[SampledRow], version: ModelVersion) -> list[R
         for row in rows
         if (not version.buckets or bucket_of(row, version))
         and all(each.first_outside(row[name]) is None for name, each in limits.items())
-        # The compiler refuses a set with a NaN, which any client may send.
-        and all(np.isfinite(each.astype(np.float32)).all() for each in row.values())
+        # The compiler refuses a set with another.
+        and is_finite(row)
     ]
+
+
+def is_finite(row: Row) -> bool:
+    """Whether no value is NaN or an infinity, which any client may send."""
+    floats = [each.astype(np.float32) for each in row.values() if each.dtype.kind in "fV"]
+    return all(np.isfinite(each).all() for each in floats)
 
 
 def bucket_of(row: Row, version: Served) -> Bucket | None:

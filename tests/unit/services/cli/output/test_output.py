@@ -1,6 +1,8 @@
 """What people read: words in brackets are words, never markup; how far long work has come."""
 
 import io
+import json
+import math
 import re
 import shlex
 import threading
@@ -24,6 +26,17 @@ def test_a_table_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> 
 def test_an_error_shows_words_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_error(BRACKETED)
     assert capsys.readouterr().err == f"error: {BRACKETED}\n"
+
+
+def test_json_has_null_where_it_has_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"far": [math.inf, -math.inf, 1.5], "speed": {"mean": math.nan, "Größe": 2}}
+    with output.output_form(as_json=True):
+        output.show(document, [])
+        output.show_entry(document, "")
+    both = capsys.readouterr().out
+    whole, entry = both[: both.index("\n}") + 2], both.splitlines()[-1]
+    assert json.loads(whole, parse_constant=pytest.fail) == json.loads(entry)
+    assert entry == '{"far": [null, null, 1.5], "speed": {"mean": null, "Größe": 2}}'
 
 
 class Terminal(io.StringIO):

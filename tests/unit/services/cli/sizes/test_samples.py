@@ -104,6 +104,21 @@ def test_lengths_values_and_drift_are_shown(world: World) -> None:
     assert "Drift from the calibration of version 1" in text
 
 
+def test_rows_that_are_not_finite_are_left_out_and_counted(world: World) -> None:
+    world.sample(1, length=8)
+    expected = world.run("samples", "m", "--json")
+    ids = np.arange(8, dtype=np.float32)
+    mask = np.ones(8, np.int64)
+    for value in (np.nan, -np.inf):
+        rows = [SampledRow("b", {"ids": np.where(ids == 3, value, ids), "mask": mask})]
+        world.registry.add_sample_window("m", 1, (NOW, NOW), rows, {"b": 1})
+    said = world.run("samples", "m", "--json")
+    assert (said["features"], said["drift"]) == (expected["features"], expected["drift"])
+    assert (said["num_samples"], expected["num_samples"]) == (22, 20)
+    assert said["left_out"] == "left out: 2 rows with NaN or infinite values"
+    assert said["left_out"] in world.run("samples", "m")
+
+
 def test_without_samples_it_is_said_what_to_wait_for(world: World) -> None:
     for recipe, hint in ((None, "write what they kept every 300 s"), (Recipe(), "`sampling: ")):
         world.publish(recipe)
