@@ -56,7 +56,7 @@ def run_samples_delete(settings: CliSettings, name: str, before: str) -> None:
     left = sum(window.num_samples for key, window in windows.items() if key not in gone)
     num = sum(window.num_samples for window in gone.values())
     document = {"model": name, "num_deleted": num, "num_left": left}
-    show(document, [f"{name}: {num} samples deleted, {left} left"])
+    show(document, [f"{name}: {counted(num, 'sample')} deleted, {left} left"])
 
 
 def run_samples_calibrate(settings: CliSettings, name: str) -> None:
@@ -148,10 +148,11 @@ def _moment(text: str) -> str:
 
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     sealed = [key for key in document["keys"] if key]
+    how_many = counted(document["num_samples"], "sample")
+    windows = counted(document["num_windows"], "window")
     yield (
-        f"{document['model']}: {document['num_samples']} samples in {document['num_windows']} "
-        f"windows, {readable_time(document['begins_at'])} to {readable_time(document['ends_at'])}, "
-        f"{readable_size(document['num_bytes'])}, "
+        f"{document['model']}: {how_many} in {windows}, {readable_time(document['begins_at'])} to "
+        f"{readable_time(document['ends_at'])}, {readable_size(document['num_bytes'])}, "
         + (f"encrypted with key {', '.join(sealed)}" if sealed else "not encrypted")
     )
     rows = [
