@@ -137,19 +137,20 @@ class CombinedNodes:
         Raises:
             NotReadyError: one has never answered yet: what there is, is not known.
         """
+        # Without the lock: a source that hangs would keep every later call waiting for it.
+        answers = [_answer(source) for source in self._sources]
         with self._lock:
-            for index, source in enumerate(self._sources):
-                try:
-                    self._last[index] = source.pools()
-                except NotReadyError as error:
-                    if self._last[index] is None and index < self._num_needed:
-                        raise
-                    self._log_once(index, str(error))
-                    self._last[index] = [
-                        replace(pool, is_stale=True) for pool in self._last[index] or ()
-                    ]
-                else:
+            for index, answer in enumerate(answers):
+                if not isinstance(answer, NotReadyError):
+                    self._last[index] = answer
                     self._faults[index] = ""
+                    continue
+                if self._last[index] is None and index < self._num_needed:
+                    raise answer
+                self._log_once(index, str(answer))
+                self._last[index] = [
+                    replace(pool, is_stale=True) for pool in self._last[index] or ()
+                ]
             return [pool for known in self._last for pool in known or ()]
 
     def _log_once(self, index: int, fault: str) -> None:
@@ -160,3 +161,10 @@ class CombinedNodes:
             what = "are left out" if self._last[index] is None else "stay as they were known"
             logger.error("%s; its nodes %s until that is mended", fault, what)
             self._faults[index] = same
+
+
+def _answer(source: NodeSource) -> list[NodePool] | NotReadyError:
+    try:
+        return source.pools()
+    except NotReadyError as error:
+        return error

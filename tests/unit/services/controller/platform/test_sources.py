@@ -1,6 +1,8 @@
 """Sources of nodes: a description that is wrong, and several sources as one."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from services.contracts.errors import NotReadyError
 from services.controller.interfaces import NodePool
 from services.controller.platform.cluster_platform import CombinedNodes
 from services.controller.platform.fleet_file import FleetFile
-from tests.unit.services.controller.deploy.reconcile_world import NEW, OLD, Nodes
+from tests.unit.services.controller.deploy.reconcile_world import LIMIT_S, NEW, OLD, Nodes
 
 
 @pytest.fixture
@@ -83,6 +85,28 @@ def test_nodes_that_were_never_known_are_not_none() -> None:
     assert generations(both) == [NEW, OLD]
     away.fault = "Ray is away"
     assert generations(both) == [NEW, OLD]
+
+
+def test_a_source_that_hangs_keeps_no_later_call_waiting() -> None:
+    asked, let_go = threading.Event(), threading.Event()
+
+    class OnceHanging(Nodes):
+        def pools(self) -> list[NodePool]:
+            if not asked.is_set():
+                asked.set()
+                let_go.wait()
+            return super().pools()
+
+    source = CombinedNodes([OnceHanging(OLD)])
+    with ThreadPoolExecutor(2) as threads:
+        hung = threads.submit(generations, source)
+        try:
+            assert asked.wait(LIMIT_S)
+            assert threads.submit(generations, source).result(LIMIT_S) == [OLD]
+            assert not hung.done()
+        finally:
+            let_go.set()
+    assert hung.result() == [OLD]
 
 
 def test_a_fault_is_told_once_although_its_figures_grow(caplog: pytest.LogCaptureFixture) -> None:
