@@ -121,8 +121,9 @@ class Room:
 
     @property
     def free_gpu(self) -> float:
-        """The most that a node has free, of all its GPUs together."""
-        return max((free.get("GPU", 0.0) for free in self.free.values()), default=0.0)
+        """The most that one GPU of a node has free for certain."""
+        nodes = ((free.get("GPU", 0.0), self.total[node]) for node, free in self.free.items())
+        return max((sure_gpu(free, has.get("GPU", 0.0)) for free, has in nodes), default=0.0)
 
     def is_pending(self, wanted: Amounts) -> bool:
         """Whether Ray seeks a node for such a request.
@@ -221,6 +222,14 @@ class Room:
             rest = [each for each in taken if each != key]
             taken = rest if would_do(rest) else taken
         return taken
+
+
+def sure_gpu(free: float, num_gpus: float) -> float:
+    """What one GPU of a node has free for certain, as Ray shows only the sum over all of them.
+
+    One has at least what each would have if all had the same.
+    """
+    return free / max(num_gpus, 1.0)
 
 
 def _sum(amounts: "Iterable[Counter[str]]") -> Counter[str]:

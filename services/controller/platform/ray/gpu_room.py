@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import DeploymentKey
-from services.controller.room import Held
+from services.controller.room import Held, sure_gpu
 
 # Ray counts in steps of 0.0001; sums of shares here are off by less.
 _ROUNDING = 1e-6
@@ -40,11 +40,8 @@ class GpuNode:
         )
 
     def would_have_room(self, share: float, freed: float) -> bool:
-        """Whether one of its GPUs has so much free for certain, were `freed` of it so too.
-
-        Each has at least what all would have if they had the same.
-        """
-        return self.free / max(self.num_gpus, 1) + freed + _ROUNDING >= share
+        """Whether one of its GPUs has so much free for certain, were `freed` of it so too."""
+        return sure_gpu(self.free, self.num_gpus) + freed + _ROUNDING >= share
 
     def words(self) -> str:
         """What is free, and where."""

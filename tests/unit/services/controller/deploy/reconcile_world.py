@@ -31,7 +31,7 @@ class FakeFleet:
         starting: versions that never get ready.
         no_room, gives_way: why replicas are placed nowhere, and what would make room.
         shares: of GPUs, as Serve has them.
-        free: of a GPU, on each generation.
+        num_gpus, free: of the node of each generation; what is free, of all of them together.
         broken: raised by the next question for metrics addresses.
     """
 
@@ -49,6 +49,7 @@ class FakeFleet:
         self.no_room = ""
         self.gives_way: tuple[DeploymentKey, ...] = ()
         self.shares: dict[DeploymentKey, float] = {}
+        self.num_gpus = 1.0
         self.free = 1.0
 
     def start(self) -> None:
@@ -81,7 +82,7 @@ class FakeFleet:
             key: Held(amounts={"GPU": self.shares.get(key, 0.0)}, nodes=(NODE,))
             for key in self.present
         }
-        node = {"NodeID": NODE, "Resources": {"GPU": 1.0}}
+        node = {"NodeID": NODE, "Resources": {"GPU": self.num_gpus}}
         free = {NODE: {"GPU": self.free}}
         return {
             each: Room.of(each, [node | {"Labels": {GENERATION_LABEL: each}}], free, held)

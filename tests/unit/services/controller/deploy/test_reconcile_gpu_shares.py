@@ -115,19 +115,21 @@ async def test_another_controller_leaves_a_share_that_does_alone(registry: Regis
     assert world.asked[1:] == [(KEY, 0.0386)]
 
 
-async def test_a_larger_share_waits_for_room_and_what_serves_goes_on(
-    registry: Registry, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("num_gpus", [1.0, 2.0])
+async def test_a_larger_share_waits_for_room_on_one_gpu_and_what_serves_goes_on(
+    registry: Registry, caplog: pytest.LogCaptureFixture, num_gpus: float
 ) -> None:
     world = World(registry)
+    world.fake.num_gpus = num_gpus
     master = add(registry, "a").master.digest
     await world.sync(1)
     world.prove(master, 2)
-    world.fake.free = 0.0385
+    world.fake.free = num_gpus * 0.0385
     for _ in range(3):
         await world.sync(1)
     assert world.asked == [(KEY, ESTIMATED)]
     assert caplog.text.count("no 0.0386 of one free") == 1
-    world.fake.free = 0.0386
+    world.fake.free = num_gpus * 0.0386
     await world.sync(1)
     assert world.asked[1:] == [(KEY, 0.0386)]
 

@@ -161,9 +161,9 @@ def test_a_version_that_waits_itself_gives_way_with_the_one_that_has_the_place()
     assert wants(0.5, [node("n")], [0.1], held[1], holder("m", 2, 0.5)).gives_way == ()
 
 
-def test_the_most_that_a_node_of_each_generation_has_free() -> None:
-    nodes = [node("a"), node("b"), node("d", "cuda-sm80")]
-    free = {"id of a": {"GPU": 0.2}, "id of b": {"GPU": 0.4}, "id of d": {"GPU": 1.0}}
+def test_the_most_that_one_gpu_of_each_generation_has_free_for_certain() -> None:
+    nodes = [node("a", num_gpus=2), node("b"), node("d", "cuda-sm80")]
+    free = {"id of a": {"GPU": 0.6}, "id of b": {"GPU": 0.4}, "id of d": {"GPU": 1.0}}
     assert Room.of(GENERATION, nodes, free, {}).free_gpu == 0.4
     assert Room.of("cuda-sm90a", nodes, free, {}).free_gpu == 0.0
 
