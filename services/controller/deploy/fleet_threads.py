@@ -1,7 +1,8 @@
 """Threads for calls that block in Ray: one that hangs stops neither the others nor the loop."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,12 +16,16 @@ _NUM_ASKING = 4
 # still take, and the next pass looks whether it did.
 SUBMIT_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 30.0
-# Threads that hang keep their stacks: from this number on Ray counts as unreachable.
-_MAX_STUCK = 64
+# Calls that hang keep their threads and stacks until they return.
+_NUM_THREADS = 64
 
 
 class FleetThreads:
-    """Not the loop's own threads: those serve the store too, and are six on two cores."""
+    """Not the loop's own threads: those serve the store too, and are six on two cores.
+
+    Attributes:
+        is_exhausted: whether calls hang in all threads: the last one that ended had none.
+    """
 
     def __init__(
         self,
@@ -30,10 +35,11 @@ class FleetThreads:
         """No thread runs yet."""
         self._submit_timeout_s = submit_timeout_s
         self._ask_timeout_s = ask_timeout_s
-        self._num_stuck = 0
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="fleet")
+        self._asking = asyncio.Semaphore(_NUM_ASKING)
         # Serve's pickler takes one application at a time anyway.
-        self._submitting = ThreadPoolExecutor(1, thread_name_prefix="deploy")
-        self._asking = ThreadPoolExecutor(_NUM_ASKING, thread_name_prefix="fleet")
+        self._submitting = asyncio.Semaphore(1)
+        self.is_exhausted = False
 
     async def ask(self, function: Callable[..., T], *args: object) -> T:
         """Call what answers soon.
@@ -41,43 +47,41 @@ class FleetThreads:
         Raises:
             NotReadyError: it did not answer in time; its thread is left to it.
         """
-        asked = asyncio.get_running_loop().run_in_executor(self._asking, function, *args)
-        try:
-            async with asyncio.timeout(self._ask_timeout_s):
-                return await asked
-        except TimeoutError as error:
-            if not asked.cancelled():
-                raise  # its own timeout, not ours
-            self._count_stuck()
-            raise NotReadyError(
-                f"Ray did not answer within {self._ask_timeout_s:g} s; is the head node alive? "
-                "See: ray status"
-            ) from error
+        async with _within(self._ask_timeout_s, "Ray did not answer"), self._asking:
+            return await self._call(function, *args)
 
-    def _count_stuck(self) -> None:
-        """When a call hangs in each thread, call in new ones."""
-        self._num_stuck += 1
-        if self._num_stuck % _NUM_ASKING == 0 and self._num_stuck < _MAX_STUCK:
-            self._asking.shutdown(wait=False)
-            self._asking = ThreadPoolExecutor(_NUM_ASKING, thread_name_prefix="fleet")
-
-    async def submit(self, function: Callable[..., None], *args: object) -> None:
+    async def submit(self, function: Callable[..., object], *args: object) -> None:
         """Call what hands over an application, one call after another.
 
         Raises:
-            NotReadyError: it, or one before it, did not return in time.
+            NotReadyError: it did not return in time; its thread is left to it.
         """
-        loop = asyncio.get_running_loop()
+        fault = "Ray Serve did not take an application"
+        # One that hangs costs those behind it no time of theirs.
+        async with self._submitting, _within(self._submit_timeout_s, fault):
+            await self._call(function, *args)
+
+    async def _call(self, function: Callable[..., T], *args: object) -> T:
+        called = self._threads.submit(function, *args)
         try:
-            async with asyncio.timeout(self._submit_timeout_s):
-                await loop.run_in_executor(self._submitting, function, *args)
-        except TimeoutError as error:
-            raise NotReadyError(
-                f"Ray Serve did not take an application within {self._submit_timeout_s:g} s; is "
-                "the head node alive? See: ray status"
-            ) from error
+            return await asyncio.wrap_future(called)
+        finally:
+            # What can still be cancelled has had no thread.
+            self.is_exhausted = called.cancel()
 
     def close(self) -> None:
         """Start nothing more; what hangs is not waited for."""
-        for executor in (self._submitting, self._asking):
-            executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@contextlib.asynccontextmanager
+async def _within(timeout_s: float, fault: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # its own timeout, not ours
+        raise NotReadyError(
+            f"{fault} within {timeout_s:g} s; is the head node alive? See: ray status"
+        ) from error

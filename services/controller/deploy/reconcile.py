@@ -190,7 +190,8 @@ class ReconcileLoop:
                 self._state.note_look(str(error) or repr(error))
                 raise
             finally:
-                self.last_sync_s = self._clock()
+                if not self._threads.is_exhausted:  # else it looked at nothing
+                    self.last_sync_s = self._clock()
 
     async def _sync(self) -> None:
         present = await self._threads.ask(self._replicas.deployed)
@@ -203,8 +204,7 @@ class ReconcileLoop:
             # What another fleet over this store unloaded is not ours to withdraw.
             observed.unloaded.clear()
         self._observed = observed
-        addresses = await self._threads.ask(self._replicas.metrics_addresses)
-        self._state.set_metrics_addresses(addresses)
+        self._state.set_metrics_addresses(await self._threads.ask(self._replicas.metrics_addresses))
         # Before anything is deployed: a replica gets the engines that are known when it attaches.
         self._announce_changes(observed)
         if self._replicas.is_placing:

@@ -4,7 +4,6 @@ import importlib
 import re
 import socket
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -51,7 +50,6 @@ class RayServeFleet:
         """
         self._address = address
         self._replica_app = replica_app
-        self._submission = threading.Lock()
 
     def start(self) -> None:
         """Join Ray, and start Serve without its HTTP and gRPC proxies.
@@ -94,13 +92,10 @@ class RayServeFleet:
         from ray import serve
         from ray.serve.api import RunTarget
 
-        # Serve registers modules with its pickler while it builds an application: two
-        # threads at once fail.
-        with self._submission:
-            application = retried(partial(load_function(self._replica_app), args))
-            # Without a route: the default is `/`, which only one application of a cluster may have.
-            target = RunTarget(application, name=application_name(key), route_prefix=None)
-            retried(partial(serve.run_many, [target], wait_for_applications_running=False))
+        application = retried(partial(load_function(self._replica_app), args))
+        # Without a route: the default is `/`, which only one application of a cluster may have.
+        target = RunTarget(application, name=application_name(key), route_prefix=None)
+        retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
     def deployed(self) -> list[DeploymentKey]:
         """Serve's applications that are Smelt's."""

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,40 +206,6 @@ async def test_replicas_of_an_earlier_controller_may_load_for_as_long_as_they_ne
     now[0] = 1000
     await loop.reconcile_now()
     assert fake.asked == []
-
-
-class SilentFleet(FakeFleet):
-    """Ray does not answer until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.let_go = threading.Event()
-
-    def deployed(self) -> list[DeploymentKey]:
-        self.let_go.wait(LIMIT_S)
-        return super().deployed()
-
-
-async def test_a_question_that_hangs_ends_the_pass_and_not_the_controller(
-    registry: Registry,
-) -> None:
-    fake, state = SilentFleet(), FleetState("u", 1)
-    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, ask_timeout_s=0.05)
-    add(registry, "a")
-    try:
-        # More than there are threads.
-        for _ in range(9):
-            before_s = loop.last_sync_s
-            with pytest.raises(NotReadyError, match="Ray did not answer within 0.05 s"):
-                await loop.reconcile_now()
-            assert loop.last_sync_s > before_s
-    finally:
-        fake.let_go.set()
-    async with asyncio.timeout(LIMIT_S):
-        while not state.models():
-            with suppress(NotReadyError):
-                await loop.reconcile_now()
-    await until(state, {1: "READY"})
 
 
 async def test_what_fails_is_tried_after_pauses_that_double_or_when_somebody_asks(

@@ -88,7 +88,8 @@ def test_nodes_that_were_never_known_are_not_none() -> None:
 
 
 def test_a_source_that_hangs_keeps_no_later_call_waiting() -> None:
-    asked, let_go = threading.Event(), threading.Event()
+    asked = threading.Event()
+    let_go = threading.Event()
 
     class OnceHanging(Nodes):
         def pools(self) -> list[NodePool]:

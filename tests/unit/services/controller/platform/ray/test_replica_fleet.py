@@ -2,6 +2,8 @@
 
 import io
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ray import cloudpickle
@@ -9,6 +11,7 @@ from ray import cloudpickle
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey
 from services.controller.platform.ray.replica_fleet import RayServeFleet, raised_words, retried
+from tests.unit.services.controller.deploy.reconcile_world import LIMIT_S
 
 applications: list[object] = []
 
@@ -26,6 +29,34 @@ def test_an_application_that_met_another_thread_is_made_again() -> None:
     fleet = RayServeFleet("auto", f"{__name__}:clashing_application")
     with pytest.raises(NotReadyError, match="made again"):
         fleet.deploy(DeploymentKey("m", 1, "cpu-x86_64-v3"), {})
+
+
+is_hanging = threading.Event()
+let_go = threading.Event()
+
+
+def hanging_application(args: object) -> None:
+    """Hangs when it is first made."""
+    if not is_hanging.is_set():
+        is_hanging.set()
+        let_go.wait()
+    raise NotReadyError(str(args))
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
+def test_an_application_that_hangs_keeps_no_later_one_waiting() -> None:
+    fleet = RayServeFleet("auto", f"{__name__}:hanging_application")
+    key = DeploymentKey("m", 1, "cpu-x86_64-v3")
+    with ThreadPoolExecutor(2) as threads:
+        hung = threads.submit(fleet.deploy, key, {"order": "first"})
+        try:
+            assert is_hanging.wait(LIMIT_S)
+            with pytest.raises(NotReadyError, match="second"):
+                threads.submit(fleet.deploy, key, {"order": "second"}).result(LIMIT_S)
+        finally:
+            let_go.set()
+        with pytest.raises(NotReadyError, match="first"):
+            hung.result()
 
 
 def test_a_ray_that_was_to_come_and_does_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
