@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 
 from services.controller.build.build_loop import BuildLoop
@@ -18,8 +19,9 @@ class Loops:
 
     @property
     def last_sync_s(self) -> float:
-        """When a look at the fleet last ended, in monotonic seconds."""
-        return self._deploying.last_sync_s
+        """When each loop that works last ended a sync: the earlier one, in monotonic seconds."""
+        building_s = self._building.last_sync_s if self._building else math.inf
+        return min(self._deploying.last_sync_s, building_s)
 
     def enqueue(self) -> None:
         """Enqueue a sync of both; call it in the event loop."""

@@ -15,10 +15,11 @@ MAX_SILENCE_S = 300.0
 
 @dataclass(frozen=True)
 class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no stubs
-    """SERVING while syncs of the reconcile loop end, with or without a fault.
+    """SERVING while syncs of all loops that work end, with or without a fault.
 
     Attributes:
-        last_sync_s: when the last one ended, by `clock`: seconds of a monotonic clock.
+        last_sync_s: of the loop that has ended none for longest, when its last one ended, by
+            `clock`: seconds of a monotonic clock.
     """
 
     last_sync_s: Callable[[], float]

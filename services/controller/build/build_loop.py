@@ -13,6 +13,7 @@ launcher, so a controller that is killed anywhere goes on after it is started ag
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,8 @@ class BuildLoop:
     Attributes:
         latest: the fleet as the last sync saw it, and the store that it read; None before, and
             while another controller builds.
+        last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock;
+            infinity while another controller builds.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class BuildLoop:
         self._sync_lock = asyncio.Lock()
         self._engine_marks: frozenset[tuple[str, str]] | None = None
         self.latest: tuple[FleetView, Registry] | None = None
+        self.last_sync_s = math.inf
 
     def _forget(self) -> None:
         """Take tasks and events from the store, and nothing from an earlier lease."""
@@ -158,6 +162,7 @@ class BuildLoop:
         while True:
             lease = await self._election.won(self._state.set_standby)
             lease.start()
+            self.last_sync_s = self._clock()
             self._state.set_standby(None)
             self._gauges.show_lease(is_held=True)
             try:
@@ -171,6 +176,7 @@ class BuildLoop:
                 self._forget()
                 # Last: from here on another controller may build.
                 await asyncio.to_thread(lease.release, _RELEASE_S)
+                self.last_sync_s = math.inf
 
     async def _run_under(self, lease: HeldLease) -> None:
         watching = asyncio.create_task(self._watch_serving())
@@ -215,6 +221,9 @@ class BuildLoop:
         except Exception:
             # Whatever it is, Ray's errors included: a loop that ended would do so in silence.
             logger.exception("build sync failed; the next one goes on")
+        finally:
+            if not self._threads.is_exhausted:  # else it looked at nothing
+                self.last_sync_s = self._clock()
         return self._pace.resync_s
 
     def _sync_blocking(
