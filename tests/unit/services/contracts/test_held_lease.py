@@ -25,6 +25,7 @@ class WatchedRegistry(Registry):
         self.offers: list[BuildLease] = []
         self.num_faults = 0
         self.is_answer_lost = False
+        self.fault: Exception = StoreError("no connection")
 
     def offer_lease(self, key_digest: str, number: int, lease: BuildLease) -> bool:
         is_ours = None
@@ -35,7 +36,7 @@ class WatchedRegistry(Registry):
             self._changed.notify_all()
             if self.num_faults:
                 self.num_faults -= 1
-                raise StoreError("no connection")
+                raise self.fault
         assert is_ours is not None
         return is_ours
 
@@ -138,7 +139,11 @@ def test_whoever_loses_its_lease_is_told_and_releases_nothing(registry: WatchedR
     assert registry.lease(KEY).lease == other
 
 
-def test_a_store_that_fails_for_a_while_costs_no_lease(registry: WatchedRegistry) -> None:
+@pytest.mark.parametrize("fault", [StoreError("no connection"), ValueError("not one of ours")])
+def test_a_store_that_fails_for_a_while_costs_no_lease(
+    registry: WatchedRegistry, fault: Exception
+) -> None:
+    registry.fault = fault
     with taken(registry) as lease:
         registry.num_faults = 3
         num_before = len(registry.offers)
