@@ -136,6 +136,7 @@ class TaskEnd(Document):
     """A build task that ended before there was a plan, or was lost; all others have records.
 
     Attributes:
+        name: of the task, with `-lost` for the first node that it lost, which ends no attempt.
         detail: its last output.
         run: which run of that name; "" when it does not matter.
     """

@@ -138,16 +138,17 @@ class TaskAccounts:
     def _is_disregarded(self, start: TaskStart, status: TaskStatus, now: str) -> bool:
         """Whether the loss of its node is no fault of what a task was at.
 
-        Planning, which comes before any build, takes no node down. A build may, so that only
-        the first node that an attempt loses is no failure, the second one is.
+        A build may take its node down, and what planning reads may have it evicted: only the
+        first node that an attempt loses is no failure, the second one is.
         """
-        if start.key_digests:
-            end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)
-            # One that stands there stays: it may be this very loss, recorded before a restart.
-            self._registry.end_task(end)
-            kept = self._registry.task_end(start.name)
-            if kept is not None and kept.run != status.run:
-                return False
+        # Not under its own name, which ends an attempt at a plan.
+        name = f"{start.name}-lost"
+        loss = TaskEnd(name=name, detail=status.detail, run=status.run, created_at=now)
+        # One that stands there stays: it may be this very loss, recorded before a restart.
+        self._registry.end_task(loss)
+        kept = self._registry.task_end(name)
+        if kept is not None and kept.run != status.run:
+            return False
         logger.warning("task %s is launched again: %s", start.name, status.detail)
         return True
 

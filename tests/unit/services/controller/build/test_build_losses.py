@@ -1,6 +1,7 @@
 """The build loop when a task, a node, a source or the controller itself is lost at any step."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,23 @@ async def test_a_node_that_is_lost_is_no_attempt_until_an_attempt_loses_two(
         *[BuildOutcome.FAILED] * num_charged,
         BuildOutcome.PROVEN,
     ]
+
+
+async def test_planning_that_loses_a_second_node_is_an_attempt(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    """Its Pod is evicted each time before there is a plan."""
+    loop = loop_on(registry, worker)
+    await loop.sync()
+    for run in range(9):
+        for name in worker.tasks:
+            worker.ended[name] = TaskStatus(
+                state=TaskState.ENDED, detail="evicted", is_failed=True, is_lost=True, run=str(run)
+            )
+        await loop.sync()
+    assert list(Counter(task.name for task in worker.launched).values()) == [2, 2, 2]
+    kinds = recorded(registry)
+    assert (kinds[EventKind.BUILD_FAILED], kinds[EventKind.QUARANTINED]) == (3, 1)
 
 
 async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
