@@ -237,7 +237,7 @@ class BuildLoop:
             statuses = self._launcher.statuses()
             view = self._reader.read(pools, _not_ended(statuses), attached)
         served = frozenset((e.model, e.version, e.generation) for e in serving_of(snapshot))
-        view = replace(view, served=served)
+        view = replace(view, served=served, refused=self._refusals.pauses())
         decision = decide(view, utc_now(), self._pace.retry)
         self._refusals.keep(task.name for task in (*decision.tasks, *decision.queued))
         ended = [gave_way(start) for start in decision.overtaken if self._end(start)]
@@ -278,8 +278,6 @@ class BuildLoop:
         return True
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
-        if not self._refusals.may_try(task.name):
-            return None
         start = task_start(task, view, timestamp())
         try:
             self._registry.start_task(start)

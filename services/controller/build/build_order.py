@@ -76,7 +76,9 @@ def turns(
         # Of a node that may be gone by now: its Job would wait for nothing.
         if task is None or candidate.pool.is_stale:
             continue
-        if not reservations.holds(task, candidate.pool.num_builds):
+        # One that pauses leaves its place to others.
+        is_paused = view.refused.get(task.name, False)
+        if not is_paused and not reservations.holds(task, candidate.pool.num_builds):
             reservations.add(task)
             chosen.append(task)
         elif _place(task) not in under_way:

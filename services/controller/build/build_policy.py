@@ -76,7 +76,10 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
     return Decision(
         tasks=tasks,
         queued=queued,
-        overtaken=overtaken(candidates, queued, view.running),
+        # None ends for a task that may be refused once more.
+        overtaken=overtaken(
+            candidates, [task for task in queued if task.name not in view.refused], view.running
+        ),
         next_due_at=min((at for p in candidates for at in p.later), default=None),
         quarantined=tuple(q for p in candidates for q in p.quarantined),
         unplanned=tuple(

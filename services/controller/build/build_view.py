@@ -45,6 +45,7 @@ class FleetView:
         marked_at: when each of `marks` was first seen, by this process's clock; None for those of
             the first view.
         began_at: when that was made, by this process's clock.
+        refused: whether their pause goes on, of tasks that the launcher did not take, by name.
         served: model, version and generation of replicas that take requests.
         compiler: what the launcher calls the compiler that its tasks run.
     """
@@ -67,6 +68,7 @@ class FleetView:
     seen_at: Mapping[str, datetime] = field(default_factory=dict)
     marked_at: Mapping[tuple[str, str], datetime | None] = field(default_factory=dict)
     began_at: datetime = _NOT_BEGUN
+    refused: Mapping[str, bool] = field(default_factory=dict)
     served: frozenset[tuple[str, int, str]] = frozenset()
     compiler: str = ""
 

@@ -37,6 +37,10 @@ class Retries:
         known = self._known.get(name)
         return known is None or self._clock() >= known.retry_at_s
 
+    def pauses(self) -> dict[str, bool]:
+        """Whether its pause goes on, for each that failed."""
+        return {name: not self.may_try(name) for name in self._known}
+
     def note(self, name: str, fault: str) -> None:
         """Take that it failed, and log it once for as long as the fault stays the same."""
         known = self._known.get(name)

@@ -201,11 +201,13 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
 
 
 class RefusingWorker(world.InstantWorker):
-    """A BuildLauncher that takes no task, and counts them."""
+    """A BuildLauncher that takes no task of model `m`, and counts them."""
 
     num_refused = 0
 
     def launch(self, task: BuildTask) -> None:
+        if task.model != "m":
+            return super().launch(task)
         self.num_refused += 1
         raise StoreError("exceeded quota: jobs")
 
@@ -220,6 +222,33 @@ async def test_a_refusal_is_forgotten_once_nothing_wants_the_task(registry: Regi
     for nodes.known in ([], [world.pool()]):
         await loop.sync()
     assert worker.num_refused == 2
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_refused_task_leaves_its_place_to_other_models_and_ends_none_of_theirs(
+    registry: Registry,
+) -> None:
+    now_s = 0.0
+    worker = RefusingWorker(registry)
+    loop = loop_on(registry, worker, clock=lambda: now_s)
+    await loop.sync()
+    other = world.MASTER.model_copy(update={"digest": "c" * 64})
+    registry.add_model_version(
+        name="n", master=other, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    await loop.sync()
+    (task,) = worker.tasks.values()
+    assert (task.model, worker.num_refused) == ("n", 1)
+    keys = tuple(key.model_copy(update={"master_digest": other.digest}) for key in world.KEYS)
+    registry.write_plan(world.plan(keys, model="n", compiler=task.compiler))
+    worker.build(keys[0])
+    now_s = 2.0
+    for _ in range(2):
+        await loop.sync()
+    assert list(worker.tasks.values()) == [task]
+    worker.tasks.clear()
+    await loop.sync()
+    assert worker.num_refused == 2, "its turn, after its pause"
 
 
 async def _until_told(registry: Registry, kind: EventKind) -> None:
