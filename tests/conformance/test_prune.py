@@ -242,6 +242,17 @@ def test_an_old_blob_that_is_published_again_is_young_again(
     assert again.key == first.key
 
 
+def test_a_blob_that_is_put_again_after_it_was_listed_stays(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "again"
+    path.write_text("bytes")
+    world.store.put_blob(path)
+    (now,) = world.store.objects("blobs/")
+    listed = now._replace(modified_at=now.modified_at - timedelta(days=1))
+    for blob, left in ((listed, [now.key]), (now, [])):
+        prune(world.store, PrunePlan({"blobs": (blob,)}))
+        assert world.store.list("blobs/") == left
+
+
 def test_the_command_shows_first_and_deletes_only_when_told_to(
     world: World, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

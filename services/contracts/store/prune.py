@@ -122,15 +122,17 @@ def prune(store: ObstoreArtifactStore, plan: PrunePlan) -> None:
 
     Args:
         store: that the plan is of.
-        plan: of just now: a publisher that names an old blob again writes it anew, so that it is
-            younger than any limit.
+        plan: what was written since stays: a publisher that names an old blob again writes it
+            anew, so that it is younger than any limit.
 
     Raises:
         StoreError: the store failed, or does not allow deleting.
     """
-    for group in plan.objects.values():
+    for what, group in plan.objects.items():
+        # Reading and deleting documents takes minutes: a blob that was put anew has another time.
+        found = set(group).intersection(store.objects(_BLOBS)) if what == "blobs" else group
         # Manifests make engines visible, so they go before what they name.
-        for each in sorted(group, key=lambda each: not each.key.endswith("/manifest.json")):
+        for each in sorted(found, key=lambda each: not each.key.endswith("/manifest.json")):
             store.delete(each.key)
 
 
