@@ -235,6 +235,10 @@ def prove_published(
                 if not lease.lost_to():
                     raise
                 continue
+            if lost_to := lease.lost_to():
+                # The newest proof counts, and it is that of who holds the lease now.
+                logger.warning("the proof of %s is not added: %s", engine.digest[:12], lost_to)
+                continue
             return worker.registry.add_proof(engine.digest, proof)
 
 

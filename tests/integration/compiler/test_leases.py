@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.proof.proof_job import prove_published
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_record import BuildOutcome
+from services.contracts.builds.held_lease import take_lease
+from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.store.object_store import open_store
+from tests.integration.compiler.conftest import with_settings
 from tests.s3 import empty_s3_store, s3_server
 
 pytestmark = pytest.mark.usefixtures("forked_children")
@@ -167,3 +174,30 @@ def test_a_worker_that_was_suspended_gives_way_to_the_one_that_took_over(
         assert "passed" in first.report()
     (engine,) = worker.registry.engines()
     assert len(worker.registry.build_records(engine.digest)) == 1
+
+
+def test_a_proof_whose_lease_was_lost_after_its_child_ended_is_not_added(
+    worker: WorkerContext, version: ModelVersion
+) -> None:
+    quick = with_settings(
+        worker, num_threads=1, benchmark_s=0.01, benchmark_iterations=3, build_lease_s=0.1
+    )
+    build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), quick)
+    registry = worker.registry
+    (engine,) = registry.engines()
+    digest = engine.digest
+
+    def lose_the_lease(_: object) -> None:
+        """As if this process was suspended, and another one proved the engine meanwhile."""
+        own = next(t for t in threading.enumerate() if t.name == f"lease {digest[:12]}")
+        taken = None
+        while taken is None:  # it is renewed at any time
+            taken = take_lease(registry, digest, registry.lease(digest), 3600.0)
+        with taken:
+            refused = engine.proof.model_copy(update={"outcome": ProofOutcome.FAILED})
+            registry.add_proof(digest, refused)
+            own.join()
+
+    found = prove_published(digest, quick, version, lose_the_lease)
+    assert found.proof.outcome is ProofOutcome.FAILED
+    assert registry.engine(digest) == found
