@@ -16,6 +16,13 @@ from services.contracts.hardware.node_class import NodeClass
 if TYPE_CHECKING:
     from services.controller.room import Room
 
+# To get a node, plan and build one key.
+FIRST_KEY_S = 4 * 3600
+# What the compiler allows a build and its proof, by default.
+_FURTHER_KEY_S = 2 * 1800
+# A task that plans does not know its keys yet: as many as one class of nodes may get.
+_KEYS_OF_A_PLAN = 12
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodePool:
@@ -72,6 +79,12 @@ class BuildTask(TaskSpec):
     compiler: str = ""
 
 
+def deadline_s(task: TaskSpec, first_key_s: int = FIRST_KEY_S) -> int:
+    """Seconds after which a task takes too long; so many are for its first key."""
+    num_keys = len(task.key_digests) or _KEYS_OF_A_PLAN
+    return first_key_s + (num_keys - 1) * _FURTHER_KEY_S
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
     """What is known of a launched task.
@@ -93,7 +106,13 @@ class TaskStatus:
 
 
 class BuildLauncher(Protocol):
-    """Runs build tasks somewhere. Methods block; call them in a thread."""
+    """Runs build tasks somewhere. Methods block; call them in a thread.
+
+    Attributes:
+        has_deadlines: its platform ends what takes too long.
+    """
+
+    has_deadlines: bool
 
     @property
     def compiler(self) -> str:

@@ -17,7 +17,13 @@ from services.contracts.registry.registry import Registry
 from services.contracts.text.moments import timestamp
 from services.controller.build.build_policy import untouched_key
 from services.controller.build.build_view import FleetView, plan_for_pool
-from services.controller.interfaces import BuildLauncher, NodePool, TaskState, TaskStatus
+from services.controller.interfaces import (
+    BuildLauncher,
+    NodePool,
+    TaskState,
+    TaskStatus,
+    deadline_s,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +53,8 @@ class TaskAccounts:
         self._clock = clock
         # When tasks were first seen to have no nodes, or to have ended without a start.
         self._since_s: dict[str, float] = {}
+        # When tasks were first seen in the state that they are in.
+        self._in_state_s: dict[tuple[str, TaskState], float] = {}
 
     def settle(
         self,
@@ -64,6 +72,9 @@ class TaskAccounts:
         Returns:
             Whether there were any.
         """
+        now_s = self._clock()
+        states = [(name, each.state) for name, each in statuses.items()]
+        self._in_state_s = {each: self._in_state_s.get(each, now_s) for each in states}
         ended = {name for name, each in statuses.items() if each.state is TaskState.ENDED}
         strays = ended - starts.keys()
         self._since_s = {n: at for n, at in self._since_s.items() if n in starts or n in strays}
@@ -77,7 +88,7 @@ class TaskAccounts:
 
     def _try_settle(self, start: TaskStart, status: TaskStatus, view: FleetView) -> bool:
         try:
-            if not self._is_over(start, status, view):
+            if not self._is_over(start, self._in_time(start, status), view):
                 return False
             self._launcher.forget(start.name)
         except SmeltError as error:
@@ -85,6 +96,20 @@ class TaskAccounts:
             logger.error("task %s is accounted for at the next sync: %s", start.name, error)
             return False
         return True
+
+    def _in_time(self, start: TaskStart, status: TaskStatus) -> TaskStatus:
+        """The status; a task that takes too long, where nothing else ends it, counts as ended."""
+        took_s = self._clock() - self._in_state_s[start.name, status.state]
+        most_s = deadline_s(start)
+        if self._launcher.has_deadlines or status.state is TaskState.ENDED or took_s < most_s:
+            return status
+        # One that hangs, or has no node that answers.
+        return TaskStatus(
+            state=TaskState.ENDED,
+            is_failed=True,
+            is_unstarted=status.state is TaskState.WAITING,
+            detail=f"not done within {most_s / 3600:g} hours",
+        )
 
     def _is_over(self, start: TaskStart, status: TaskStatus, view: FleetView) -> bool:
         if status.state is TaskState.ENDED:

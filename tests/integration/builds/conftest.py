@@ -60,6 +60,7 @@ class ProcessLauncher:
 
     where: list[str]
     compiler: str = "this checkout"
+    has_deadlines: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     launched: list[BuildTask] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.labels import GENERATION_LABEL, PREFIX
-from services.controller.interfaces import BuildTask
+from services.controller.interfaces import BuildTask, deadline_s
 from services.controller.platform.command import worker_arguments
 from services.controller.platform.kubernetes.gfd import (
     GPU_RESOURCE,
@@ -17,11 +17,6 @@ from services.controller.platform.kubernetes.job_template import JobTemplate, co
 TASK_LABEL = f"{PREFIX}build-task"
 # On a Job that failed and was accounted for: it stays for its log, until its TTL is over.
 ACCOUNTED = f"{PREFIX}accounted"
-# What the compiler allows a build and its proof, by default. A template's own deadline is for
-# getting a node, planning and one key.
-_KEY_S = 2 * 1800
-# A task that plans does not know its keys yet: as many as one class of nodes may get.
-_KEYS_OF_A_PLAN = 12
 _MANAGER_LABELS = {"app.kubernetes.io/managed-by": "smelt-controller"}
 _LABEL_LENGTH = 63
 # GPU nodes are commonly tainted to keep everything else away from them.
@@ -47,9 +42,9 @@ def job_for(task: BuildTask, template: JobTemplate, image: str = "") -> dict[str
     metadata["name"] = task.name
     metadata.setdefault("labels", {}).update(labels)
     metadata.setdefault("annotations", {}).update(_annotations(task))
-    num_keys = len(task.key_digests) or _KEYS_OF_A_PLAN
-    job["spec"]["activeDeadlineSeconds"] += (num_keys - 1) * _KEY_S
-    pod_template = job["spec"]["template"]
+    spec = job["spec"]
+    spec["activeDeadlineSeconds"] = deadline_s(task, spec["activeDeadlineSeconds"])
+    pod_template = spec["template"]
     pod_template.setdefault("metadata", {}).setdefault("labels", {}).update(labels)
     pod = pod_template["spec"]
     container = compiler_container(pod)

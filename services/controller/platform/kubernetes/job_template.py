@@ -15,15 +15,13 @@ import yaml
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.yaml_text import value_from_yaml
+from services.controller.interfaces import FIRST_KEY_S
 
 COMPILER_CONTAINER = "builder"
 _COMMAND = ["python", "-m", "compiler_worker"]
 _PLACEMENT_FIELDS = {"nodeSelector", "tolerations", "resources"}
-# A day to read the logs of a Job that ended, and four hours to get a node, plan and build a
-# key, to which `job_object` adds for further ones: each build and each proof has a limit of its
-# own in the compiler's settings.
+# A day to read the logs of a Job that ended.
 _TTL_S = 24 * 3600
-_DEADLINE_S = 4 * 3600
 _ATTEMPT_FIELDS = (("backoffLimit", 0), ("restartPolicy", "Never"))
 
 
@@ -58,7 +56,9 @@ def checked_job(document: Any) -> dict[str, Any]:
     job = copy.deepcopy(document)
     spec = job.setdefault("spec", {})
     spec.setdefault("ttlSecondsAfterFinished", _TTL_S)
-    spec.setdefault("activeDeadlineSeconds", _DEADLINE_S)
+    # `job_object` adds to it for further keys: each build and each proof has a limit of its own
+    # in the compiler's settings.
+    spec.setdefault("activeDeadlineSeconds", FIRST_KEY_S)
     pod = spec.setdefault("template", {}).setdefault("spec", {})
     for holder, (name, wanted) in zip((spec, pod), _ATTEMPT_FIELDS, strict=True):
         if holder.setdefault(name, wanted) != wanted:

@@ -48,6 +48,8 @@ class KubernetesJobs:
         compiler: the image that its Jobs run.
     """
 
+    has_deadlines = True
+
     def __init__(
         self, cluster: "SingleConfig", namespace: str, template: JobTemplate, image: str = ""
     ) -> None:

@@ -198,6 +198,7 @@ class InstantWorker:
         deadly: kinds at which the task dies without a record.
         num_losses: how many tasks are still to lose their nodes before they build.
         compiler: repeated by plans.
+        has_deadlines: as Kubernetes, which ends what takes too long.
         num_proofs: told apart by their times, as real ones are.
         timings: of each proof.
         on_timed: called by a task that finds nothing to build or to prove.
@@ -209,6 +210,7 @@ class InstantWorker:
     deadly: set[EngineKind] = field(default_factory=set)
     num_losses: int = 0
     compiler: str = ""
+    has_deadlines: bool = False
     tasks: dict[str, BuildTask] = field(default_factory=dict)
     ended: dict[str, TaskStatus] = field(default_factory=dict)
     launched: list[BuildTask] = field(default_factory=list)

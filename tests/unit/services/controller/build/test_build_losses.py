@@ -72,6 +72,42 @@ async def test_planning_that_loses_a_second_node_is_an_attempt(
     assert (kinds[EventKind.BUILD_FAILED], kinds[EventKind.QUARANTINED]) == (3, 1)
 
 
+@pytest.mark.parametrize(
+    ("state", "has_deadlines", "num_ended", "num_charged"),
+    [
+        (TaskState.RUNNING, False, 1, 1),
+        (TaskState.WAITING, False, 1, 0),
+        (TaskState.RUNNING, True, 0, 0),
+    ],
+)
+async def test_a_task_that_never_ends_is_ended_where_its_platform_does_not(
+    registry: Registry,
+    worker: world.InstantWorker,
+    state: TaskState,
+    has_deadlines: bool,
+    num_ended: int,
+    num_charged: int,
+) -> None:
+    """Four hours for its first key, and one more for the second."""
+    now_s = 0.0
+    worker.has_deadlines = has_deadlines
+    registry.write_plan(world.plan())
+    loop = loop_on(registry, worker, clock=lambda: now_s)
+    await loop.sync()
+    (name,) = worker.tasks
+    worker.ended[name] = TaskStatus(state=state)
+    await loop.sync()
+    now_s = 5 * 3600.0 - 1
+    await loop.sync()
+    assert len(worker.launched) == 1
+    now_s = 5 * 3600.0
+    await loop.sync()
+    assert len(worker.launched) == 1 + num_ended
+    reasons = [record.reason for record in registry.build_records(world.KEYS[0].digest())]
+    words = f"task {name} ended in the middle: not done within 5 hours"
+    assert reasons == [words] * num_charged
+
+
 async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
     registry: Registry, worker: world.InstantWorker
 ) -> None:
