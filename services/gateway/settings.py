@@ -40,8 +40,8 @@ class GatewaySettings(FleetSecuritySettings):
         gateway_id: how the controller's log names this process.
         server_name: as ServerMetadata has it; some clients of Triton want "triton".
         host_id: equal to a replica's when both see the same unix sockets.
-        max_message_bytes: largest request and answer. Requests of other methods than inference
-            have 1 MiB at most.
+        max_message_bytes: largest request and answer, of external servers too. Requests of other
+            methods than inference have 1 MiB at most.
         max_decompressed_bytes: largest request that came compressed, once it is unpacked; never
             more than max_message_bytes.
         max_upload_bytes: large requests (above 4 MiB) at once, from their first bytes until they
@@ -204,6 +204,7 @@ class GatewaySettings(FleetSecuritySettings):
         return ExternalLimits(
             first_byte_s=self.external_first_byte_s,
             idle_s=self.external_idle_s,
+            max_answer_bytes=self.max_message_bytes,
             token_dir=self.external_token_dir,
         )
 

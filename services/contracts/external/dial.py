@@ -56,7 +56,7 @@ def http_session() -> "aiohttp.ClientSession":
 
 
 # gRPC's stubs want serialisers, which bytes do not need.
-def kserve_channel(model: ExternalModel, most_bytes: int = -1) -> Any:
+def kserve_channel(model: ExternalModel, most_bytes: int) -> Any:
     """A channel to a server of KServe v2, of answers so large; nothing is connected yet."""
     import grpc
 

@@ -23,15 +23,17 @@ _QUIET: Final = Traffic(0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalLimits:
-    """How long an external server may take, and where its token is.
+    """How long an external server may take, how much it may answer, and where its token is.
 
     Attributes:
         first_byte_s: from a request to the head of its answer.
         idle_s: between two parts of an answer.
+        max_answer_bytes: of one message, as it is sent to the client.
     """
 
     first_byte_s: float = 600.0
     idle_s: float = 120.0
+    max_answer_bytes: int = 2**31 - 1
     token_dir: Path | None = None
 
 

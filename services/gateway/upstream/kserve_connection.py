@@ -4,6 +4,7 @@ Of a field that repeats the last one counts: names are appended, and no message 
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import (
+    AnswerTooLargeError,
     DeadlineExceededError,
     ExternalServerError,
     InvalidRequestError,
@@ -37,6 +39,8 @@ _ERRORS: Final[dict[grpc.StatusCode, type[SmeltError]]] = {
     _Code.DEADLINE_EXCEEDED: DeadlineExceededError,
     _Code.UNIMPLEMENTED: UnsupportedFeatureError,
 }
+# gRPC's own words where this side refuses a message; its status is that of an overloaded server.
+_TOO_LARGE: Final = re.compile(r"CLIENT: Received message larger than max \((\d+) vs\. (\d+)\)")
 # Fields 1 and 2 of requests and answers.
 _NAME_TAG: Final = b"\x0a"
 _VERSION_TAG: Final = b"\x12"
@@ -63,13 +67,14 @@ class KserveConnection(ExternalConnection):
     def __init__(self, model: ExternalModel, limits: ExternalLimits) -> None:
         """As every connection to an external server."""
         super().__init__(model, limits)
-        self._channel = kserve_channel(model)
-        self._infer = self._channel.unary_unary(kserve_path("ModelInfer"))
-        self._stream = self._channel.stream_stream(kserve_path("ModelStreamInfer"))
         self._theirs = _names(model.remote_name, model.remote_version)
         self._ours = _names(model.name, str(model.version))
         # A message that comes twice is merged.
         self._ours_in_stream = _ANSWER_TAG + varint_bytes(len(self._ours)) + self._ours
+        self._most_bytes = max(limits.max_answer_bytes - len(self._ours_in_stream), 0)
+        self._channel = kserve_channel(model, self._most_bytes)
+        self._infer = self._channel.unary_unary(kserve_path("ModelInfer"))
+        self._stream = self._channel.stream_stream(kserve_path("ModelStreamInfer"))
 
     async def infer(
         self, request: Payload, timeout_s: float | None = None, *, trace: str = ""
@@ -79,6 +84,7 @@ class KserveConnection(ExternalConnection):
         Raises:
             ConnectionLostError: the server cannot be reached.
             ExternalServerError: it failed.
+            AnswerTooLargeError: a message of it is larger than the gateway takes.
             SmeltError: what it answered, in the class of its status.
         """
         body = b"".join((request, self._theirs))
@@ -94,7 +100,9 @@ class KserveConnection(ExternalConnection):
         except grpc.aio.AioRpcError as error:
             found = self._raised(error)
             is_begun = isinstance(request, StreamedRequest) and request.is_begun
-            raise (ExternalServerError(str(found)) if is_begun else found) from error
+            if is_begun and not isinstance(found, AnswerTooLargeError):
+                found = ExternalServerError(str(found))
+            raise found from error
         if answer is None:  # gRPC's own of a server that ends the call in order without a message
             raise self._failed("answers with no message")
         return answer + self._ours
@@ -150,6 +158,14 @@ class KserveConnection(ExternalConnection):
         is_connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
         if code is _Code.UNAVAILABLE and not is_connected:
             return self._unreachable(one_line(error.details()), may_have_run=True)
+        refused = _TOO_LARGE.search(error.details() or "")
+        if refused and int(refused[2]) == self._most_bytes:
+            return AnswerTooLargeError(
+                self._words(
+                    f"answers {refused[1]} bytes: at most {refused[2]} are taken; ask for less at "
+                    "once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
+                )
+            )
         words = self._words(f"answers {code.name}: {one_line(error.details(), 500)}")
         return _ERRORS.get(code, ExternalServerError)(words)
 

@@ -69,6 +69,8 @@ class KserveServer:
     async def _infer(self, body: bytes, context: Any) -> bytes:
         if self.fault == "stuck":
             await asyncio.Event().wait()
+        if self.fault == "overloaded":
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
         request = pb.ModelInferRequest.FromString(body)
         self.metadata = dict(context.invocation_metadata())
         if not request.inputs:
@@ -93,14 +95,14 @@ class KserveServer:
                         await asyncio.Event().wait()
                     if number and self.fault == "dies":
                         await context.abort(grpc.StatusCode.INTERNAL, "out of memory")
-                    answer = self._answer(request)
+                    answer = self._answer(request, number)
                     answer.parameters["triton_final_response"].bool_param = number == 2
                     yield pb.ModelStreamInferResponse(infer_response=answer).SerializeToString()
         except asyncio.CancelledError:
             self.gone.set()
             raise
 
-    def _answer(self, request: Any) -> Any:
+    def _answer(self, request: Any, number: int = 1) -> Any:
         assert (request.model_name, request.model_version) == (self.name, "")
         answer = pb.ModelInferResponse(
             model_name=self.name,
@@ -109,6 +111,8 @@ class KserveServer:
             raw_output_contents=request.raw_input_contents,
         )
         answer.outputs.add(name="y", datatype="FP32", shape=request.inputs[0].shape)
+        if self.fault == "large" and number:
+            answer.parameters["pad"].string_param = "x" * 5000
         return answer
 
 

@@ -1,15 +1,19 @@
 """External KServe v2 servers behind a gateway, asked by unmodified Triton clients."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from services.contracts.external.dial import kserve_path
+from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.gateway.conftest import Fleet, make_inputs, model_version
 from tests.integration.gateway.external.conftest import add_external, external_model
 from tests.integration.gateway.external.kserve_server import KserveServer, kserve_server
@@ -173,6 +177,41 @@ async def test_a_server_that_answers_with_another_message_is_named(
     with pytest.raises(InferenceServerException, match="'many': .* answers with no message"):
         await client.infer("many", make_inputs())
     assert not any(record.exc_info for record in caplog.records)
+
+
+async def test_an_answer_larger_than_a_message_may_be_is_no_overload(
+    fleet_of: Fleet, decoupled: KserveServer
+) -> None:
+    await fleet_of.start_gateway(max_message_bytes=1000)
+    await fleet_of.until_ready("external many/1")
+    client = await fleet_of.client()
+    decoupled.fault = "overloaded"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await refused_by(fleet_of)
+    assert refused.value.details() == (
+        f"model 'many': its server at {decoupled.url} answers RESOURCE_EXHAUSTED: the queue is full"
+    )
+    assert "retry-after-ms" in dict(refused.value.trailing_metadata())
+    decoupled.fault = "large"
+    words = (
+        rf"'many': its server at {decoupled.url} answers 5\d\d\d bytes: at most 9\d\d are taken; "
+        "ask for less at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
+    )
+    with pytest.raises(grpc.aio.AioRpcError, match=words) as refused:
+        await refused_by(fleet_of)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "retry-after-ms" not in dict(refused.value.trailing_metadata())
+    *answers, (_, error) = [each async for each in await streamed(client)]
+    assert len(answers) == 1
+    assert re.search(words, str(error))
+
+
+async def refused_by(fleet: Fleet) -> None:
+    """Ask by a client that shows the trailing metadata."""
+    request = pb.ModelInferRequest(model_name="many", raw_input_contents=[bytes(16)])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+    async with grpc.aio.insecure_channel(fleet.url) as channel:
+        await channel.unary_unary(kserve_path("ModelInfer"))(request.SerializeToString())
 
 
 async def test_no_other_server_repeats_answers_that_were_given(
