@@ -15,6 +15,10 @@ CONNECT_TIMEOUT_S: Final = 3.0
 # Less than the 5 s after which uvicorn, which most such servers are, closes a silent connection.
 _KEEP_ALIVE_S: Final = 4.0
 _OPTIONS: Final = (
+    # Of a stream whose answers are not asked for: gRPC's own estimate of a window lets a server
+    # send 100 MiB and more. One that is asked for may send all of its next answer.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 512 << 10),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_reconnect_backoff_ms", 2000),
     # Each has its own connection, whose state is then that of this server alone.
