@@ -93,7 +93,7 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
 def planning_names(
     view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
 ) -> list[str]:
-    """Names of the tasks that plan a version for a pool, one for each attempt.
+    """Names of the tasks that plan a version for a pool, one for each attempt; none with a plan.
 
     Args:
         view: has the rebuild requests, each of which makes new names.
@@ -101,6 +101,8 @@ def planning_names(
         pool: of nodes that the plan is for.
         policy: bounds the number of attempts.
     """
+    if view.plan_of(version, pool) is not None:
+        return []
     num_requests = len(view.requests_for(version.name, pool.node_class.generation))
     # Another compiler may plan what this one could not.
     return [
@@ -256,19 +258,18 @@ def _without_plan(
 def _unplanned(
     view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
 ) -> Iterator[Event]:
-    if view.plan_of(version, pool) is None:
-        names = planning_names(view, version, pool, policy)
-        for attempt, name in enumerate(names, start=1):
-            if name in view.ends:
-                which = f"attempt {attempt} of {len(names)}"
-                yield Event(
-                    kind=EventKind.BUILD_FAILED,
-                    model=version.name,
-                    version=version.version,
-                    generation=pool.node_class.generation,
-                    mark=f"{name} ended",
-                    why=f"no plan was made ({which}): {view.ends[name].detail}",
-                )
+    names = planning_names(view, version, pool, policy)
+    for attempt, name in enumerate(names, start=1):
+        if name in view.ends:
+            which = f"attempt {attempt} of {len(names)}"
+            yield Event(
+                kind=EventKind.BUILD_FAILED,
+                model=version.name,
+                version=version.version,
+                generation=pool.node_class.generation,
+                mark=f"{name} ended",
+                why=f"no plan was made ({which}): {view.ends[name].detail}",
+            )
 
 
 def _quarantined(

@@ -138,7 +138,11 @@ class ViewReader:
             marked_at=self._marked_at,
             began_at=self._began_at or view.began_at,
         )
-        return replace(view, ends=self._ends(view), timings=self._timings(view))
+        return replace(
+            view,
+            ends=self._attempts(view, planning_names, self._task_end),
+            timings=self._attempts(view, timing_names, self._task_start),
+        )
 
     def _note_what_is_new(self, view: FleetView) -> None:
         """Take the time at which attempts and marks were first seen; at a start that is unknown."""
@@ -274,28 +278,21 @@ class ViewReader:
                 self._attempted.add(digest)
         return records
 
-    def _ends(self, view: FleetView) -> dict[str, TaskEnd]:
-        """How tasks ended that were to make the plans which are still lacking."""
-        ends: dict[str, TaskEnd] = {}
+    def _attempts(
+        self,
+        view: FleetView,
+        names_of: Callable[[FleetView, ModelVersion, NodePool, RetryPolicy], list[str]],
+        read: Callable[[str], _DocumentT | None],
+    ) -> dict[str, _DocumentT]:
+        """What attempts left so far, by name; each has left something before the next begins."""
+        found: dict[str, _DocumentT] = {}
         for pool in distinct_pools(view.pools):
             for version in view.versions:
-                if view.plan_of(version, pool) is None:
-                    for name in planning_names(view, version, pool, self._policy):
-                        if (end := self._task_end(name)) is None:
-                            break
-                        ends[name] = end
-        return ends
-
-    def _timings(self, view: FleetView) -> dict[str, TaskStart]:
-        """The tasks so far that were to time engines again which are still to be timed."""
-        starts: dict[str, TaskStart] = {}
-        for pool in distinct_pools(view.pools):
-            for version in view.versions:
-                for name in timing_names(view, version, pool, self._policy):
-                    if (start := self._task_start(name)) is None:
+                for name in names_of(view, version, pool, self._policy):
+                    if (left := read(name)) is None:
                         break
-                    starts[name] = start
-        return starts
+                    found[name] = left
+        return found
 
     def _task_start(self, name: str) -> TaskStart | None:
         return self._readable(f"start of task {name}", lambda: self._registry.task_start(name))

@@ -103,7 +103,7 @@ class TestAheadOfTime:
         empty = world.pool(0, ANYWHERE, "file")
         (task,) = tasks_of(self.seen(empty, compiler="image:2"))
         assert (task.key_digests, task.compiler) == ((), "image:2")
-        names = planning_names(self.seen(empty), world.version(), empty, POLICY)
+        names = planning_names(view(plans={}), world.version(), empty, POLICY)
         ends = {n: TaskEnd(name=n, detail="x", created_at=world.AT) for n in names}
         assert tasks_of(self.seen(empty, compiler="image:2", ends=ends)) == [task]
 
