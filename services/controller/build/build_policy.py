@@ -36,7 +36,7 @@ class Decision:
 
     Attributes:
         tasks: to be launched now.
-        queued: due too, and behind others, in the order in which they get their turns.
+        queued: due too, and behind others or refused just now, in the order of their turns.
         overtaken: running tasks to be ended for one of `queued`.
         next_due_at: when something becomes due by time alone; None when nothing will.
         quarantined: the events of what is tried no more; marks change when it is given up anew.
