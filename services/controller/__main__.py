@@ -2,7 +2,7 @@
 
 Its settings are environment variables with the prefix SMELT_CONTROLLER_; see `settings.py`.
 SIGTERM and SIGINT end it with 0, and the replicas of its own Ray after they drained; those
-of a cluster that it joined serve on. A wrong setting ends it with 2.
+of a cluster that it joined serve on. A wrong setting ends it with 2, a loop that ends with 1.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ _SERVER_OPTIONS = (
 )
 
 
-async def serve(settings: ControllerSettings) -> None:
-    """Run until SIGTERM or SIGINT.
+async def serve(settings: ControllerSettings) -> bool:
+    """Run until SIGTERM or SIGINT; False if a loop ended before.
 
     Raises:
         InvalidRequestError: the store's URL is wrong, or a port cannot be had.
@@ -102,9 +102,8 @@ async def serve(settings: ControllerSettings) -> None:
         {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},
     )
     following = asyncio.create_task(_follow_nodes(nodes_changed, loops))
-    async with loops.running():
-        await stop_requested.wait()
-        logger.info("stopping")
+    is_stopped = await loops.run_until(stop_requested)
+    logger.info("stopping")
     following.cancel()
     await asyncio.to_thread(here.replicas.stop)
     for close in here.close:
@@ -112,6 +111,7 @@ async def serve(settings: ControllerSettings) -> None:
     await server.stop(grace=1.0)
     await health_server.stop(grace=None)
     await metrics.stop()
+    return is_stopped
 
 
 def _loops(
@@ -212,11 +212,10 @@ def main() -> int:
     try:
         settings = read_settings(ControllerSettings)
         end_with_parent(settings.parent_pid, signal.SIGTERM)
-        asyncio.run(serve(settings))
+        return 0 if asyncio.run(serve(settings)) else 1
     except SmeltError as error:
         logger.error("controller cannot serve: %s", error)
         return 2
-    return 0
 
 
 if __name__ == "__main__":

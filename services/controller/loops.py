@@ -1,16 +1,17 @@
 """The controller's two loops, run together: one deploys, the other builds."""
 
 import asyncio
-import contextlib
+import logging
 import math
-from collections.abc import AsyncIterator
 
 from services.controller.build.build_loop import BuildLoop
 from services.controller.deploy.reconcile import ReconcileLoop
 
+logger = logging.getLogger(__name__)
+
 
 class Loops:
-    """Runs the loops until cancelled; the build loop only where builds are wanted."""
+    """Runs the loops until it is to stop; the build loop only where builds are wanted."""
 
     def __init__(self, deploying: ReconcileLoop, building: BuildLoop | None) -> None:
         """Nothing runs yet."""
@@ -39,20 +40,18 @@ class Loops:
         if self._building:
             self._building.enqueue()
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._deploying.run(), name="deploy")
-            if self._building:
-                tasks.create_task(self._building.run(), name="build")
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run inside a block."""
-        task = asyncio.create_task(self.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    async def run_until(self, stop_requested: asyncio.Event) -> bool:
+        """Run until then, or until a loop ends, which none should; whether none did."""
+        stopping = asyncio.create_task(stop_requested.wait())
+        tasks = [asyncio.create_task(self._deploying.run(), name="deploy")]
+        if self._building:
+            tasks.append(asyncio.create_task(self._building.run(), name="build"))
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in tasks if task.done()]
+        for task in ended:
+            fault = None if task.cancelled() else task.exception()
+            logger.critical("the %s loop has ended", task.get_name(), exc_info=fault)
+        for running in (stopping, *tasks):
+            running.cancel()
+        await asyncio.wait(tasks)
+        return not ended

@@ -1,6 +1,7 @@
-"""Both loops together: which of them still works, by what health is asked for."""
+"""Both loops together: one that hangs is seen, and one that ends ends both."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -22,13 +23,16 @@ from tests.unit.services.controller.deploy.reconcile_world import LIMIT_S, OLD, 
 
 @dataclass
 class HangingWorker(world.InstantWorker):
-    """A launcher whose platform answers only when it is let go."""
+    """A launcher whose platform answers only when it is let go, or raises what it likes."""
 
+    fault: BaseException | None = None
     is_asked: threading.Event = field(default_factory=threading.Event)
     let_go: threading.Event = field(default_factory=threading.Event)
 
     def statuses(self) -> dict[str, TaskStatus]:
         self.is_asked.set()
+        if self.fault:
+            raise self.fault
         self.let_go.wait()
         return super().statuses()
 
@@ -39,16 +43,27 @@ class Controller:
     def __init__(self, registry: Registry) -> None:
         self.now_s = 0.0
         self.worker = HangingWorker(registry)
-        self.nodes = Nodes(OLD)
+        self.fleet = FakeFleet()
+        nodes = Nodes(OLD)
         state = FleetState("u", 1)
         deploying = ReconcileLoop(
-            registry, self.nodes, state, FakeFleet(), {}, resync_s=60, clock=self.clock
+            registry, nodes, state, self.fleet, {}, resync_s=60, clock=self.clock
         )
-        self.building = BuildLoop(registry, self.nodes, self.worker, state, clock=self.clock)
-        self.loops = Loops(deploying, self.building)
+        building = BuildLoop(registry, nodes, self.worker, state, clock=self.clock)
+        self.loops = Loops(deploying, building)
 
     def clock(self) -> float:
         return self.now_s
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop_requested = asyncio.Event()
+        task = asyncio.create_task(self.loops.run_until(stop_requested))
+        try:
+            yield
+        finally:
+            stop_requested.set()
+            assert await task
 
     async def until_synced_at(self, seconds: float) -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -71,7 +86,7 @@ async def controller(registry: Registry) -> AsyncIterator[Controller]:
 async def test_a_build_sync_that_hangs_is_seen_although_the_other_loop_works(
     controller: Controller,
 ) -> None:
-    async with controller.loops.running():
+    async with controller.running():
         assert await asyncio.to_thread(controller.worker.is_asked.wait, LIMIT_S)
         controller.now_s = 400.0
         await controller.loops.reconcile_now()
@@ -85,8 +100,33 @@ async def test_a_controller_that_stands_by_is_healthy_while_it_deploys(
 ) -> None:
     other = take_lease(registry, CONTROLLER, registry.lease(CONTROLLER), lease_s=3600)
     assert other
-    async with controller.loops.running():
+    async with controller.running():
         controller.now_s = 400.0
         await controller.loops.reconcile_now()
         assert controller.loops.last_sync_s == 400.0
     assert not controller.worker.is_asked.is_set()
+
+
+class PanicError(BaseException):
+    """As those of Rust libraries: no Exception."""
+
+
+async def test_a_build_loop_that_ends_ends_the_process(
+    controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller.worker.fault = PanicError("index out of range")
+    async with asyncio.timeout(LIMIT_S):
+        assert not await controller.loops.run_until(asyncio.Event())
+    assert "the build loop has ended" in caplog.text
+    assert "index out of range" in caplog.text
+    assert "the deploy loop" not in caplog.text
+
+
+async def test_a_deploy_loop_that_ends_ends_the_process(
+    controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller.fleet.broken.append(PanicError("index out of range"))
+    async with asyncio.timeout(LIMIT_S):
+        assert not await controller.loops.run_until(asyncio.Event())
+    assert "the deploy loop has ended" in caplog.text
+    assert "the build loop" not in caplog.text

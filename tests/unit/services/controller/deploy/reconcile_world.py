@@ -44,7 +44,7 @@ class FakeFleet:
         self.removed: list[DeploymentKey] = []
         self.fault = ""
         self.starting: set[tuple[str, int]] = set()
-        self.broken: list[Exception] = []
+        self.broken: list[BaseException] = []
         self.removal_fault = ""
         self.no_room = ""
         self.gives_way: tuple[DeploymentKey, ...] = ()
