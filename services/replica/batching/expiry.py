@@ -3,13 +3,20 @@
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Final
 
 # Timers may fire a little early; a call that is not yet due would be looked at twice.
 _LATE_S = 0.001
+# A long queue takes some milliseconds to look through.
+LOOK_EVERY_S: Final = 0.05
 
 
 class Expiry:
-    """Calls a function at the earliest of the deadlines it was given, again and again."""
+    """Calls a function at the earliest of the deadlines it was given, again and again.
+
+    No sooner than `LOOK_EVERY_S` after the last time: each call of a long queue may have a deadline
+    of its own, and looking through it for each would take all of the event loop's time.
+    """
 
     def __init__(self, drop: Callable[[], float | None], clock: Callable[[], float]) -> None:
         """`drop` removes what has expired and returns the next deadline, None without any."""
@@ -17,9 +24,11 @@ class Expiry:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_s = math.inf
+        self._look_again_s = -math.inf
 
     def wake_by(self, deadline_s: float) -> None:
-        """Have a look at this time of the clock, if none is due before."""
+        """Have a look at this time of the clock or soon after it, if none is due before."""
+        deadline_s = max(deadline_s, self._look_again_s)
         if deadline_s >= self._wakes_s:
             return
         self.close()
@@ -37,5 +46,6 @@ class Expiry:
     def _wake(self) -> None:
         self.close()
         next_s = self._drop()
+        self._look_again_s = self._clock() + LOOK_EVERY_S
         if next_s is not None:
             self.wake_by(next_s)

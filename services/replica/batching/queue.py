@@ -19,10 +19,9 @@ from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.batching import Batching
 from services.contracts.text.durations import milliseconds
+from services.replica.batching.expiry import LOOK_EVERY_S
 from services.replica.request.infer_call import InferCall
 
-# A long queue takes some milliseconds to look through.
-_LOOK_EVERY_S = 0.05
 # A word of some letters is an object of some 60 bytes; its place in the array is counted there.
 _STRING_BYTES = 64
 
@@ -206,7 +205,7 @@ class RequestQueue:
         # client; looking through a long queue for each that is refused would hold up all.
         now_s = self._clock()
         if now_s >= self._look_again_s:
-            self._look_again_s = now_s + _LOOK_EVERY_S
+            self._look_again_s = now_s + LOOK_EVERY_S
             self.drop_unwanted()
 
     def add(self, waiting: QueuedRequest, timeout_s: float | None) -> None:
