@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 # An export may take 15 minutes and another process's compile 10: what takes longer than this may
 # hang, and no thread can be ended.
-_COMPILE_LIMIT_S = 3600.0
+_LOAD_LIMIT_S = 3600.0
 
 
 class Replica:
@@ -69,7 +69,7 @@ class Replica:
         *,
         on_change: Callable[[], None] = lambda: None,
         standby_s: float = 0.0,
-        compile_limit_s: float = _COMPILE_LIMIT_S,
+        load_limit_s: float = _LOAD_LIMIT_S,
         spans: RequestSpans | None = None,
         tokeniser: Tokeniser | None = None,
         sampler: Sampler | None = None,
@@ -84,7 +84,7 @@ class Replica:
             recorder: metrics.
             on_change: called when `state` or `loaded` differ from before.
             standby_s: how long an engine that was replaced stays loaded, to be returned to.
-            compile_limit_s: after which a fallback that is still being compiled counts as failed.
+            load_limit_s: after which what is still being loaded or compiled counts as failed.
             spans: of the requests that are traced; None traces none.
             tokeniser: of a version that takes text.
             sampler: keeps rows of requests; None keeps none.
@@ -111,7 +111,7 @@ class Replica:
         self._batcher: Batcher | None = None
         self._standby = Standby(standby_s)
         self._swaps: EngineSwaps | None = None
-        self._compile_limit_s = compile_limit_s
+        self._load_limit_s = load_limit_s
         self._texts = TextThread(tokeniser, model.recipe.batching.max_queue) if tokeniser else None
 
     @property
@@ -170,7 +170,7 @@ class Replica:
             loaded=self._engine_in_use,
             take_over=self._take_over,
             explain=self._show_engine,
-            compile_limit_s=self._compile_limit_s,
+            load_limit_s=self._load_limit_s,
         )
 
     def infer(

@@ -23,7 +23,6 @@ class Standby:
 
     Attributes:
         executor: the engine that is held; None where none is.
-        is_loading: another engine comes beside the one in use, and takes time of the device.
     """
 
     def __init__(self, keep_s: float = 0.0, *, close_timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
@@ -33,12 +32,17 @@ class Standby:
             keep_s: how long an engine stays after its last use; 0 keeps none.
             close_timeout_s: how long engines that close are waited for.
         """
-        self.is_loading = False
+        self._num_loading = 0
         self._keep_s = keep_s
         self._close_timeout_s = close_timeout_s
         self.executor: EngineExecutor | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closings: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether others come beside the one in use, and take time of the device."""
+        return self._num_loading > 0
 
     def keep(self, executor: EngineExecutor) -> None:
         """Hold an engine that served until now; what was held before is closed."""
@@ -74,24 +78,30 @@ class Standby:
     async def load_beside(self, load: Callable[[], LoadedEngine | None]) -> EngineExecutor | None:
         """Drop what is held and load an engine on a thread of its own, beside the one in use.
 
-        Three at once may be more than a device holds. Returns None when `load` does.
+        Three at once may be more than a device holds. Returns None when `load` does. Where the
+        caller stops waiting, an engine that loads late is closed.
         """
-        self.is_loading = True
+        self._num_loading += 1
         try:
             await self.drop()
-            thread = EngineThread()
-            if loaded := await thread.call_or_end(load):
-                return EngineExecutor(loaded, thread)
-            thread.end()
-            return None
+            loading = asyncio.create_task(_loaded(load))
+            try:
+                return await asyncio.shield(loading)
+            except asyncio.CancelledError:
+                loading.add_done_callback(self._close_late)
+                raise
         finally:
-            self.is_loading = False
+            self._num_loading -= 1
 
     def close_soon(self, executor: EngineExecutor) -> None:
         """Close an engine in the background: one that runs a batch now does so after that."""
         task = asyncio.get_running_loop().create_task(executor.close())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
+
+    def _close_late(self, loading: asyncio.Task[EngineExecutor | None]) -> None:
+        if not loading.cancelled() and not loading.exception():
+            self._close(loading.result())
 
     def _close(self, executor: EngineExecutor | None) -> None:
         if executor:
@@ -101,3 +111,11 @@ class Standby:
         if self._expiry:
             self._expiry.cancel()
             self._expiry = None
+
+
+async def _loaded(load: Callable[[], LoadedEngine | None]) -> EngineExecutor | None:
+    thread = EngineThread()
+    if loaded := await thread.call_or_end(load):
+        return EngineExecutor(loaded, thread)
+    thread.end()
+    return None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from services.contracts.errors import EngineError
 from services.replica.batching.batcher import Batcher
 from services.replica.closing import ended
 from services.replica.engine.choice import EngineChoice
@@ -35,7 +36,7 @@ class EngineSwaps:
         loaded: Callable[[], LoadedEngine],
         take_over: Callable[[LoadedEngine], None],
         explain: Callable[[LoadedEngine], None],
-        compile_limit_s: float,
+        load_limit_s: float,
     ) -> None:
         """Take the parts; nothing is swapped yet.
 
@@ -47,7 +48,7 @@ class EngineSwaps:
             loaded: the engine in use, which changes without a swap when its standby serves again.
             take_over: called with an engine that serves from now on.
             explain: called with the engine in use when there is more to say of it.
-            compile_limit_s: after which a fallback that is still being compiled counts as failed.
+            load_limit_s: after which what is still being loaded or compiled counts as failed.
         """
         self._manager = manager
         self._worker = worker
@@ -56,7 +57,7 @@ class EngineSwaps:
         self._loaded = loaded
         self._take_over = take_over
         self._explain = explain
-        self._compile_limit_s = compile_limit_s
+        self._load_limit_s = load_limit_s
         self._lock = asyncio.Lock()
         self._compiling: asyncio.Task[None] | None = None
         self._has_ended = False
@@ -66,6 +67,9 @@ class EngineSwaps:
 
         Returns whether the engine changed. A fallback is compiled and swapped in after this
         returns: engines that come meanwhile wait for none.
+
+        Raises:
+            EngineError: an engine takes too long to load; the next look takes another one.
         """
         async with self._lock:
             if self._has_ended:
@@ -82,13 +86,11 @@ class EngineSwaps:
                     break
                 # Not before the files are here: a store that fails would cost the standby.
                 load = partial(choice.load_fetched, is_beside_another=self._is_compiling)
-                if new := await self._standby.load_beside(load):
+                if new := await self._load_beside(load, self._manager.mark_fetched_failed):
                     await self._put_in(new, choice)
                     return True
             # What was refuted does not serve for the minutes that a compiler takes.
-            if choice.is_current_refused and (
-                new := await self._standby.load_beside(choice.load_in_place)
-            ):
+            if choice.is_current_refused and (new := await self._load_beside(choice.load_in_place)):
                 await self._put_in(new, choice)
             if is_wanted and not self._is_compiling:
                 self._compiling = asyncio.create_task(self._compile(choice), name="fallback")
@@ -105,12 +107,26 @@ class EngineSwaps:
     def _is_compiling(self) -> bool:
         return self._compiling is not None and not self._compiling.done()
 
+    async def _load_beside(
+        self,
+        load: Callable[[], LoadedEngine | None],
+        on_late: Callable[[str], None] = lambda _: None,
+    ) -> EngineExecutor | None:
+        """As the standby does, within a limit: a library that hangs must not end later swaps."""
+        try:
+            async with asyncio.timeout(self._load_limit_s):
+                return await self._standby.load_beside(load)
+        except TimeoutError:
+            words = f"it takes longer than {self._load_limit_s:.0f} s to load"
+            on_late(words)
+            raise EngineError(f"no other engine is taken now: {words}") from None
+
     async def _compile(self, choice: EngineChoice) -> None:
         """Serve with the fallback once it is compiled, unless another engine came meanwhile."""
         before = self._worker.executor
-        words = f"it takes longer than {self._compile_limit_s:.0f} s"
+        words = f"it takes longer than {self._load_limit_s:.0f} s"
         late = asyncio.get_running_loop().call_later(
-            self._compile_limit_s, self._manager.mark_failed, "", words
+            self._load_limit_s, self._manager.mark_failed, "", words
         )
         new = None
         try:

@@ -77,7 +77,7 @@ class Watched:
             NullRecorder(),
             on_change=self._changed.set,
             standby_s=300.0,
-            compile_limit_s=self.limit_s,
+            load_limit_s=self.limit_s,
         )
 
     async def until(self, is_wanted: Callable[[LoadedEngine], object]) -> LoadedEngine:

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
+from services.contracts.errors import EngineError
 from services.contracts.model.manifest import ProofOutcome, PublishedEngine
 from services.engines.base import LoadSpec
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
@@ -140,3 +142,27 @@ async def test_an_engine_that_does_not_fit_beside_a_compiler_is_tried_again(
     assert host_of(shelf, judged(shelf, tmp_path), notes).load().digest == engine.digest
     fallback.may_go.set()
     await watched.replica.close()
+
+
+async def test_an_engine_that_hangs_as_it_loads_does_not_end_all_later_swaps(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, may_load = shelf.publish_engine(), threading.Event()
+    watched = Watched(shelf, tmp_path, HeldFallback(tmp_path), limit_s=0.0)
+    replica = watched.replica
+    await replica.load()
+    shelf.publish_engine("hanging", speedup=2.0)
+
+    def hang(spec: LoadSpec) -> OnnxruntimeEngine:
+        assert may_load.wait(60)
+        raise RuntimeError("late")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OnnxruntimeEngine, "load", hang)
+        with pytest.raises(EngineError, match="longer than 0 s to load"):
+            await replica.reselect_engine()
+        # The other one is in use, and the next look is free to find so.
+        assert not await replica.reselect_engine()
+        assert (await now(watched)).digest == first.digest
+        may_load.set()
+    await replica.close()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 
 from services.contracts.kserve.tensors import Array
+from services.replica.engine.loaded_engine import LoadedEngine
 from tests.unit.services.replica.engine_pair import (
     LIMIT_S,
     Pair,
@@ -14,7 +15,13 @@ from tests.unit.services.replica.engine_pair import (
     open_pair,
     samples,
 )
-from tests.unit.services.replica.toy_batcher import ToyEngine, assert_own, submit, text_call
+from tests.unit.services.replica.toy_batcher import (
+    ToyEngine,
+    assert_own,
+    executor_of,
+    submit,
+    text_call,
+)
 
 
 @pytest.fixture
@@ -81,6 +88,37 @@ async def test_beside_an_engine_that_loads_no_call_holds_the_event_loop(pair: Pa
     assert await loading is None
     await submit(pair.batcher, text_call())
     assert are_on_loop == [False, True]
+
+
+async def test_of_two_that_load_the_first_to_end_leaves_the_other_to_count(pair: Pair) -> None:
+    may_load = threading.Event()
+    loading = asyncio.create_task(pair.standby.load_beside(lambda: may_load.wait(30) and None))
+    await asyncio.sleep(0)
+    assert await pair.standby.load_beside(lambda: None) is None
+    assert pair.standby.is_loading
+    may_load.set()
+    await loading
+    assert not pair.standby.is_loading
+
+
+async def test_an_engine_that_loads_when_it_is_waited_for_no_more_is_closed(pair: Pair) -> None:
+    is_held, may_load, is_closed = (threading.Event() for _ in range(3))
+    late = executor_of(ToyEngine()).loaded
+    late.engine.close = is_closed.set  # type: ignore[method-assign]
+
+    def load() -> LoadedEngine:
+        is_held.set()
+        assert may_load.wait(30)
+        return late
+
+    loading = asyncio.create_task(pair.standby.load_beside(load))
+    assert await asyncio.to_thread(is_held.wait, 30)
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert not pair.standby.is_loading
+    may_load.set()
+    assert await asyncio.to_thread(is_closed.wait, 30)
 
 
 @pytest.mark.parametrize(
