@@ -4,10 +4,8 @@ A replica's check and a proof are both such a process, so an engine that is prov
 loaded there at once.
 """
 
-import fcntl
 import hashlib
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Final
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.document import canonical_json
 from services.contracts.model.manifest import EngineManifest
+from services.engines.caches.host_lock import LONGEST_TURN_S, host_turn
 
 logger = logging.getLogger(__name__)
 
@@ -31,21 +30,15 @@ class PassedChecks:
         self._folder = folder
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, longest_wait_s: float = LONGEST_TURN_S) -> Iterator[None]:
         """Wait until no other process of this host checks: a GPU has room for one that does.
 
-        Where the disk or its file system takes no lock, all check at once.
+        Where the disk or its file system takes no lock, or it takes too long, all check at once.
         """
-        folder = -1
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self._folder, os.O_RDONLY)
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        try:
+        with host_turn(self._folder, longest_wait_s):
             yield
-        finally:
-            if folder >= 0:
-                os.close(folder)
 
     def has(self, manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> bool:
         """Whether the engine ran here; see `name_here`."""
