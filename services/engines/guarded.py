@@ -98,10 +98,11 @@ class GuardedEngine(ABC):
         named: dict[str, Array] = {}
         for spec, array in zip(self._outputs, results, strict=True):
             # Clients read the bytes by the model's datatype alone: others would be wrong numbers.
-            if array.dtype != NUMPY_FROM_DATATYPE[spec.datatype]:
+            is_right = array.dtype == NUMPY_FROM_DATATYPE[spec.datatype]
+            if not is_right or array.ndim != len(spec.shape):
                 raise EngineError(
                     f"{type(self).__name__}: output '{spec.name}' has datatype {array.dtype}, "
-                    f"the model promises {spec.datatype}"
+                    f"shape {array.shape}, the model promises {spec.datatype}, {spec.shape}"
                 )
             named[spec.name] = array
         return named

@@ -21,7 +21,7 @@ from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
-from services.engines.request_check import Sizes
+from services.engines.request_check import Sizes, contiguous
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -148,7 +148,7 @@ def run_as_values(
     from onnxruntime import OrtValue
 
     # The session reads the arrays where they are: they have to be kept until it is done.
-    arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+    arrays = {name: contiguous(array) for name, array in feeds.items()}
     values = {
         name: OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_BFLOAT16)
         if array.dtype == _BFLOAT16

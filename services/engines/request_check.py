@@ -30,7 +30,7 @@ def checked_arrays(
     for spec in specs:
         check_array(spec, inputs[spec.name])
         _note_sizes(spec, inputs[spec.name], sizes, may_be_empty)
-    return [_contiguous(inputs[spec.name]) for spec in specs], sizes
+    return [contiguous(inputs[spec.name]) for spec in specs], sizes
 
 
 def _check_names(specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> None:
@@ -65,6 +65,6 @@ def _note_sizes(
             )
 
 
-def _contiguous(array: Array) -> Array:
-    # ascontiguousarray would turn a 0-d array into a 1-d one.
+def contiguous(array: Array) -> Array:
+    """An array, copied where it is not contiguous; `ascontiguousarray` makes a 0-d one 1-d."""
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

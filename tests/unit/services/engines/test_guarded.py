@@ -31,6 +31,7 @@ class Doubler(GuardedEngine):
         self.num_released = 0
         self.failure: Exception | None = None
         self.result_dtype = np.dtype(np.float32)
+        self.result_shape: tuple[int, ...] = (-1,)
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         self.num_inside += 1
@@ -40,7 +41,7 @@ class Doubler(GuardedEngine):
         self.num_inside -= 1
         if self.failure:
             raise self.failure
-        return [(arrays[0] * 2).astype(self.result_dtype)]
+        return [(arrays[0] * 2).astype(self.result_dtype).reshape(self.result_shape)]
 
     def _release(self) -> None:
         self.num_released += 1
@@ -76,6 +77,13 @@ def test_a_wrong_output_datatype_is_an_error() -> None:
     engine = Doubler()
     engine.result_dtype = np.dtype(np.float64)
     with pytest.raises(EngineError, match="output 'y' has datatype float64, .* promises FP32"):
+        engine.run(array(1))
+
+
+def test_a_wrong_output_rank_is_an_error() -> None:
+    engine = Doubler()
+    engine.result_shape = (1, 3)
+    with pytest.raises(EngineError, match=r"'y' has .* shape \(1, 3\), .* promises FP32, \('n',\)"):
         engine.run(array(1))
 
 

@@ -76,6 +76,37 @@ def test_bfloat16_goes_in_and_comes_out(tmp_path: Path, kind: EngineKind) -> Non
     assert found["w"].tolist() == [[2.5, 8.0], [5.0, -2.0]]
 
 
+@pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO])
+def test_a_scalar_beside_bfloat16_stays_one(tmp_path: Path, kind: EngineKind) -> None:
+    spec = real_spec(tmp_path, kind)
+    graph = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        scaled (bfloat16[n] x, float s) => (bfloat16[n] y, float t) {
+            f = Cast<to=1>(x)  scaled = Mul(f, s)  y = Cast<to=16>(scaled)  t = Add(s, s)
+        }"""
+    )
+    # The parser knows no scalar.
+    for scalar in (graph.graph.input[1], graph.graph.output[1]):
+        scalar.type.tensor_type.shape.SetInParent()
+    onnx.save(graph, spec.master_path)
+    shapes = {"x": ("n",), "y": ("n",), "s": (), "t": ()}
+    known = {
+        n: TensorSpec(name=n, datatype="BF16" if shape else "FP32", shape=shape)
+        for n, shape in shapes.items()
+    }
+    manifest = spec.manifest.model_copy(
+        update={"inputs": (known["x"], known["s"]), "outputs": (known["y"], known["t"])}
+    )
+    x = np.array([1.5, -2.0], NUMPY_FROM_DATATYPE["BF16"])
+    found = (
+        engine_class(kind)
+        .load(replace(spec, manifest=manifest))
+        .run({"x": x, "s": np.array(2.0, np.float32)})
+    )
+    assert found["y"].astype(np.float32).tolist() == [3.0, -4.0]
+    assert (found["t"].shape, found["t"].tolist()) == ((), 4.0)
+
+
 def test_a_published_typed_model_is_run_in_place_of_the_master(tmp_path: Path) -> None:
     spec = real_spec(tmp_path, EngineKind.ONNXRUNTIME)
     other = tmp_path / "other"
