@@ -36,10 +36,18 @@ class TensorrtEngine(GuardedEngine):
 
     name = "TensorRT"
 
-    def __init__(self, spec: LoadSpec, plan: Any) -> None:
+    def __init__(self, spec: LoadSpec, plan: Any, logger: Any) -> None:
+        """Make a context for each profile.
+
+        Args:
+            spec: names and types of inputs and outputs, and the buckets of the profiles.
+            plan: deserialised.
+            logger: of the plan's library; it has why a call failed.
+        """
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._buckets = spec.manifest.buckets
         self._plan = plan
+        self._logger = logger
         # One per profile: a switch would be work on the stream in front of a request.
         self._contexts = [_context_of(plan, index) for index in range(len(self._buckets))]
         self._check_datatypes()
@@ -65,7 +73,7 @@ class TensorrtEngine(GuardedEngine):
         if reason := cls.unavailable_reason():
             raise EngineError(f"a tensorrt engine cannot be loaded here: {reason}")
         with library_errors("TensorRT failed to load the engine"):
-            return cls(spec, _deserialised(spec))
+            return cls(spec, *_deserialised(spec))
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         import torch
@@ -75,15 +83,20 @@ class TensorrtEngine(GuardedEngine):
         context = self._contexts[smallest_holding(self._buckets, sizes)]
         inputs = [tensor_from_array(array).cuda() for array in arrays]
         for spec, tensor in zip(self._inputs, inputs, strict=True):
-            context.set_input_shape(spec.name, tuple(tensor.shape))
-            context.set_tensor_address(spec.name, tensor.data_ptr())
+            self._require("set_input_shape", context, spec.name, tuple(tensor.shape))
+            self._require("set_tensor_address", context, spec.name, tensor.data_ptr())
         outputs = self._output_buffers(context)
         stream = torch.cuda.current_stream()
-        if not context.execute_async_v3(stream.cuda_stream):
-            raise EngineError("TensorRT failed to run: execute_async_v3 answered false")
+        self._require("execute_async_v3", context, stream.cuda_stream)
         # The input tensors must be kept until the kernels that read them have run.
         stream.synchronize()
         return [array_from_tensor(tensor) for tensor in outputs]
+
+    def _require(self, step: str, context: Any, *args: object) -> None:
+        if not getattr(context, step)(*args):
+            # Those of now: the library has one logger, for all engines.
+            words = self._logger.messages.take_errors()
+            raise EngineError(f"TensorRT failed to run: {step} answered false: {words}")
 
     def _output_buffers(self, context: Any) -> "list[torch.Tensor]":
         import torch
@@ -101,7 +114,7 @@ class TensorrtEngine(GuardedEngine):
             memory = torch.empty(
                 max(num_elements, 1), dtype=torch_dtype(spec.datatype), device="cuda"
             )
-            context.set_tensor_address(spec.name, memory.data_ptr())
+            self._require("set_tensor_address", context, spec.name, memory.data_ptr())
             buffers.append(memory[:num_elements].view(shape))
         return buffers
 
@@ -122,16 +135,17 @@ class TensorrtEngine(GuardedEngine):
         self._plan = None
 
 
-def _deserialised(spec: LoadSpec) -> Any:
+def _deserialised(spec: LoadSpec) -> tuple[Any, Any]:
     # The version of the library that built the plan was checked, so it is the one installed.
     library = next(name for name in LIBRARIES if name in spec.manifest.key.toolchain)
     trt = import_tensorrt(library)
     messages = Messages()
-    runtime = trt.Runtime(logger_of(trt, messages))
+    logger = logger_of(trt, messages)
+    runtime = trt.Runtime(logger)
     plan = runtime.deserialize_cuda_engine((spec.directory / PLAN).read_bytes())
     if plan is None:
-        raise EngineError(f"{library} refused the plan: {'; '.join(messages.errors)}")
-    return plan
+        raise EngineError(f"{library} refused the plan: {messages.take_errors()}")
+    return plan, logger
 
 
 def _context_of(plan: Any, profile: int) -> Any:

@@ -10,13 +10,14 @@ logger = logging.getLogger(__name__)
 
 # In order of preference: TensorRT proper tunes on the device it is for.
 LIBRARIES = ("tensorrt", "tensorrt_rtx")
+_MOST_KEPT = 1000
 
 
 class Messages:
     """The messages that TensorRT gave its logger.
 
     Attributes:
-        warnings, errors: messages by severity, oldest first, each once.
+        warnings, errors: the newest messages by severity, oldest first, each once.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,14 @@ class Messages:
         # TensorRT may repeat a warning for each layer.
         elif text not in kept[severity]:
             kept[severity].append(text)
+            # Those of runs may name shapes and addresses, so that no two are the same.
+            del kept[severity][:-_MOST_KEPT]
+
+    def take_errors(self) -> str:
+        """All errors since the last call, in a line."""
+        words = "; ".join(self.errors) or "no reason was given"
+        self.errors.clear()
+        return words
 
 
 def import_tensorrt(library: str) -> Any:
