@@ -296,7 +296,10 @@ class ReplicaServer:
     async def _show_state(self) -> None:
         """Set gauges at intervals: an engine that hangs completes nothing to count."""
         while True:
-            self.replica.show_now()
+            try:
+                self.replica.show_now()
+            except Exception:
+                logger.exception("what is true now could not be recorded; it is tried again")
             await asyncio.sleep(_SHOW_PERIOD_S)
 
     async def _drain(self, timeout_s: float) -> None:

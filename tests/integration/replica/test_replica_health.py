@@ -15,6 +15,10 @@ from services.contracts.kserve.tensors import Array
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from services.replica.server import ReplicaServer
+from services.replica.settings import ReplicaSettings
+from services.telemetry import catalog
+from services.telemetry.metric import Metric
+from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving, engine_of, until
 from .controller import TestController
@@ -63,3 +67,34 @@ async def test_requests_that_every_engine_fails_on_do_not_end_a_replica(
     with pytest.raises(EngineError, match="known to be good: context is broken"):
         await checked_without_end(server)
     await until(controller, fleet.REPLICA_STATE_FAILED)
+
+
+class FailingOnce(NullRecorder):
+    """Loses a gauge once, and knows when it is set again."""
+
+    def __init__(self) -> None:
+        self.num_failures = 0
+        self.is_set_again = asyncio.Event()
+
+    def set(self, metric: Metric, value: float, **labels: str) -> None:
+        """Fail the first time."""
+        if metric is not catalog.QUEUE_USED:
+            return
+        if self.num_failures:
+            self.is_set_again.set()
+            return
+        self.num_failures += 1
+        raise OSError("no room")
+
+
+async def test_gauges_are_set_on_after_one_that_could_not_be(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    recorder = FailingOnce()
+    server = ReplicaServer(settings, recorder)
+    await server.start()
+    async with asyncio.timeout(60):
+        await recorder.is_set_again.wait()
+    await server.stop(grace_s=0)
