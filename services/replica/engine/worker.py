@@ -169,12 +169,11 @@ class EngineWorker:
             await asyncio.wait([run.answer], timeout=self._second_look_s)
         if run is None or self._current is not run:
             return True
-        # On a device that hangs the standby will too; then that is the next thing found.
-        if (
-            run.answer is None
-            or run.executor is not self.executor
-            or self._standby.executor is None
-        ):
+        # On a device that hangs the standby will too; then that is the next thing found. A proof
+        # may have put it in the place of the one that hangs already.
+        spare = self._standby.executor
+        is_next_there = spare is not None or run.executor is not self.executor
+        if run.answer is None or run.executor is spare or not is_next_there:
             return False
         run.is_given_up = True
         run.answer.cancel()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.replica.engine.loaded_engine import STALL_S, stall_limit_s
-from tests.unit.services.replica.engine_pair import LIMIT_S, Pair, hold, open_pair
+from tests.unit.services.replica.engine_pair import LIMIT_S, Pair, hold, open_pair, samples
 from tests.unit.services.replica.toy_batcher import assert_own, submit, text_call
 
 
@@ -75,6 +75,23 @@ async def test_an_engine_before_that_hangs_over_a_failed_batch_is_for_the_health
     pair.before.may_run.set()
     assert_own(text_call(), await call)
     assert pair.returns == []
+
+
+async def test_a_hang_on_an_engine_that_a_proof_has_replaced_is_answered_by_the_one_in_use(
+    pair: Pair,
+) -> None:
+    pair.keep_before()
+    pair.engine.error_by_run[0] = RuntimeError("broken")
+    pair.before.may_run.clear()
+    proof = asyncio.create_task(pair.worker.prove(samples(2)))
+    assert await asyncio.to_thread(pair.before.is_running.wait, 30)
+    held = await hold(pair, pair.engine)
+    pair.before.may_run.set()
+    await proof
+    assert pair.worker.executor.loaded.engine is pair.before
+    pair.clock.now_s += LIMIT_S + 1
+    assert await pair.worker.leave_hung()
+    assert_own(text_call(), await held)
 
 
 async def test_a_process_that_stood_still_does_not_leave_its_engine() -> None:
