@@ -65,12 +65,14 @@ class OpenvinoEngine(GuardedEngine):
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._request is not None
-        # Inputs are shared: they are contiguous and outlive this call.
-        self._request.infer(dict(enumerate(arrays)), share_inputs=True)
+        try:
+            # Inputs are shared: they are contiguous and outlive this call.
+            self._request.infer(dict(enumerate(arrays)), share_inputs=True)
+        finally:
+            # It would keep them until the next run; they may lie in memory that others wait for.
+            self._request._inputs_data = None  # noqa: SLF001
         tensors = map(self._request.get_output_tensor, range(len(self._outputs)))
         results: list[Array] = [tensor.data.copy() for tensor in tensors]
-        # It would keep them until the next run; they may lie in memory that others wait for.
-        self._request._inputs_data = None  # noqa: SLF001
         # Without a numpy type for bfloat16, its bits come as float16.
         return [
             result.view(NUMPY_FROM_DATATYPE["BF16"]) if spec.datatype == "BF16" else result

@@ -1,5 +1,7 @@
 """What is special about the engines that compile at load."""
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +76,36 @@ def test_bfloat16_goes_in_and_comes_out(tmp_path: Path, kind: EngineKind) -> Non
     found = engine_class(kind).load(replace(spec, manifest=manifest)).run({"x": x, "z": z})
     assert found["y"].astype(np.float32).tolist() == [[1.25, 4.0], [2.5, -1.0]]
     assert found["w"].tolist() == [[2.5, 8.0], [5.0, -2.0]]
+
+
+@pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO])
+def test_the_inputs_of_a_run_that_fails_are_let_go(tmp_path: Path, kind: EngineKind) -> None:
+    spec = real_spec(tmp_path, kind)
+    graph = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        side_by_side (float[n, k] x, float[m, p] z) => (float[n, q] y) {
+            y = Concat<axis=1>(x, z)
+        }"""
+    )
+    onnx.save(graph, spec.master_path)
+    manifest = spec.manifest.model_copy(
+        update={
+            "inputs": (
+                TensorSpec(name="x", datatype="FP32", shape=("n", "k")),
+                TensorSpec(name="z", datatype="FP32", shape=("m", "p")),
+            ),
+            "outputs": (TensorSpec(name="y", datatype="FP32", shape=("n", "q")),),
+        }
+    )
+    # With one thread OpenVINO does not say that it failed.
+    engine = engine_class(kind).load(replace(spec, manifest=manifest, num_threads=2))
+    three = np.ones((1, 3), np.float32)
+    is_there = weakref.ref(three)
+    with pytest.raises(EngineError, match="failed to run"):
+        engine.run({"x": three, "z": np.ones((2, 2), np.float32)})
+    del three
+    gc.collect()
+    assert is_there() is None
 
 
 @pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO])
