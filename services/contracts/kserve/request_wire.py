@@ -7,8 +7,9 @@ repeated bytes field at the end of the infer messages is handled here, on the wi
 
 from collections.abc import Iterable
 
+from services.contracts.errors import AnswerTooLargeError
 from services.contracts.kserve.protobuf_wire import LENGTH_DELIMITED, fields_of, varint_bytes
-from services.contracts.transport.frames import Payload
+from services.contracts.transport.frames import MAX_PAYLOAD_BYTES, Payload
 
 _ID_TAG = 3 << 3 | LENGTH_DELIMITED
 _RAW_INPUT_TAG = 7 << 3 | LENGTH_DELIMITED
@@ -70,11 +71,21 @@ def join_response(
         head: serialised, all but `id` and `raw_output_contents`.
         request_id: UTF-8; may be empty.
         raw_contents: one per output, in the order of the head's outputs.
+
+    Raises:
+        AnswerTooLargeError: it has more bytes than a message may; nothing of it is copied then.
     """
     pieces: list[bytes | memoryview] = [head, id_field(request_id)]
     for raw in raw_contents:
         num_bytes = len(raw) if isinstance(raw, bytes) else raw.nbytes
         pieces += (_RAW_OUTPUT + varint_bytes(num_bytes), raw)
+    size = sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces)
+    if size > MAX_PAYLOAD_BYTES:
+        # Who takes it would have to close the connection, and with it fail everyone else.
+        raise AnswerTooLargeError(
+            f"the answer has {size} bytes, at most {MAX_PAYLOAD_BYTES} fit a message; "
+            "ask for less at once"
+        )
     return b"".join(pieces)
 
 

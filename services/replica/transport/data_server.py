@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.errors import (
-    AnswerTooLargeError,
     InvalidRequestError,
     NotReadyError,
     SmeltError,
@@ -268,12 +267,6 @@ class GatewayConnection(FrameProtocol):
             return
         if error := answer.exception():
             self._send_failure(request_id, error)
-        elif len(answer.result()) > MAX_PAYLOAD_BYTES:
-            # The gateway would have to close the connection, and with it fail everyone else.
-            found = f"the answer has {len(answer.result())} bytes, at most {MAX_PAYLOAD_BYTES}"
-            self._send_failure(
-                request_id, AnswerTooLargeError(f"{found} fit a message; ask for less at once")
-            )
         else:
             self.send(Kind.OK, request_id, b"", answer.result())
 

@@ -7,11 +7,17 @@ import tritonclient.grpc as triton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.errors import EngineError, InvalidRequestError, OverloadedError
+from services.contracts.errors import (
+    AnswerTooLargeError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+)
 from services.contracts.kserve.tensors import (
     NUMPY_FROM_DATATYPE,
     bytes_from_array,
 )
+from services.contracts.transport.frames import MAX_PAYLOAD_BYTES
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import call_from_request
 from services.replica.request.infer_call import InferCall
@@ -88,6 +94,17 @@ def test_bfloat16_comes_and_goes_raw() -> None:
         response_from_outputs(call, {"y": array}, signature)
     )
     assert response.raw_output_contents[0] == array.tobytes()
+
+
+def test_an_answer_that_no_message_holds_is_an_error_before_it_counts_as_a_success() -> None:
+    signature = Signature.from_model(one_input_model("UINT8", ("batch",)))
+    request = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"1"])
+    request.inputs.add(name="x", datatype="UINT8", shape=[1])
+    call = call_from_request(request.SerializeToString(), signature)
+    # Pages of zeros that nothing reads take no memory.
+    most = np.zeros(MAX_PAYLOAD_BYTES, np.uint8)
+    with pytest.raises(AnswerTooLargeError, match=r"bytes, at most 2147483647 fit a message"):
+        response_from_outputs(call, {"y": most}, signature)
 
 
 @pytest.mark.parametrize("datatype", sorted(TYPED_FIELDS))
