@@ -23,7 +23,6 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batching.batch_report import BatcherTimes, BatchReport
 from services.replica.batching.batcher import Batcher, Outputs
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.queue import held_bytes
 from services.replica.closing import close_all
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import LoadedEngine
@@ -37,7 +36,7 @@ from services.replica.reporting.replica_metrics import ReplicaMetrics
 from services.replica.reporting.request_spans import RequestSpans
 from services.replica.reporting.statistics import Statistics
 from services.replica.request.codec import call_from_request, call_from_tensors
-from services.replica.request.infer_call import InferCall
+from services.replica.request.infer_call import InferCall, held_bytes
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
 from services.replica.request.text_thread import TextThread
@@ -112,7 +111,8 @@ class Replica:
         self._standby = Standby(standby_s)
         self._swaps: EngineSwaps | None = None
         self._load_limit_s = load_limit_s
-        self._texts = TextThread(tokeniser, model.recipe.batching.max_queue) if tokeniser else None
+        self._tokeniser = tokeniser
+        self._texts: TextThread | None = None
 
     @property
     def num_unanswered(self) -> int:
@@ -135,7 +135,7 @@ class Replica:
         if self._sampler:
             self._sampler.turn_over()
         self._metrics.show_now(
-            batcher.num_waiting if batcher else 0, batcher.queue_used if batcher else 0.0
+            batcher.num_waiting if batcher else 0, batcher.queue.used if batcher else 0.0
         )
 
     async def load(self) -> None:
@@ -160,6 +160,9 @@ class Replica:
             on_dropped=self._metrics.record_dropped,
             clock=self._clock,
         )
+        if self._tokeniser:
+            check = partial(call_from_tensors, signature=self.signature)
+            self._texts = TextThread(self._tokeniser, check, self._batcher)
         self._batcher.start()
         self._take_over(loaded)
         self._swaps = EngineSwaps(
@@ -229,7 +232,7 @@ class Replica:
             self._standby.close_soon(worker.executor)
         await close_all(
             *([swaps.end] if swaps else []),
-            *(part.close for part in (self._texts, proof, batcher, sampler) if part),
+            *(part.close for part in (proof, batcher, self._texts, sampler) if part),
             self._standby.drop,
         )
 
@@ -262,44 +265,24 @@ class Replica:
             raise NotReadyError(f"model '{self.signature.name}' is loading or was stopped here")
         self._batcher.admit()
         call = call_from_request(payload, self.signature, self._batcher.admit)
-        submit = partial(
-            self._submit, deadline_s=deadline_s, began_s=began_s, trace=trace, size=len(payload)
-        )
-        if self._texts and TEXT in call.inputs:
-            return self._texts.answer(
-                call.inputs[TEXT],
-                lambda tensors: call_from_tensors(call, tensors, self.signature),
-                submit,
-                partial(self._count_failure, began_s),
-            )
-        return submit(call)
-
-    def _submit(
-        self,
-        call: InferCall,
-        answer: asyncio.Future[bytes] | None = None,
-        *,
-        deadline_s: float | None,
-        began_s: float,
-        trace: str,
-        size: int,
-    ) -> asyncio.Future[bytes]:
-        if self._batcher is None:
-            raise NotReadyError(f"model '{self.signature.name}' was stopped here")
-        finish: Callable[[Outputs], bytes] = partial(self._finished, call, began_s)
+        finish: Callable[[InferCall, Outputs], bytes] = partial(self._finished, began_s)
         on_failure: Callable[[Exception | None], None] = partial(self._count_failure, began_s)
         if self._spans is not None:
             finish, on_failure = self._spans.watched(trace, finish, on_failure)
-        return self._batcher.submit(
+        texts = self._texts if TEXT in call.inputs else None
+        answer = self._batcher.submit(
             call,
             finish,
             deadline_s,
-            num_bytes=held_bytes(call.inputs, size),
+            num_bytes=held_bytes(call.inputs, len(payload)),
             on_failure=on_failure,
-            answer=answer,
+            is_ready=texts is None,
         )
+        if texts:
+            texts.wake()
+        return answer
 
-    def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
+    def _finished(self, began_s: float, call: InferCall, outputs: Outputs) -> bytes:
         response = response_from_outputs(call, outputs, self.signature)
         self.statistics.record_success(self._clock() - began_s)
         return response

@@ -44,7 +44,11 @@ _Answer = TypeVar("_Answer")
 
 
 class Batcher:
-    """Joins calls into batches and runs them one after another on an engine worker."""
+    """Joins calls into batches and runs them one after another on an engine worker.
+
+    Attributes:
+        queue: what waits; `texts_changed` is to be called when texts of it are ready, or leave.
+    """
 
     def __init__(
         self,
@@ -73,9 +77,9 @@ class Batcher:
         self._on_batch = on_batch
         self._on_dropped = on_dropped
         self._clock = clock
-        self._queue = RequestQueue(batching, clock, on_dropped=on_dropped)
+        self.queue = RequestQueue(batching, clock, on_dropped=on_dropped)
         self._expiry = Expiry(self._drop_unwanted, clock)
-        self._builder = BatchBuilder(self._queue, rules, worker, batching.max_waste)
+        self._builder = BatchBuilder(self.queue, rules, worker, batching.max_waste)
         self._arrived = asyncio.Event()
         # Held while a batch runs; a swap of the engine takes it between two batches.
         self.between_batches = asyncio.Lock()
@@ -92,12 +96,12 @@ class Batcher:
     @property
     def num_waiting(self) -> int:
         """Calls in the queue."""
-        return len(self._queue)
+        return len(self.queue)
 
     @property
     def num_unanswered(self) -> int:
         """Calls in the queue and in the engine."""
-        return len(self._queue) + self._num_running
+        return len(self.queue) + self._num_running
 
     @property
     def is_running(self) -> bool:
@@ -107,11 +111,6 @@ class Batcher:
     def start(self) -> None:
         """Begin to form batches."""
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="batcher")
-
-    @property
-    def queue_used(self) -> float:
-        """The share of the queue's fullest bound that is taken; at 1 it refuses."""
-        return self._queue.used
 
     def admit(self, priority: int | None = None) -> None:
         """Refuse when no call can be taken now; cheap, so it goes before decoding.
@@ -126,19 +125,19 @@ class Batcher:
         if self._is_draining:
             raise NotReadyError("replica is draining and takes no new requests")
         if priority is None:
-            self._queue.check_any_room()
+            self.queue.check_any_room()
         else:
-            self._queue.check_room(self._batching.level(priority))
+            self.queue.check_room(self._batching.level(priority))
 
     def submit(
         self,
         call: InferCall,
-        finish: Callable[[Outputs], _Answer],
+        finish: Callable[[InferCall, Outputs], _Answer],
         deadline_s: float | None = None,
         *,
         num_bytes: int = 0,
         on_failure: Callable[[Exception | None], None] = lambda _: None,
-        answer: asyncio.Future[_Answer] | None = None,
+        is_ready: bool = True,
     ) -> asyncio.Future[_Answer]:
         """Queue a call; cancelling the future drops it from the queue.
 
@@ -146,13 +145,13 @@ class Batcher:
 
         Args:
             call: what to run.
-            finish: makes the answer of the call's outputs; what it raises is the answer too.
+            finish: makes the answer of the call and its outputs; what it raises is the answer too.
             deadline_s: time on the batcher's clock after which the answer is not wanted.
             num_bytes: that it holds while it waits.
             on_failure: called before the future gets an error, with that, and with None when it
                 is cancelled; a callback of the future itself would cost each request that
                 succeeds another turn of the loop's queue.
-            answer: is returned already for this call; None makes one.
+            is_ready: a batch may take it; False of texts that are to be tokenised first.
 
         Raises:
             OverloadedError: the queue is full.
@@ -163,8 +162,7 @@ class Batcher:
             EngineError: the engine failed on this call.
         """
         self.admit(call.priority)
-        if answer is None:
-            answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waiting = QueuedRequest(
             call,
             finish,
@@ -174,8 +172,9 @@ class Batcher:
             self._batching.level(call.priority),
             deadline_s,
             num_bytes,
+            is_ready,
         )
-        self._queue.add(waiting, call.timeout_s)
+        self.queue.add(waiting, call.timeout_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
         if waiting.deadline_s is not None:
             self._expiry.wake_by(waiting.deadline_s)
@@ -186,14 +185,19 @@ class Batcher:
     def _forget_cancelled(self, waiting: QueuedRequest, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             waiting.on_failure(None)
-            if self._queue.remove(waiting):  # or a batch has taken it already
+            if self.queue.remove(waiting):  # or a batch has taken it already
                 self._on_dropped(Dropped.CANCELLED)
             self._note_if_idle()
 
     def _drop_unwanted(self) -> float | None:
-        next_s = self._queue.drop_unwanted()
+        next_s = self.queue.drop_unwanted()
         self._note_if_idle()
         return next_s
+
+    def texts_changed(self) -> None:
+        """Have those that are ready now run."""
+        self._arrived.set()
+        self._note_if_idle()
 
     async def drain(self) -> None:
         """Refuse new calls and wait until every accepted one is answered."""
@@ -208,15 +212,15 @@ class Batcher:
                 await ended(self._task)
         finally:
             self._expiry.close()
-            for waiting in self._queue.all:
+            for waiting in self.queue.all:
                 waiting.fail(NotReadyError("replica stopped before the request ran"))
-            self._queue.clear()
+            self.queue.clear()
             self._note_if_idle()
 
     async def _serve(self) -> None:
         while True:
-            was_idle = not self._queue
-            if was_idle:
+            was_idle = not self.queue.is_any_ready
+            while not self.queue.is_any_ready:
                 self._arrived.clear()
                 await self._arrived.wait()
             self._free_s = self._clock()
@@ -249,7 +253,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self._max_delay_s
         with suppress(TimeoutError):
-            while self._queue and not self._builder.is_batch_waiting():
+            while self.queue and not self._builder.is_batch_waiting():
                 self._arrived.clear()
                 # Waiting for companions must not be what makes a request expire.
                 pressing_s = min(ends_s, loop.time() + self._least_time_left_s() / 2)
@@ -257,7 +261,7 @@ class Batcher:
                     await self._arrived.wait()
 
     def _least_time_left_s(self) -> float:
-        deadlines = (w.deadline_s for w in self._queue if w.deadline_s is not None)
+        deadlines = (w.deadline_s for w in self.queue if w.deadline_s is not None)
         return max(min(deadlines, default=math.inf) - self._clock(), 0.0)
 
     async def _run(self, batch: list[QueuedRequest]) -> None:
@@ -265,7 +269,7 @@ class Batcher:
         times: BatchTimes | None = None
         reply_s = 0.0
         try:
-            is_alone = len(batch) == 1 and not self._queue
+            is_alone = len(batch) == 1 and not self.queue
             calls = [w.call for w in batch]
             parts, times = await self._worker.run(self._rules, calls, is_alone=is_alone)
         except asyncio.CancelledError:
@@ -296,7 +300,7 @@ class Batcher:
         for _ in range(len(batch) - len(wanted)):
             self._on_dropped(Dropped.DISCARDED)
         most = 1 if self._worker.is_suspect else (len(batch) + 1) // 2
-        self._queue.put_back(wanted, most)
+        self.queue.put_back(wanted, most)
         for waiting in wanted:
             if waiting.deadline_s is not None:
                 self._expiry.wake_by(waiting.deadline_s)
@@ -312,7 +316,7 @@ class Batcher:
             self._on_dropped(Dropped.DISCARDED)
             return
         try:
-            waiting.answer.set_result(waiting.finish(outputs))
+            waiting.answer.set_result(waiting.finish(waiting.call, outputs))
         except Exception as error:
             waiting.fail(error)
             # As below.
@@ -342,5 +346,5 @@ class Batcher:
             logger.exception("recording a batch failed; serving goes on")
 
     def _note_if_idle(self) -> None:
-        if not self._queue and not self._num_running:
+        if not self.queue and not self._num_running:
             self._idle.set()

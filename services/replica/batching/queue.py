@@ -22,9 +22,6 @@ from services.contracts.text.durations import milliseconds
 from services.replica.batching.expiry import LOOK_EVERY_S
 from services.replica.request.infer_call import InferCall
 
-# A word of some letters is an object of some 60 bytes; its place in the array is counted there.
-_STRING_BYTES = 64
-
 
 class Dropped(StrEnum):
     """What became of a request that got no answer of the engine, or got it too late."""
@@ -40,21 +37,24 @@ class QueuedRequest:
     """A call that waits; times are of the batcher's clock, in seconds.
 
     Attributes:
-        finish: makes the answer of the call's outputs.
+        call: what texts became takes their place.
+        finish: makes the answer of the call and its outputs.
         on_failure: called when there is none; with the error, None when it was cancelled.
         level: of priority; see `contracts.model.batching`.
         deadline_s: a run that would begin later is not wanted.
         num_bytes: what it counts for against `max_queue_bytes`.
+        is_ready: a batch may take it; texts are to be tokenised first.
     """
 
     call: InferCall
-    finish: Callable[[dict[str, Array]], Any]
+    finish: Callable[[InferCall, dict[str, Array]], Any]
     on_failure: Callable[[Exception | None], None]
     answer: asyncio.Future[Any]
     arrived_s: float
     level: int = 0
     deadline_s: float | None = None
     num_bytes: int = 0
+    is_ready: bool = True
 
     def fail(self, error: Exception) -> None:
         """Give an error for an answer, unless there is one or its client is gone."""
@@ -71,6 +71,7 @@ class _Level:
         calls: that no batch has taken yet; a mapping keeps the order and lets a call leave from
             the middle at once.
         again: of batches that failed, with the number of the part that each is to run with.
+        texts: that are not ready, those that the tokenizer has included.
         has_stood_back: a batch of more urgent calls went before what waits again.
     """
 
@@ -78,17 +79,18 @@ class _Level:
     most_bytes: float
     calls: dict[QueuedRequest, None] = field(default_factory=dict)
     again: dict[QueuedRequest, int] = field(default_factory=dict)
+    texts: dict[QueuedRequest, None] = field(default_factory=dict)
     num_bytes: int = 0
     has_stood_back: bool = False
 
     @property
     def num_calls(self) -> int:
         """All that wait here."""
-        return len(self.calls) + len(self.again)
+        return len(self.calls) + len(self.again) + len(self.texts)
 
     def has_room(self) -> bool:
         """Whether one more may wait; asked thrice for each request, so nothing is called."""
-        num_calls = len(self.calls) + len(self.again)
+        num_calls = len(self.calls) + len(self.again) + len(self.texts)
         return num_calls < self.most and self.num_bytes < self.most_bytes
 
     @property
@@ -149,6 +151,18 @@ class RequestQueue:
         for level in self._levels.values():
             yield from level.again
             yield from level.calls
+        yield from self.texts
+
+    @property
+    def texts(self) -> Iterator[QueuedRequest]:
+        """What is to be tokenised, as it is due; none may come or go meanwhile."""
+        for level in self._levels.values():
+            yield from level.texts
+
+    @property
+    def is_any_ready(self) -> bool:
+        """Whether a batch could take something."""
+        return any(level.calls or level.again for level in self._levels.values())
 
     @property
     def used(self) -> float:
@@ -221,7 +235,7 @@ class RequestQueue:
             own_s = waiting.deadline_s
             waiting.deadline_s = ends_s if own_s is None else min(own_s, ends_s)
         level = self._levels[waiting.level]
-        level.calls[waiting] = None
+        (level.calls if waiting.is_ready else level.texts)[waiting] = None
         level.num_bytes += waiting.num_bytes
         self._num += 1
 
@@ -263,14 +277,13 @@ class RequestQueue:
     def remove(self, waiting: QueuedRequest) -> bool:
         """Take a call out; returns whether it was still there."""
         level = self._levels[waiting.level]
-        try:
-            del level.calls[waiting]
-        except KeyError:
-            if level.again.pop(waiting, None) is None:
-                return False
-        self._num -= 1
-        level.num_bytes -= waiting.num_bytes
-        return True
+        for place in (level.calls, level.again, level.texts):
+            if waiting in place:
+                del place[waiting]
+                self._num -= 1
+                level.num_bytes -= waiting.num_bytes
+                return True
+        return False
 
     def clear(self) -> None:
         """Take all calls out."""
@@ -301,19 +314,6 @@ class RequestQueue:
             self._on_dropped(Dropped.EXPIRED)
             return False
         return True
-
-
-def held_bytes(inputs: Mapping[str, Array], message_bytes: int) -> int:
-    """What a request holds while it waits: its arrays, or its message where that is larger.
-
-    Arrays are larger that were sent as varints; views of a message are as large as it is.
-    """
-    num_bytes = num_strings = 0
-    for array in inputs.values():
-        num_bytes += array.nbytes
-        if array.dtype.hasobject:
-            num_strings += array.size
-    return max(num_bytes, message_bytes) + _STRING_BYTES * num_strings
 
 
 def _expired(waiting: QueuedRequest, now_s: float, *, has_run: bool) -> DeadlineExceededError:

@@ -14,6 +14,7 @@ from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Outputs
 from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.worker import BatchTimes
+from services.replica.request.infer_call import InferCall
 from services.telemetry.tracing import Tracing, carried_trace
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _Answer = TypeVar("_Answer")
-_Finish = Callable[[Outputs], _Answer]
+_Finish = Callable[[InferCall, Outputs], _Answer]
 _OnFailure = Callable[[Exception | None], None]
 
 
@@ -49,7 +50,7 @@ class RequestSpans:
 
         Args:
             trace: the `trace` field of its frame.
-            finish: makes the answer of the outputs.
+            finish: makes the answer of the call and its outputs.
             on_failure: is called with the error; None for a request that was cancelled.
         """
         carried = carried_trace(trace)
@@ -57,8 +58,8 @@ class RequestSpans:
             return finish, on_failure
         traced = _Traced(self._tracing.parent_of(carried), time.time_ns())
 
-        def finish_traced(outputs: Outputs) -> _Answer:
-            answer = finish(outputs)
+        def finish_traced(call: InferCall, outputs: Outputs) -> _Answer:
+            answer = finish(call, outputs)
             self._answered.append(traced)
             return answer
 

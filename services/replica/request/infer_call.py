@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from services.contracts.kserve.tensors import Array
 
+# A word of some letters is an object of some 60 bytes; its place in the array is counted there.
+_STRING_BYTES = 64
+
 
 class InferCall(NamedTuple):
     """One checked request; give fields by name.
@@ -32,3 +35,16 @@ class InferCall(NamedTuple):
     classes: Mapping[str, int] = MappingProxyType({})
     rooms: Mapping[str, int] = MappingProxyType({})
     num_tokens: int = 0
+
+
+def held_bytes(inputs: Mapping[str, Array], message_bytes: int) -> int:
+    """What a request holds while it waits: its arrays, or its message where that is larger.
+
+    Arrays are larger that were sent as varints; views of a message are as large as it is.
+    """
+    num_bytes = num_strings = 0
+    for array in inputs.values():
+        num_bytes += array.nbytes
+        if array.dtype.hasobject:
+            num_strings += array.size
+    return max(num_bytes, message_bytes) + _STRING_BYTES * num_strings

@@ -13,7 +13,13 @@ from services.replica.batching.queue import QueuedRequest, RequestQueue
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.signature import Signature, fits
 from tests.unit.services.replica.models import text_model
-from tests.unit.services.replica.toy_batcher import Clock, ToyEngine, executor_of, text_call
+from tests.unit.services.replica.toy_batcher import (
+    Clock,
+    ToyEngine,
+    executor_of,
+    outputs_of,
+    text_call,
+)
 
 MODEL = text_model()
 RULES = JoinRules.from_model(MODEL, Signature.from_model(MODEL))
@@ -34,7 +40,7 @@ def _builder(
     loop = asyncio.get_running_loop()
     for rows, length in calls:
         call, answer = text_call(rows, length), loop.create_future()
-        line.add(QueuedRequest(call, dict, lambda _: None, answer, clock()), None)
+        line.add(QueuedRequest(call, outputs_of, lambda _: None, answer, clock()), None)
     executor = executor_of(ToyEngine(), buckets, pads_to_largest=pads_to_largest)
     return BatchBuilder(line, RULES, EngineWorker(executor, clock=clock), max_waste=0.25)
 

@@ -16,7 +16,8 @@ from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange
 from services.replica.batching.batch_policy import MAX_CANDIDATES
-from services.replica.batching.queue import Dropped, held_bytes
+from services.replica.batching.queue import Dropped
+from services.replica.request.infer_call import held_bytes
 from tests.unit.services.replica.models import text_model
 from tests.unit.services.replica.toy_batcher import (
     Bench,
@@ -24,6 +25,7 @@ from tests.unit.services.replica.toy_batcher import (
     bench,
     changed,
     hold_engine,
+    outputs_of,
     queue,
     submit,
     text_call,
@@ -200,15 +202,15 @@ async def test_a_queue_is_full_by_bytes_too() -> None:
     async with bench(text_model_with(Batching(max_queue_bytes=100))) as b:
         held = await hold_engine(b)
         # One that is larger than all that may wait is taken while nothing waits.
-        large = b.batcher.submit(text_call(), dict, num_bytes=120)
+        large = b.batcher.submit(text_call(), outputs_of, num_bytes=120)
         with pytest.raises(
             OverloadedError,
             match=r"requests of 120 bytes wait in this replica, at most 100 may; .*max_queue_bytes",
         ):
-            b.batcher.submit(text_call(), dict)
+            b.batcher.submit(text_call(), outputs_of)
         large.cancel()
         await asyncio.sleep(0)
-        waiting = [b.batcher.submit(text_call(), dict, num_bytes=60) for _ in range(2)]
+        waiting = [b.batcher.submit(text_call(), outputs_of, num_bytes=60) for _ in range(2)]
         with pytest.raises(OverloadedError):
             b.batcher.admit()
         assert b.dropped.count(Dropped.REFUSED) == 2
@@ -280,9 +282,9 @@ async def test_rows_are_counted_where_requests_run_one_by_one() -> None:
 async def _ran_together(b: Bench) -> bool:
     """Whether two calls, the second a turn of the loop after the first, share a run."""
     num_before = len(b.engine.ran)
-    first = b.batcher.submit(text_call(), dict)
+    first = b.batcher.submit(text_call(), outputs_of)
     await asyncio.sleep(0)
-    await asyncio.gather(first, b.batcher.submit(text_call(), dict))
+    await asyncio.gather(first, b.batcher.submit(text_call(), outputs_of))
     return len(b.engine.ran) == num_before + 1
 
 

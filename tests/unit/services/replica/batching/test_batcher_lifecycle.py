@@ -20,6 +20,7 @@ from tests.unit.services.replica.toy_batcher import (
     bench,
     executor_of,
     hold_engine,
+    outputs_of,
     queue,
     submit,
     text_call,
@@ -33,7 +34,7 @@ async def test_whoever_is_cancelled_is_told_of_once_waiting_or_running() -> None
         told: list[int] = []
         b.engine.may_run.clear()
         futures = [
-            b.batcher.submit(text_call(), dict, on_failure=partial(_note, told, number))
+            b.batcher.submit(text_call(), outputs_of, on_failure=partial(_note, told, number))
             for number in range(3)
         ]
         assert await asyncio.to_thread(b.engine.is_running.wait, 30)
@@ -50,7 +51,7 @@ async def test_whoever_fails_is_told_of_once_and_nobody_else() -> None:
         told: list[int] = []
         b.engine.error_by_run[1] = EngineError("out of memory")
         futures = [
-            b.batcher.submit(text_call(), dict, on_failure=partial(_note, told, number))
+            b.batcher.submit(text_call(), outputs_of, on_failure=partial(_note, told, number))
             for number in range(3)
         ]
         futures.append(b.batcher.submit(text_call(), _refuse, on_failure=partial(_note, told, 3)))
@@ -63,7 +64,7 @@ def _note(told: list[int], number: int, _: Exception | None) -> None:
     told.append(number)
 
 
-def _refuse(_: object) -> None:
+def _refuse(*_: object) -> None:
     raise ValueError("no answer can be made of this")
 
 

@@ -23,6 +23,7 @@ from tests.unit.services.replica.toy_batcher import (
     bench,
     changed,
     hold_engine,
+    outputs_of,
     queue,
     submit,
     text_call,
@@ -234,7 +235,7 @@ async def test_runs_of_a_brief_engine_again_let_the_loop_turn() -> None:
     async with bench(text_model(max_batch=8)) as b:
         b.worker.replace(changed(b.worker.executor, is_brief=True))
         b.engine.error_by_run = {number: RuntimeError("broken") for number in range(3)}
-        futures = [b.batcher.submit(text_call(first=10 * n), dict) for n in range(8)]
+        futures = [b.batcher.submit(text_call(first=10 * n), outputs_of) for n in range(8)]
         loop, turns = asyncio.get_running_loop(), 0
 
         def cancel_last() -> None:

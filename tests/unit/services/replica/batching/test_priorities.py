@@ -15,6 +15,7 @@ from tests.unit.services.replica.toy_batcher import (
     assert_own,
     bench,
     hold_engine,
+    outputs_of,
     queue,
     submit,
     text_call,
@@ -68,7 +69,7 @@ async def test_the_default_policys_bound_counts_without_levels_too() -> None:
         held = await hold_engine(b)
         waiting = await queue(b, [text_call(), text_call()])
         with pytest.raises(OverloadedError, match="2 requests wait in .* default_queue_policy"):
-            b.batcher.submit(text_call(), dict)
+            b.batcher.submit(text_call(), outputs_of)
         b.engine.may_run.set()
         await asyncio.gather(held, *waiting)
 
@@ -97,7 +98,7 @@ async def test_many_of_a_low_level_refuse_none_of_a_high_one() -> None:
             OverloadedError,
             match=r"2 requests wait at priority level 2 .*at most 2 may; .* max_queue in the rec",
         ):
-            b.batcher.submit(text_call(), dict)
+            b.batcher.submit(text_call(), outputs_of)
         first = text_call()._replace(priority=1)
         waiting += await queue(b, [first, first])
         with pytest.raises(OverloadedError, match="every priority level of this replica"):
@@ -110,19 +111,19 @@ async def test_bytes_of_a_low_level_refuse_none_of_a_high_one() -> None:
     batching = Batching(max_queue_bytes=400, priority_levels=2, default_priority=2)
     async with bench(_model(batching)) as b:
         held = await hold_engine(b)
-        low = [b.batcher.submit(text_call(), dict, num_bytes=150) for _ in range(2)]
+        low = [b.batcher.submit(text_call(), outputs_of, num_bytes=150) for _ in range(2)]
         with pytest.raises(
             OverloadedError, match=r"300 bytes wait at priority level 2 .*at most 200 may; .*_bytes"
         ):
             b.batcher.admit(2)
         # What one level has too much takes nothing of the other's part.
         b.batcher.admit()
-        assert b.batcher.queue_used == 1.5
-        high = b.batcher.submit(text_call()._replace(priority=1), dict, num_bytes=199)
+        assert b.batcher.queue.used == 1.5
+        high = b.batcher.submit(text_call()._replace(priority=1), outputs_of, num_bytes=199)
         b.batcher.admit(1)
         b.engine.may_run.set()
         await asyncio.gather(held, *low, high)
-        assert b.batcher.queue_used == 0
+        assert b.batcher.queue.used == 0
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ async def test_what_nobody_wants_any_more_is_counted() -> None:
 async def test_one_that_is_cancelled_as_a_batch_is_taken_is_counted_once() -> None:
     async with bench(_model(Batching(max_queue=1))) as b:
         held = await hold_engine(b)
-        gone = b.batcher.submit(text_call(), dict)
+        gone = b.batcher.submit(text_call(), outputs_of)
         gone.cancel()
         # Its callback has not run: room is made all the same.
         (other,) = await queue(b, [text_call()])
@@ -210,7 +211,7 @@ async def test_a_full_line_is_not_looked_through_for_each_that_it_refuses() -> N
     line = RequestQueue(Batching(max_queue=2), lambda: now_s[0])
     answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for answer in answers:
-        line.add(QueuedRequest(text_call(), dict, print, answer, arrived_s=0.0), None)
+        line.add(QueuedRequest(text_call(), outputs_of, print, answer, arrived_s=0.0), None)
     with pytest.raises(OverloadedError):
         line.check_room(0)
     answers[0].cancel()

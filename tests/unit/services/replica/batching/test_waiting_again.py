@@ -7,7 +7,7 @@ import pytest
 from services.contracts.errors import OverloadedError
 from services.contracts.model.batching import Batching
 from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
-from tests.unit.services.replica.toy_batcher import Clock, text_call
+from tests.unit.services.replica.toy_batcher import Clock, outputs_of, text_call
 
 TWO = Batching(priority_levels=2, default_priority=2, max_queue=4, max_queue_bytes=800)
 THREE = Batching(priority_levels=3, default_priority=2)
@@ -16,7 +16,7 @@ THREE = Batching(priority_levels=3, default_priority=2)
 def waiting_of(level: int, deadline_s: float | None = None) -> QueuedRequest:
     answer = asyncio.get_running_loop().create_future()
     return QueuedRequest(
-        text_call(), dict, lambda _: None, answer, 100.0, level, deadline_s, num_bytes=100
+        text_call(), outputs_of, lambda _: None, answer, 100.0, level, deadline_s, num_bytes=100
     )
 
 
