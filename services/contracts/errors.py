@@ -20,6 +20,7 @@
     ├── ProofError                     an engine was built and is not equal to its reference
     ├── EngineError                    an engine failed while loading or running
     │   ├── InputRefusedError          the engine's library refuses the values of a request
+    │   ├── CheckUnfinishedError       the check of an engine was ended before it had a verdict
     │   └── EngineIncompatibleError    the engine's bytes are for another device, driver or library
     └── StoreError                     the artifact store failed or gave wrong bytes
         ├── SealedError                samples have another key than the one that is given
@@ -164,6 +165,10 @@ class InputRefusedError(EngineError):
 
     It may be the engine's fault for all that is known, and counts as its failure.
     """
+
+
+class CheckUnfinishedError(EngineError):
+    """The check of an engine was ended from outside, or by its limit: it says nothing of it."""
 
 
 class EngineIncompatibleError(EngineError):

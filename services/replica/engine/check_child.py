@@ -7,10 +7,11 @@ standard input; the last line of standard error is the error.
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 
-from services.contracts.errors import EngineError
+from services.contracts.errors import CheckUnfinishedError, EngineError
 from services.contracts.model.document import Document
 from services.contracts.model.recipe import InputRecipe
 from services.contracts.process.lifetime import end_with_parent
@@ -23,6 +24,16 @@ logger = logging.getLogger(__name__)
 _MAX_LIMIT_S = 300.0
 # A process that imports torch takes 5 s alone, and some ten times as long beside builds.
 MIN_LIMIT_S = 120.0
+# That a process ends itself with; others come from outside, as the kernel's where memory is short.
+_OWN_SIGNALS = (
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+)
 
 
 class CheckOrder(Document):
@@ -55,7 +66,8 @@ def check_in_child(
         limit_s: seconds after which the process is ended.
 
     Raises:
-        EngineError: the child failed, crashed or did not end in time; with its last output.
+        EngineError: the child failed or crashed; with its last output.
+        CheckUnfinishedError: it did not end in time, or was ended.
     """
     order = CheckOrder(spec=spec, inputs=inputs, parent_pid=os.getpid())
     try:
@@ -67,11 +79,12 @@ def check_in_child(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise EngineError(
+        raise CheckUnfinishedError(
             f"check of the engine in a child process did not end within {limit_s:g} s"
         ) from error
     if done.returncode:
-        raise EngineError(
+        is_ended = done.returncode < 0 and -done.returncode not in _OWN_SIGNALS
+        raise (CheckUnfinishedError if is_ended else EngineError)(
             f"check of the engine in a child process ended with {done.returncode}: "
             f"{last_lines(done.stderr)}"
         )

@@ -35,6 +35,7 @@ class EngineChecker:
 
         Raises:
             EngineError: it failed, or ended its process; with the last lines that it wrote.
+            CheckUnfinishedError: the process did not end in time, or was ended.
         """
         if not needs_check(spec):
             return

@@ -102,13 +102,8 @@ class EngineChoice:
                 return loaded
         return None
 
-    def load_fetched(self, *, is_beside_another: bool = False) -> LoadedEngine | None:
-        """The published engine that `fetch` found, warm; None when it does not load.
-
-        Args:
-            is_beside_another: one more is being loaded here, whose memory it may lack: it is tried
-                again.
-        """
+    def load_fetched(self) -> LoadedEngine | None:
+        """The published engine that `fetch` found, warm; None when it does not load."""
         fetched = self._fetched
         self._fetched = None
         assert fetched is not None, "ask `is_fallback` before"
@@ -122,11 +117,7 @@ class EngineChoice:
         except Exception as error:
             # Anything may come out of a library that reads foreign bytes, and nothing
             # of it may keep the replica from the next engine.
-            self._failed[engine.digest] = (
-                self._failures.postpone(engine.digest, error)
-                if is_beside_another
-                else self._failures.add(engine, error)
-            )
+            self._failed[engine.digest] = self._failures.add(engine, error)
             return None
         self._failures.loaded(engine.digest, engine)
         return replace(loaded, detail=self._passed_over(engine.digest))

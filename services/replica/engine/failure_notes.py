@@ -17,7 +17,7 @@ from services.contracts.process.backoff import wait_after
 
 logger = logging.getLogger(__name__)
 
-# What failed without enough memory may fit soon after; what is broken costs a try each time.
+# What is broken costs a try each time.
 _FIRST_WAIT_S = 600.0
 _MAX_WAIT_S = 24 * 3600.0
 

@@ -1,16 +1,22 @@
 """What could not be had or failed here, each remembered for as long as that is likely to be true.
 
-What a store or this machine could not give is tried again soon by this process, and so is the
-fallback, whatever it failed on; what a library refused or a request failed on never again by this
-one, and by others of this machine later.
+What a store or this machine could not give, memory and time too, is tried again by this process,
+and so is the fallback, whatever it failed on; what a library refused or a request failed on never
+again by this one, and by others of this machine later.
 """
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from services.contracts.errors import EngineError, NotFoundError, StoreError
+from services.contracts.errors import (
+    CheckUnfinishedError,
+    EngineError,
+    NotFoundError,
+    StoreError,
+)
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.process.backoff import wait_after
 from services.contracts.process.disk_room import is_of_full_disk
@@ -20,10 +26,19 @@ logger = logging.getLogger(__name__)
 
 # A store may be whole again later, and a disk or a process have room again (OSError, or what a
 # library makes of it); an engine that fails stays failed.
-_PASSING_ERRORS = (StoreError, NotFoundError, OSError)
+_PASSING_ERRORS = (StoreError, NotFoundError, OSError, CheckUnfinishedError)
 # Without a wait each look at the store would fetch the same files again, in every replica.
 FIRST_WAIT_S = 60.0
-_MAX_WAIT_S = 3600.0
+# A check that hangs keeps others of this host waiting for minutes.
+FIRST_CHECK_WAIT_S = 600.0
+# The longest wait is an hour then, or ten.
+_MOST_FIRST_WAITS = 60
+# Of torch and CUDA, their libraries, ONNX Runtime, XLA and C++.
+_WORDS_OF_MEMORY = re.compile(
+    "out.?of.?(device.)?memory|MemoryError|not enough memory|bad_alloc|RESOURCE_EXHAUSTED|"
+    "(failed to|can.?t) allocate|ALLOC(ATION)?_FAILED",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +104,8 @@ class EngineFailures:
 
     def add(self, engine: PublishedEngine, error: Exception) -> str:
         """Note that an engine could not be had; returns the words."""
-        if isinstance(error, _PASSING_ERRORS) or is_of_full_disk(error, self._notes.folder):
+        is_passing = isinstance(error, _PASSING_ERRORS) or _is_of_memory(error)
+        if is_passing or is_of_full_disk(error, self._notes.folder):
             return self.postpone(engine.digest, error)
         words = f"{type(error).__name__}: {error}"
         logger.error("engine %s does not load here; next", engine.digest, exc_info=error)
@@ -103,7 +119,10 @@ class EngineFailures:
         """Have an engine wait for twice as long as the last time; returns the words."""
         known = self._failures.get(digest)
         num_failures = known.num_failures + 1 if known else 1
-        wait_s = wait_after(num_failures, first_s=FIRST_WAIT_S, most_s=_MAX_WAIT_S)
+        is_check = isinstance(error, CheckUnfinishedError)
+        first_s = FIRST_CHECK_WAIT_S if is_check else FIRST_WAIT_S
+        most_s = _MOST_FIRST_WAITS * first_s
+        wait_s = wait_after(num_failures, first_s=first_s, most_s=most_s)
         words = f"{type(error).__name__}: {error} (tried again after {wait_s:.0f} s)"
         logger.error("engine %s cannot be had now, next: %s", digest or "(fallback)", words)
         until_s = self._clock() + wait_s
@@ -129,3 +148,12 @@ class EngineFailures:
         self._failures[digest] = _Failure(reason=words)
         if engine := self._loaded.get(digest):
             self._notes.add(self._name(engine), words)
+
+
+def _is_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that it was raised for, is of a lack of memory, on any device."""
+    while error is not None:
+        if _WORDS_OF_MEMORY.search(repr(error)):
+            return True
+        error = error.__cause__
+    return False

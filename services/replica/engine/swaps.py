@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from services.contracts.errors import EngineError
 from services.replica.batching.batcher import Batcher
@@ -85,8 +84,8 @@ class EngineSwaps:
                 if choice.is_fallback:
                     break
                 # Not before the files are here: a store that fails would cost the standby.
-                load = partial(choice.load_fetched, is_beside_another=self._is_compiling)
-                if new := await self._load_beside(load, self._manager.mark_fetched_failed):
+                mark_failed = self._manager.mark_fetched_failed
+                if new := await self._load_beside(choice.load_fetched, mark_failed):
                     await self._put_in(new, choice)
                     return True
             # What was refuted does not serve for the minutes that a compiler takes.

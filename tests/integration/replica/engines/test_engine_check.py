@@ -1,6 +1,7 @@
 """Engines of foreign code are loaded in a child first, and a passed check is remembered."""
 
 import os
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.errors import EngineError
+from services.contracts.errors import CheckUnfinishedError, EngineError
 from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
 from services.engines.caches.passed_checks import PassedChecks
@@ -29,17 +30,26 @@ def test_the_child_check_passes_a_good_engine_and_explains_a_bad_one(
         check_in_child(bad, model.recipe.inputs)
 
 
-def test_a_child_that_dies_is_an_engine_error(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("SEGV", EngineError), ("ABRT", EngineError), ("KILL", CheckUnfinishedError)],
+)
+def test_a_child_that_dies_is_an_engine_error_and_one_that_is_killed_has_no_verdict(
+    shelf: Shelf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: type[EngineError],
 ) -> None:
     model = shelf.publish_model()
     dying = tmp_path / "dying"
-    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dying.write_text(f"#!/bin/sh\nkill -{name} $$\n")
     dying.chmod(0o700)
     spec = load_spec(shelf, model)
     monkeypatch.setattr(sys, "executable", os.fspath(dying))
-    with pytest.raises(EngineError, match="ended with -11"):
+    with pytest.raises(EngineError, match=f"ended with -{signal.Signals[f'SIG{name}']}") as caught:
         check_in_child(spec, model.recipe.inputs)
+    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(
@@ -60,7 +70,7 @@ def test_a_child_that_hangs_is_ended(
     foreign = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
     monkeypatch.setattr(sys, "executable", os.fspath(hanging))
     monkeypatch.setattr(check_child, "MIN_LIMIT_S", 0.1)
-    with pytest.raises(EngineError, match=r"did not end within 0\.2 s"):
+    with pytest.raises(CheckUnfinishedError, match=r"did not end within 0\.2 s"):
         EngineChecker(tmp_path / "checked").check(foreign, {}, 0.1)
 
 

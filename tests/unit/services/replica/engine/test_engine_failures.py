@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.errors import EngineError, StoreError
+from services.contracts.errors import CheckUnfinishedError, EngineError, StoreError
 from services.contracts.model.manifest import ProofOutcome, PublishedEngine
 from services.replica.engine.failure_notes import FailureNotes
-from services.replica.engine.failures import FIRST_WAIT_S, EngineFailures
+from services.replica.engine.failures import FIRST_CHECK_WAIT_S, FIRST_WAIT_S, EngineFailures
 from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.replica.toy_batcher import Clock
 
@@ -40,8 +40,27 @@ def failures(notes: FailureNotes, clock: Clock) -> EngineFailures:
 FULL_DISK = EngineError("load: RuntimeError: a.so: No space left on device")
 
 
+def of_memory() -> EngineError:
+    error = EngineError("torch failed to load it")
+    error.__cause__ = MemoryError()
+    return error
+
+
 @pytest.mark.parametrize(
-    "error", [StoreError("away"), OSError(24, "Too many open files"), FULL_DISK]
+    "error",
+    [
+        StoreError("away"),
+        OSError(24, "Too many open files"),
+        FULL_DISK,
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        EngineError("check of the engine in a child process ended with 1: OutOfMemoryError"),
+        EngineError("check ended with -6: what():  std::bad_alloc"),
+        EngineError("TensorRT made no execution context: out of device memory?"),
+        EngineError("load: RuntimeException: Failed to allocate memory for requested buffer"),
+        EngineError("load: RuntimeError: CUBLAS_STATUS_ALLOC_FAILED"),
+        of_memory(),
+    ],
+    ids=lambda error: str(error)[-40:],
 )
 def test_what_was_once_out_of_reach_does_not_count_against_the_engine_in_use(
     failures: EngineFailures, notes: FailureNotes, clock: Clock, error: Exception
@@ -68,6 +87,18 @@ def test_each_failure_in_a_row_waits_twice_as_long_up_to_an_hour(
     assert waits_s[-1] == 3600.0
     failures.loaded("a")
     assert "after 60 s" in failures.add(A, OSError("no space left"))
+
+
+def test_a_check_without_a_verdict_is_tried_again_later_and_keeps_no_other_process_away(
+    failures: EngineFailures, notes: FailureNotes, clock: Clock
+) -> None:
+    for wait_s in (FIRST_CHECK_WAIT_S, 2 * FIRST_CHECK_WAIT_S):
+        failures.add(A, CheckUnfinishedError("it did not end"))
+        clock.now_s += wait_s - 1
+        assert list(failures.known((A, B), "")) == ["a"]
+        clock.now_s += 1
+        assert failures.known((A, B), "") == {}
+    assert notes.reason("a") == ""
 
 
 def test_what_could_be_had_is_tried_at_once_the_next_time(failures: EngineFailures) -> None:
