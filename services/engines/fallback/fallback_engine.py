@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -76,7 +76,12 @@ class FallbackEngine(GuardedEngine):
     """
 
     def __init__(
-        self, spec: FallbackSpec, graph: Graph, ranges: Mapping[str, DimRange], reason: str
+        self,
+        spec: FallbackSpec,
+        graph: Graph,
+        ranges: Mapping[str, DimRange],
+        reason: str,
+        weights: Iterable["torch.nn.Parameter"],
     ) -> None:
         """Take a graph that is loaded.
 
@@ -86,10 +91,12 @@ class FallbackEngine(GuardedEngine):
             ranges: least and largest size of each dynamic dimension, which the program was exported
                 for.
             reason: why the graph is not compiled; "" where it is.
+            weights: of the graph, which nothing else uses; emptied when the engine closes.
         """
         super().__init__(spec.master.inputs, spec.master.outputs, spec.buckets)
         self._graph: Graph | None = graph
         self._ranges = ranges
+        self._weights = tuple(weights)
         self.mode = FallbackMode.EAGER if reason else FallbackMode.COMPILED
         self.name = "eager torch" if reason else "torch.compile"
         self.reason = reason
@@ -125,7 +132,8 @@ class FallbackEngine(GuardedEngine):
         _check_empty(program, spec, device)
         with library_errors(f"the fallback failed to compile {spec.program_path.name}"):
             graph, reason = _compiled_or_eager(program, spec, device)
-        engine = cls(spec, _on_device(graph, device), ranges, reason)
+        graph = _on_device(graph, device)
+        engine = cls(spec, graph, ranges, reason, program.parameters())
         # Here: no request pays for what is initialised late, and a shape that fails is found.
         _warm_up(engine, spec)
         return engine
@@ -145,6 +153,11 @@ class FallbackEngine(GuardedEngine):
 
     def _release(self) -> None:
         self._graph = None
+        # The modules of a program are cycles: a collector finds them late, and what it is to leave
+        # alone (`gc.freeze`) never.
+        for weight in self._weights:
+            weight.data = weight.data.new_empty(0)
+        self._weights = ()
 
 
 def corners_of(buckets: Sequence[Bucket]) -> list[Sizes]:

@@ -59,6 +59,13 @@ def capture_cuda_graph(call: Call) -> Call:
     return Replay(call=call, graph=graph, outputs=outputs)
 
 
+def free_cached_memory() -> None:
+    """Have torch free what it keeps for later, for others on the device; CPUs have none of it."""
+    # A capture fails where memory is freed meanwhile.
+    with _CAPTURING:
+        torch.cuda.empty_cache()
+
+
 @cache
 def _side_stream(device: int) -> torch.cuda.Stream:
     """One for all: cuBLAS keeps a workspace for each that it ran on (33 MiB on SM 9.0)."""

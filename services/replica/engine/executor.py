@@ -6,12 +6,13 @@ An engine that was warmed on another thread is cold again for its first requests
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +100,17 @@ class EngineExecutor:
         """
         try:
             # Cancelling what still waits in the thread's line would take it out of there.
-            await asyncio.shield(self.thread.submit(self.loaded.engine.close))
+            await asyncio.shield(self.thread.submit(_close, self.loaded.engine))
         except Exception:
             logger.exception("closing an engine failed; its memory may stay in use")
         finally:
             self.thread.end()
+
+
+def _close(engine: RunningEngine) -> None:
+    engine.close()
+    # Where nothing has imported it, it holds nothing.
+    if "torch" in sys.modules:
+        from services.engines.inductor.cuda_graph import free_cached_memory
+
+        free_cached_memory()

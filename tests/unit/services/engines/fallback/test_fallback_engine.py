@@ -1,6 +1,7 @@
 """The fallback compiles at load or says why it does not; never in a request."""
 
 import fcntl
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch._inductor as inductor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.kserve.tensor_spec import TensorSpec
@@ -262,3 +264,47 @@ def test_a_graph_that_takes_an_element_of_what_is_empty_is_refused(
     ragged = Bucket(dims=BUCKET.dims | {"width": DimRange(min=0, opt=4, max=6)})
     with pytest.raises(EngineError, match="fails on empty tensors, at .*begin the buckets"):
         load(path, ragged)
+
+
+class Wide(torch.nn.Module):
+    """Adds weights of a size that no other module has here."""
+
+    NUM_WEIGHTS = 4099
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.ones(self.NUM_WEIGHTS), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x + self.weights.sum(),)
+
+
+def weights_of_wide() -> list[StorageWeakRef]:
+    return [
+        StorageWeakRef(each.untyped_storage())
+        for each in gc.get_objects()
+        if type(each) is torch.nn.Parameter and each.numel() == Wide.NUM_WEIGHTS
+    ]
+
+
+@pytest.mark.parametrize("path_of_compiler", [os.environ["PATH"], ""])
+def test_closed_it_holds_no_weights_though_no_collector_looks_at_its_program(
+    tmp_path: Path, path_of_compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", path_of_compiler)
+    path = tmp_path / "program.pt2"
+    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("width", min=1, max=6)}
+    torch.export.save(
+        torch.export.export(Wide(), (torch.zeros(2, 3),), dynamic_shapes=(dims,)), path
+    )
+    gc.collect()
+    assert not weights_of_wide()
+    engine = load(path)
+    weights = weights_of_wide()
+    assert weights
+    gc.freeze()
+    try:
+        engine.close()
+        assert all(each.expired() for each in weights)
+    finally:
+        gc.unfreeze()

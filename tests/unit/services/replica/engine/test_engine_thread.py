@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
+import torch
 
 from services.contracts.kserve.tensors import Array
 from services.replica.engine.loaded_engine import LoadedEngine
@@ -146,3 +147,18 @@ async def test_what_holds_the_event_loop_is_seen_from_other_threads(
     await work(pair)
     assert await looking
     assert not pair.worker.is_loop_held
+
+
+@pytest.mark.parametrize("has_cuda", [True, False])
+async def test_what_torch_keeps_of_a_closed_engine_is_freed_where_it_has_cuda(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_cuda: bool
+) -> None:
+    engine, freed = ToyEngine(), list[int]()
+    if has_cuda:
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(engine.num_closed))
+    await executor_of(engine).close()
+    assert engine.num_closed == 1
+    # After the engine, or it would be kept.
+    assert freed == ([1] if has_cuda else [])
+    # Without CUDA there is nothing, and nothing fails.
+    assert not caplog.records
