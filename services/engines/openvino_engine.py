@@ -66,8 +66,11 @@ class OpenvinoEngine(GuardedEngine):
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._request is not None
         try:
-            # Inputs are shared: they are contiguous and outlive this call.
-            self._request.infer(dict(enumerate(arrays)), share_inputs=True)
+            # Inputs are shared: they are contiguous and outlive this call. Not by `infer`: with one
+            # thread OpenVINO 2026.4.1 hides there that a run failed, and what the outputs hold is
+            # the answer to the request before.
+            self._request.start_async(dict(enumerate(arrays)), share_inputs=True)
+            self._request.wait()
         finally:
             # It would keep them until the next run; they may lie in memory that others wait for.
             self._request._inputs_data = None  # noqa: SLF001
