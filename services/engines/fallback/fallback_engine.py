@@ -6,32 +6,26 @@ once and inside `load`, with dynamic shapes. What it returns has no guards, henc
 that could ask for a recompilation in a request; shapes outside the buckets are refused.
 """
 
-import fcntl
 import logging
 import shutil
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts, Platform
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange
+from services.engines.caches.host_lock import host_turn
 from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
 from services.engines.shapes import check_within, zeros_at
-
-# A compiler takes minutes at most. A process that waited longer compiles too: the other one hangs.
-LONGEST_WAIT_S: Final = 600.0
-_PERIOD_S: Final = 0.1
 
 if TYPE_CHECKING:
     import torch
@@ -229,7 +223,9 @@ def _compiled_or_eager(
     reason = _no_compiler_reason(spec)
     if not reason:
         try:
-            with compile_turn(spec.program_path):
+            # Replicas of a model start together, and its proofs time the same fallback: torch's
+            # cache, which they share, has the code once one of them is done.
+            with host_turn(spec.program_path):
                 return _compiled(program, device), ""
         except Exception as error:  # whatever Inductor raises, eager still serves
             reason = f"Inductor failed: {type(error).__name__}: {error}"
@@ -282,33 +278,3 @@ def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
     # Bound here: in the graph they are arguments in front of the inputs, which requests bring.
     weights = tuple(lifted_weights(program).values())
     return lambda *inputs: code(*weights, *inputs)
-
-
-@contextmanager
-def compile_turn(program_path: Path, longest_wait_s: float = LONGEST_WAIT_S) -> Iterator[None]:
-    """Wait until no other process compiles a program; others wait until the block ends.
-
-    Replicas of a model start together, and its proofs time the same fallback; torch's cache, which
-    they share, has the code once one of them is done.
-    The lock is of the program's file: the kernel releases that of a process that was killed.
-    """
-    with program_path.open("rb") as program:
-        _lock(program, time.monotonic() + longest_wait_s)
-        try:
-            yield
-        finally:
-            # Not left to the closing of the file: Inductor's own processes have it too.
-            fcntl.flock(program, fcntl.LOCK_UN)
-
-
-def _lock(program: IO[bytes], until_s: float) -> None:
-    while True:
-        try:
-            return fcntl.flock(program, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until_s:
-                return None
-        except OSError:
-            # Some network file systems lock only what is open for writing: all compile then.
-            return None
-        time.sleep(_PERIOD_S)  # flock takes no timeout

@@ -1,4 +1,4 @@
-"""One process at a time compiles a program, also when one of them is killed or hangs."""
+"""One process of a host at a time has its turn, also when one of them is killed or hangs."""
 
 import fcntl
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from services.engines.fallback.fallback_engine import compile_turn
+from services.engines.caches.host_lock import host_turn
 
 LIMIT_S = 60.0
 HOLDER = """
 import sys
 from pathlib import Path
-from services.engines.fallback.fallback_engine import compile_turn
-with compile_turn(Path(sys.argv[1])):
+from services.engines.caches.host_lock import host_turn
+with host_turn(Path(sys.argv[1])):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -42,12 +42,12 @@ def holder(program: Path) -> subprocess.Popen[bytes]:
 def test_another_process_has_its_turn_after(program: Path, *, is_killed: bool) -> None:
     has_turn = threading.Event()
 
-    def compile_too() -> None:
-        with compile_turn(program):
+    def wait_too() -> None:
+        with host_turn(program):
             has_turn.set()
 
     with holder(program) as process:
-        waiting = threading.Thread(target=compile_too)
+        waiting = threading.Thread(target=wait_too)
         waiting.start()
         assert not has_turn.wait(0.3)
         if is_killed:
@@ -59,7 +59,7 @@ def test_another_process_has_its_turn_after(program: Path, *, is_killed: bool) -
 
 
 def test_it_ends_with_a_fault(program: Path) -> None:
-    with pytest.raises(ValueError, match="of a compiler"), compile_turn(program):
+    with pytest.raises(ValueError, match="of a compiler"), host_turn(program):
         raise ValueError("of a compiler")
     with program.open("rb") as free:
         fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,6 +67,6 @@ def test_it_ends_with_a_fault(program: Path) -> None:
 
 def test_one_that_hangs_is_not_waited_for_for_ever(program: Path) -> None:
     with holder(program) as process:
-        with compile_turn(program, longest_wait_s=0.2):
+        with host_turn(program, longest_wait_s=0.2):
             pass
         process.communicate()
