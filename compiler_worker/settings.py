@@ -15,7 +15,8 @@ class CompilerSettings(ProcessSettings):
         store_url: artifact store: a folder, or s3://, gs://, az://.
         cache_dir: local copies of masters and engines, reference outputs, workspaces.
         build_time_limit_s: a build that takes longer is ended and recorded as failed; its waits for
-            other builds on the host do not count.
+            other builds on the host do not count. A fleet's build on Ray ends after 4 hours, and
+            one more for each further engine, whatever this is.
         proof_time_limit_s: as the other, for a proof with its benchmark.
         check_time_limit_s: as the others, for each process that runs a model when it is added: at
             small sizes where dimensions have no name, then at those that it is to be served at. 0

@@ -70,6 +70,11 @@ class EngineChoice:
         self._failed = failures.known(offer.engines, current_digest)
         self._fetched: FetchedEngine | None = None
 
+    @property
+    def fetched_digest(self) -> str:
+        """Of the engine that `fetch` found; "" where none is to be loaded."""
+        return self._fetched.engine.digest if self._fetched else ""
+
     def fetch(self) -> bool:
         """Have the files here of the best engine that can be had; False when it is in use.
 

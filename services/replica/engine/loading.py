@@ -6,7 +6,7 @@ Everything blocks. `choice.py` decides which engine it is, and what comes after 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts, Platform
@@ -47,7 +47,7 @@ class FetchedEngine:
     duration_s: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class EngineLoader:
     """Loads engines of one model version on one device.
 
@@ -59,7 +59,6 @@ class EngineLoader:
         checker: runs code of an engine in a child process first.
         num_threads: of an engine on the CPU; 0 leaves it to its library.
         clock: seconds of a monotonic clock; durations of loads are taken from it.
-        fetched_digest: of the engine whose files were fetched last.
     """
 
     registry: Registry
@@ -69,7 +68,6 @@ class EngineLoader:
     checker: EngineChecker
     num_threads: int = 0
     clock: Callable[[], float] = time.monotonic
-    fetched_digest: str = field(default="", init=False)
 
     def fetch(self, engine: PublishedEngine) -> FetchedEngine:
         """Have an engine's files here; what the cache hands out has the manifest's digests.
@@ -90,7 +88,6 @@ class EngineLoader:
             device=self.device,
             num_threads=self.num_threads,
         )
-        self.fetched_digest = engine.digest
         return FetchedEngine(engine=engine, spec=spec, duration_s=self.clock() - start_s)
 
     def load(self, fetched: FetchedEngine) -> LoadedEngine:

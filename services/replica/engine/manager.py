@@ -107,10 +107,6 @@ class EngineManager:
             offer, self._model, self._device, self._loader, self._failures, current_digest
         )
 
-    def mark_fetched_failed(self, words: str) -> None:
-        """As `mark_failed`, of the engine whose files were fetched last."""
-        self.mark_failed(self._loader.fetched_digest, words)
-
     def mark_failed(self, digest: str, words: str) -> None:
         """An engine, or the fallback (""), failed: not chosen again here, by others for a while."""
         self._failures.mark_failed(digest, words)

@@ -84,8 +84,7 @@ class EngineSwaps:
                 if choice.is_fallback:
                     break
                 # Not before the files are here: a store that fails would cost the standby.
-                mark_failed = self._manager.mark_fetched_failed
-                if new := await self._load_beside(choice.load_fetched, mark_failed):
+                if new := await self._load_beside(choice.load_fetched, choice.fetched_digest):
                     await self._put_in(new, choice)
                     return True
             # What was refuted does not serve for the minutes that a compiler takes.
@@ -107,9 +106,7 @@ class EngineSwaps:
         return self._compiling is not None and not self._compiling.done()
 
     async def _load_beside(
-        self,
-        load: Callable[[], LoadedEngine | None],
-        on_late: Callable[[str], None] = lambda _: None,
+        self, load: Callable[[], LoadedEngine | None], digest: str = ""
     ) -> EngineExecutor | None:
         """As the standby does, within a limit: a library that hangs must not end later swaps."""
         try:
@@ -117,7 +114,8 @@ class EngineSwaps:
                 return await self._standby.load_beside(load)
         except TimeoutError:
             words = f"it takes longer than {self._load_limit_s:.0f} s to load"
-            on_late(words)
+            if digest:
+                self._manager.mark_failed(digest, words)
             raise EngineError(f"no other engine is taken now: {words}") from None
 
     async def _compile(self, choice: EngineChoice) -> None:
