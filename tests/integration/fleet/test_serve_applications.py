@@ -83,7 +83,7 @@ def test_versions_share_requests_and_a_wrong_one_is_explained(
         wait_state(fleet, "chat", number, "READY")
     fleet.smelt("models", "weights", "chat", f"{old}=50", f"{new}=50")
     assert answers(fleet, 40) == {"one two", "three four"}
-    why = "not deployed: No module named 'no'"
+    why = "not deployed: ModuleNotFoundError: No module named 'no'"
     assert wait_state(fleet, "wrong", 1, "UNAVAILABLE") == why
     assert fleet.smelt("why", "wrong")["external"]["reason"] == why
     first = actors(fleet, f"ServeReplica:smelt-external:chat:{old}:")
