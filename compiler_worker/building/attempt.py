@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from compiler_worker.building.publish import now
 from compiler_worker.children.process import ChildOutcome
 from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
@@ -13,6 +12,7 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.model.manifest import Proof, ProofOutcome
 from services.contracts.process.disk_room import is_of_full_disk
+from services.contracts.text.moments import timestamp
 from services.telemetry import catalog
 
 
@@ -37,7 +37,7 @@ class Attempt:
         """
         self.key = key
         self._worker = worker
-        self._started_at = now()
+        self._started_at = timestamp()
         self._clock = clock
         self._started_s = clock()
         self._stage = stage

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from compiler_worker.builders.base import BuildResult
@@ -17,11 +16,7 @@ from services.contracts.model.manifest import (
     ProofOutcome,
 )
 from services.contracts.store.artifact_store import check_file_names
-
-
-def now() -> str:
-    """The time as records write it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+from services.contracts.text.moments import timestamp
 
 
 def write_engine_folder(files: Mapping[str, Path], target: Path) -> Path:
@@ -59,7 +54,7 @@ def engine_manifest(
         build_duration_s=built.duration_s,
         peak_build_memory_bytes=max(built.peak_memory_bytes, peak_memory_bytes),
         findings=built.findings,
-        created_at=now(),
+        created_at=timestamp(),
     )
 
 
@@ -69,7 +64,7 @@ def proof_not_run(key: BuildKey, here: DeviceFacts) -> Proof:
         outcome=ProofOutcome.NOT_RUN,
         reason=f"needs a {key.generation} device, this machine has {here.generation}; on such a "
         f"device run: python -m compiler_worker prove {key.digest()[:12]}",
-        created_at=now(),
+        created_at=timestamp(),
     )
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compiler_worker.builders.select import builder_for
-from compiler_worker.building.publish import now
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.compile_caches import (
@@ -22,6 +21,7 @@ from services.contracts.builds.compile_caches import (
 )
 from services.contracts.errors import SmeltError
 from services.contracts.store.artifact_store import check_file_names
+from services.contracts.text.moments import timestamp
 from services.engines.caches.compile_cache import compile_cache
 from services.engines.caches.unfinished import remove_unfinished
 
@@ -126,7 +126,7 @@ class _SharedCache:
             scope=self._scope,
             files={name: files[name] for name in kept},
             order=kept,
-            created_at=now(),
+            created_at=timestamp(),
         )
         signer = self._worker.signer
         if signer is None:

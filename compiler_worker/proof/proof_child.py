@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.building.publish import now
 from compiler_worker.children.child import Events
 from compiler_worker.children.requests import (
     ProofRequest,
@@ -42,6 +41,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.contracts.process.disk_room import is_of_full_disk
+from services.contracts.text.moments import timestamp
 
 
 def prove_one(request: ProofRequest, events: Events) -> ProofResult:
@@ -216,7 +216,7 @@ class _Proving:
             agreements=verdict.agreements,
             power=verdict.power,
             findings=tuple(self._findings),
-            created_at=now(),
+            created_at=timestamp(),
         )
 
 
