@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -66,7 +65,6 @@ async def test_a_node_brings_a_build_and_a_model_a_server_that_the_manifests_des
         *(sys.executable, "-c", RUN_BLOCKED, "services.controller", *HEAVY),
         cwd=ROOT,
         env=settings(objects, tmp_path, store_url) | kubeconfig(cluster, tmp_path),
-        stderr=subprocess.DEVNULL,
     )
     try:
         await cluster.until(lambda: "cuda-sm90" in built_for(cluster), LIMIT_S)

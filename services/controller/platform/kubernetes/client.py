@@ -7,6 +7,7 @@ when used.
 import contextlib
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ _FORBIDDEN = 403
 _REFUSED_CONTENT = (400, 422)
 # Quotas and admission hooks also answer 403, and no further right would help.
 _BY_POLICY = re.compile("exceeded quota|admission|denied the request")
+_reading_types = threading.Lock()
 
 
 def find_cluster() -> "SingleConfig":
@@ -91,6 +93,7 @@ def _opened() -> Iterator[None]:
 
     # Its HTTP library logs each request, as many as there are build tasks and more.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    _read_answer_types()
     try:
         yield
     except (ConfigError, OSError, ValueError) as error:
@@ -98,6 +101,24 @@ def _opened() -> Iterator[None]:
             f"the Kubernetes cluster's certificates or credentials cannot be read: {error}; "
             "check the kubeconfig, or the ServiceAccount that is mounted into this pod"
         ) from error
+
+
+def _read_answer_types() -> None:
+    """Have msgspec read the type of each answer that this package decodes, in one thread.
+
+    It does so at the first answer of a type, and two threads that have theirs at once crash the
+    process (msgspec 0.22).
+    """
+    from lightkube.core import decoders
+    from lightkube.resources.apps_v1 import Deployment
+    from lightkube.resources.batch_v1 import Job
+    from lightkube.resources.core_v1 import Event, Node, Pod, Service
+
+    with _reading_types:
+        for resource in (Deployment, Event, Job, Node, Pod, Service):
+            decoders.decode_list(b'{"items": []}', resource)
+        decoders.decode_status(b"{}")
+        decoders.decode_watch_event(b'{"type": "", "object": null}')
 
 
 def require_lightkube() -> None:

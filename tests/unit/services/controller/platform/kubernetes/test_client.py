@@ -1,5 +1,6 @@
 """Finding a cluster, and what its refusals are said to be."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.platform import kubernetes
 from services.controller.platform.kubernetes.client import (
     blocking_client,
     explained,
@@ -27,6 +29,30 @@ current-context: here
 contexts: [{name: here, context: {cluster: c, user: u, namespace: fleet}}]
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 users: [{name: u, user: {}}]
+"""
+
+# Opens a client and has threads decode their first answers at once, each another one first.
+DECODE_AT_ONCE = """
+import importlib, sys, threading
+from lightkube import KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.core.decoders import decode_list
+from services.controller.platform.kubernetes.client import blocking_client
+names = [name.split(":") for name in sys.argv[1:]]
+kinds = [getattr(importlib.import_module(module), kind) for module, kind in names]
+cluster = KubeConfig.from_one(cluster=Cluster("http://127.0.0.1:1"), user=User()).get()
+blocking_client(cluster, "fleet")
+start = threading.Barrier(8)
+def decode(first):
+    start.wait()
+    for kind in kinds[first:] + kinds[:first]:
+        decode_list(b'{"items": []}', kind)
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=decode, args=[index // 2]) for index in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 """
 
 
@@ -124,3 +150,18 @@ def test_without_lightkube_the_extra_to_install_is_named() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.count("pip install 'smelt[kubernetes]'") == 3
+
+
+def test_threads_may_decode_their_first_answers_at_once() -> None:
+    kinds = [
+        f"{module}:{kind.strip()}"
+        for file in Path(kubernetes.__path__[0]).glob("*.py")
+        if file.name != "client.py"
+        for module, names in re.findall(
+            r"from (lightkube\.resources\.\w+) import ([\w, ]+)", file.read_text()
+        )
+        for kind in names.split(",")
+    ]
+    assert len(set(kinds)) >= 6
+    ended = subprocess.run([sys.executable, "-c", DECODE_AT_ONCE, *sorted(set(kinds))], check=False)
+    assert ended.returncode == 0
