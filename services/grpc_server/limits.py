@@ -42,6 +42,9 @@ class Limits:
         max_unfinished_bytes: of requests without a reservation: incomplete ones, those that wait,
             and what small compressed ones become; None is a quarter of `max_upload_bytes`, at
             least 8 * STREAM_WINDOW.
+        max_unread_bytes: of answers that wait for their clients, on top of both; beyond it, the
+            connection ends whose oldest answer has waited for the longest. A single answer may be
+            larger. None is a quarter of `max_upload_bytes`, at least 64 MiB.
         max_streams: SETTINGS_MAX_CONCURRENT_STREAMS.
         max_metadata_bytes: of a call's header fields, each with 32 more than its name and value
             (RFC 9113, section 6.5.2).
@@ -68,6 +71,7 @@ class Limits:
     large_paths: frozenset[str] | None = None
     max_upload_bytes: int = 1 << 40
     max_unfinished_bytes: int | None = None
+    max_unread_bytes: int | None = None
     max_streams: int = 1024
     max_metadata_bytes: int = 16_384
     max_request_age_s: float = 600.0
@@ -88,6 +92,13 @@ class Limits:
         if self.max_unfinished_bytes is not None:
             return self.max_unfinished_bytes
         return max(self.max_upload_bytes // 4, 8 * STREAM_WINDOW)
+
+    @property
+    def unread_bytes(self) -> int:
+        """See `max_unread_bytes`."""
+        if self.max_unread_bytes is not None:
+            return self.max_unread_bytes
+        return max(self.max_upload_bytes // 4, 64 << 20)
 
     @property
     def check_interval_s(self) -> float:

@@ -17,6 +17,7 @@ import grpc
 
 from services.contracts.transport.large_buffer import Take
 from services.grpc_server.http2.connection import Connection
+from services.grpc_server.http2.unread_answers import UnreadAnswers
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_sockets, listening_sockets
 from services.grpc_server.request.request_memory import RequestMemory
@@ -69,6 +70,7 @@ class GrpcServer:
             check=check,
             on_unhandled=on_unhandled,
             memory=RequestMemory(limits.max_upload_bytes, limits.unfinished_bytes),
+            unread=UnreadAnswers(limits.unread_bytes),
             overload=overload or OverloadStatus(),
         )
         self._generic: list[GenericHandler] = []

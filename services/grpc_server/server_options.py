@@ -10,6 +10,7 @@ from services.contracts.transport.large_buffer import Take
 from services.grpc_server.calls.context import Context
 from services.grpc_server.headers.request_headers import Metadatum
 from services.grpc_server.http2.reader import new_read_buffer
+from services.grpc_server.http2.unread_answers import UnreadAnswers
 from services.grpc_server.limits import Limits
 from services.grpc_server.request.request_memory import RequestMemory
 
@@ -56,6 +57,7 @@ class ServerOptions:
             authorizes all.
         on_unhandled: is called with each `UnhandledCall`.
         memory: of the requests of all connections.
+        unread: the answers of all connections that wait for their clients.
         overload: the status of calls that there is no memory for.
         read_buffer: of all connections.
     """
@@ -65,6 +67,7 @@ class ServerOptions:
     check: Check | None
     on_unhandled: Callable[[UnhandledCall], None]
     memory: RequestMemory
+    unread: UnreadAnswers
     overload: OverloadStatus
     # One for all: reads of an event loop follow each other, and none is kept beyond its parsing.
     read_buffer: memoryview = field(default_factory=new_read_buffer)

@@ -20,7 +20,7 @@ from services.gateway.api.status_codes import Refusal, StatusTable
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.upstream.kserve_connection import StreamedRequest
 from services.grpc_server.calls.context import Context
-from services.grpc_server.calls.servicer_context import hold_request
+from services.grpc_server.calls.servicer_context import counter_of_answers, hold_request
 from services.pb import open_inference_v2_pb2 as pb
 
 # Metadata with which a client wants the stream to end with the first error's status.
@@ -28,6 +28,8 @@ GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
 Incoming = Payload | Exception
 Answer = Callable[[Payload, float | None], Awaitable[Payload]]
+# Counts so many bytes of answers more that wait for their client, or fewer.
+Hold = Callable[[int], None]
 _Result = asyncio.Task["Payload | _Failed | _Parts"]
 # Answers to one request that wait for their client; an external server then waits too.
 _MAX_PARTS: Final = 16
@@ -67,19 +69,21 @@ class InferenceStreams:
             context: of the call; aborted at the first error where the client asked for gRPC errors.
         """
         is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
-        queue = _Ahead()
+        queue = _Ahead(counter_of_answers(context))
         reading = asyncio.create_task(self._read(requests, deadline_s, context, queue))
         try:
             async for answer in queue:
                 result = await answer
                 if isinstance(result, _Parts):
                     while (part := await result.queue.get()) is not None:
+                        queue.hold(-len(part))
                         yield part
                     result = await result.answer
                     if result == b"":
                         continue  # the answers were all of it
                 if not isinstance(result, _Failed):
                     message = framed(result)
+                    queue.hold(-len(result))
                 elif is_strict:
                     refusal = result.refusal
                     await context.abort(refusal.code, refusal.details, refusal.trailing)
@@ -105,7 +109,7 @@ class InferenceStreams:
             # First: a request that is not taken yet is in its client's flow-control window.
             await queue.has_room()
             async for incoming in requests:
-                answer = asyncio.create_task(self._result(incoming, deadline_s))
+                answer = asyncio.create_task(self._result(incoming, deadline_s, queue.hold))
                 if (release := hold_request(context)) is not None:
                     # Also of one that is cancelled before its first step.
                     answer.add_done_callback(partial(_call, release))
@@ -115,22 +119,29 @@ class InferenceStreams:
         finally:
             queue.end()
 
-    def _parts(self, body: Payload, deadline_s: float | None) -> "_Parts":
+    def _parts(self, body: Payload, deadline_s: float | None, hold: Hold) -> "_Parts":
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_PARTS)
+
+        async def emit(part: bytes) -> None:
+            hold(len(part))
+            await queue.put(part)
+
         request = StreamedRequest(body)
-        request.emit = queue.put
-        return _Parts(asyncio.create_task(self._whole(request, deadline_s, queue)), queue)
+        request.emit = emit
+        return _Parts(asyncio.create_task(self._whole(request, deadline_s, queue, hold)), queue)
 
     async def _whole(
         self,
         request: StreamedRequest,
         deadline_s: float | None,
         queue: "asyncio.Queue[bytes | None]",
+        hold: Hold,
     ) -> "Payload | _Failed":
         """The end of a request that has several answers, which is marked in their queue."""
         result: Payload | _Failed
         try:
             result = await self.answer(request, deadline_s)
+            hold(len(result))
         except Exception as error:
             refusal = self.statuses.refusal_of(error)
             result = _Failed(refusal, failed(request, refusal.details))
@@ -142,15 +153,17 @@ class InferenceStreams:
         return result
 
     async def _result(
-        self, incoming: Incoming, deadline_s: float | None
+        self, incoming: Incoming, deadline_s: float | None, hold: Hold
     ) -> "Payload | _Failed | _Parts":
         """The result of one request. Made in its own task, which knows the request's id."""
         try:
             if isinstance(incoming, Exception):
                 raise incoming
             if self.has_parts(incoming):
-                return self._parts(incoming, deadline_s)
-            return await self.answer(incoming, deadline_s)
+                return self._parts(incoming, deadline_s, hold)
+            answer = await self.answer(incoming, deadline_s)
+            hold(len(answer))
+            return answer
         except Exception as error:
             refusal = self.statuses.refusal_of(error)
         # Now, as what waits for its turn holds no request.
@@ -183,7 +196,10 @@ class _Parts(NamedTuple):
 class _Ahead:
     """Requests under way, oldest first, and a bound on how many."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: Hold) -> None:
+        self._count = count
+        self._num_held = 0
+        self._is_over = False
         self._room = asyncio.Semaphore(MAX_AHEAD)
         self._queue: asyncio.Queue[_Result | None] = asyncio.Queue()
         self._answers: set[_Result] = set()
@@ -197,12 +213,20 @@ class _Ahead:
         self._answers.add(answer)
         self._queue.put_nowait(answer)
 
+    def hold(self, num_bytes: int) -> None:
+        """So many bytes more of answers wait, or fewer."""
+        if not self._is_over:
+            self._num_held += num_bytes
+            self._count(num_bytes)
+
     def end(self) -> None:
         """No more will come."""
         self._queue.put_nowait(None)
 
     def cancel(self) -> None:
         """The stream ended: cancel what is under way."""
+        self.hold(-self._num_held)
+        self._is_over = True
         for answer in self._answers:
             # One that is done may have begun what is not.
             is_done = not answer.cancel() and not answer.cancelled() and not answer.exception()

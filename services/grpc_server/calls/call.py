@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Event loops count in milliseconds, and timers run up to one and a half early: a call that ends
 # with DEADLINE_EXCEEDED shall have no time left.
 _EARLY_S: Final = 0.002
+_UNREAD: Final = "this connection has too many answers that are not read; read them first"
 
 
 class Call(ReceiveStream):
@@ -65,6 +66,8 @@ class Call(ReceiveStream):
         # 0 where other calls share the metadata: then nothing is counted of this one.
         if self.headers.num_bytes:
             self.count_held()
+        if self._connection.writer.is_behind:
+            self.fail(overload_error(self._connection.options, _UNREAD))
         if self._handler.request_streaming and not self.is_ended:
             self._assemble()
             self._run(self.requests)
@@ -155,7 +158,11 @@ class Call(ReceiveStream):
         self.begin_answer()
         self._connection.writer.add(self, message)
         if self.num_pending:
-            await self._connection.writer.drained(self)
+            await self.drained()
+
+    def hold_answer(self, num_bytes: int) -> None:
+        """So many bytes more of answers wait for the client in the handler, or fewer."""
+        self._connection.writer.hold(num_bytes)
 
     def finish(self) -> None:
         """End a call whose handler has returned, with the status that it has set."""

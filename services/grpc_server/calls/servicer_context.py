@@ -152,6 +152,10 @@ class ServicerContext:
         upload = self._call.upload
         return upload.hold() if upload is not None else None
 
+    def hold_answer(self, num_bytes: int) -> None:
+        """See `counter_of_answers`."""
+        self._call.hold_answer(num_bytes)
+
 
 def hold_request(context: Context) -> Callable[[], None] | None:
     """Keep the memory reserved of the request that a stream's handler read last.
@@ -165,3 +169,15 @@ def hold_request(context: Context) -> Callable[[], None] | None:
     # Contexts of grpc.aio have no such method.
     hold = getattr(context, "hold", None)
     return hold() if hold is not None else None
+
+
+def counter_of_answers(context: Context) -> Callable[[int], None]:
+    """What counts bytes of answers that a stream's handler holds until it sends them.
+
+    The handler gives back all that it has counted: a negative number of bytes for each.
+
+    Returns:
+        Counts so many bytes more, or fewer; nothing is counted on gRPC's own server.
+    """
+    hold: Callable[[int], None] = getattr(context, "hold_answer", lambda _: None)
+    return hold

@@ -135,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         _tune(transport.get_extra_info("socket"))
         server = self._server
         peer = peer_name(transport.get_extra_info("peername"))
-        self._writer = FrameWriter(self._transport)
+        self._writer = FrameWriter(self._transport, server.options.unread)
         # Answers to slow readers are still sent: the grace of a stop is for them.
         finish = partial(self.close, is_patient=True)
         self._streams = Streams(server.handler, server.options, self._writer, peer, finish)
@@ -235,6 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timers.clear()
         if self._writer.is_unread:
             self._reason = "unread"
+            logger.warning("connection of %s ended: answers are not read", self._streams.peer)
         self._writer.connection_lost()
         self._streams.connection_lost()
         self._reader.release()

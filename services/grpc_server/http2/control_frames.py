@@ -6,7 +6,7 @@ from typing import Final
 
 from services.grpc_server.headers.response_headers import DEFAULT_TABLE_BYTES
 from services.grpc_server.http2.flood import FRAME_COST, FloodGuard
-from services.grpc_server.http2.frame_writer import FrameWriter, SendStream
+from services.grpc_server.http2.frame_writer import FrameWriter
 from services.grpc_server.http2.frames import (
     ACK,
     GOAWAY,
@@ -23,6 +23,7 @@ from services.grpc_server.http2.frames import (
     frame,
     protocol_error,
 )
+from services.grpc_server.http2.send_stream import SendStream
 from services.grpc_server.limits import DEFAULT_FRAME_BYTES, FRAME_BYTES, MAX_WINDOW
 
 FrameHandler = Callable[[int, int, bytes], None]

@@ -26,13 +26,13 @@ from services.grpc_server.http2.frames import (
     frame,
     frame_head,
 )
+from services.grpc_server.http2.send_stream import SendStream
+from services.grpc_server.http2.unread_answers import UnreadAnswers
 from services.grpc_server.limits import DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, MAX_WINDOW
 from services.grpc_server.request.messages import PREFIX, Message
 
 # Of one write of DATA, after which the transport may pause writing.
 _GATHER_BYTES: Final = 1 << 20
-# A handler of a stream waits while more than this of its answers is pending.
-_AHEAD_BYTES: Final = 256 << 10
 # Control frames are never held back: a client that leaves so many bytes of them unread is ended.
 # Far more than DATA before the transport pauses writing.
 _MAX_UNREAD_BYTES: Final = 8 << 20
@@ -49,53 +49,25 @@ _OK_HEAD: Final = frame_head(HEADERS, END_HEADERS | END_STREAM, 0, len(_OK))[:5]
 _DATA_HEAD: Final = struct.Struct("!BHBBIBI")
 
 
-class SendStream:
-    """The sending side of one stream.
-
-    Attributes:
-        stream_id: of the stream.
-        window: flow-control window of the client; may be negative (section 6.9.2).
-        num_pending: bytes that wait for flow control.
-        num_sent: bytes that had to wait and were sent.
-    """
-
-    __slots__ = (
-        "drained",
-        "is_queued",
-        "last",
-        "num_pending",
-        "num_sent",
-        "parts",
-        "stream_id",
-        "window",
-    )
-
-    def __init__(self, stream_id: int, window: int) -> None:
-        self.stream_id = stream_id
-        self.window = window
-        self.num_pending = self.num_sent = 0
-        self.is_queued = False
-        # The writer's: pending parts, trailers behind them, and the handler that waits.
-        self.parts: deque[memoryview] | None = None
-        self.last = b""
-        self.drained: asyncio.Future[None] | None = None
-
-    def sent(self) -> None:
-        """The last frame of the stream is written."""
-
-
 class FrameWriter:
     """One connection's."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        """Write to `transport`.
+    def __init__(self, transport: asyncio.Transport, unread: UnreadAnswers) -> None:
+        """Write to `transport`; what waits is counted in `unread`.
 
         Attributes:
             initial_window, max_frame_bytes: by the client's SETTINGS.
             num_sent: bytes of DATA that were sent.
-            is_unread: the connection was ended because its client reads nothing.
+            num_unread: bytes of answers that wait, here and in handlers; the account's.
+            is_unread: the connection was ended because its client reads too little.
         """
-        self.num_sent = 0
+        self.num_sent = self.num_unread = 0
+        self._loop = asyncio.get_running_loop()
+        # Since when the first message of a stream waits; oldest first.
+        self._waiting: dict[SendStream, float] = {}
+        # Bytes of messages that are not sent to their last byte, and what is counted of them.
+        self._num_held = self._num_counted = 0
+        self._unread = unread
         self.is_unread = False
         self.initial_window = DEFAULT_WINDOW
         self.max_frame_bytes = DEFAULT_FRAME_BYTES
@@ -112,7 +84,6 @@ class FrameWriter:
         self._unsent: list[bytes | memoryview] = []
         self._num_unsent = 0
         self._will_flush = False
-        self._loop = asyncio.get_running_loop()
 
     def control(self, frames: bytes) -> None:
         """Write control frames at the end of this iteration of the event loop."""
@@ -139,9 +110,7 @@ class FrameWriter:
         else:
             transport.writelines(parts)
         if self._is_paused and transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
-            # A client that reads nothing would not read GOAWAY either.
-            self._is_closed = self.is_unread = True
-            transport.abort()
+            self.end_unread()
 
     def close(self) -> None:
         """Write what waits, and nothing afterwards."""
@@ -151,6 +120,32 @@ class FrameWriter:
     def connection_lost(self) -> None:
         """Write nothing afterwards."""
         self._is_closed = True
+        self._unread.forget(self)
+
+    # ---- answers that are not read
+
+    def hold(self, num_bytes: int) -> None:
+        """So many bytes more wait for the client, or fewer."""
+        if not self._is_closed:
+            self._unread.count(self, num_bytes)
+
+    @property
+    def is_behind(self) -> bool:
+        """See `UnreadAnswers.is_behind`."""
+        return self.num_unread > 0 and self._unread.is_behind(self)
+
+    @property
+    def waits_since_s(self) -> float:
+        """When the oldest message that waits began to, by the event loop's clock."""
+        return next(iter(self._waiting.values()), self._loop.time())
+
+    def end_unread(self) -> None:
+        """End the connection: a client that does not read would not read GOAWAY either."""
+        self.is_unread = True
+        self.connection_lost()
+        self._transport.abort()
+
+    # ---- answers
 
     def answer(self, stream: SendStream, message: Message) -> None:
         """Send the message and trailers of a unary call that succeeded."""
@@ -187,12 +182,8 @@ class FrameWriter:
 
     def add(self, stream: SendStream, message: Message) -> None:
         """Send a message once flow control allows."""
-        if stream.parts is None:
-            stream.parts = deque()
-        stream.parts.append(memoryview(PREFIX.pack(0, len(message))))
-        if message:
-            stream.parts.append(memoryview(message))
-        stream.num_pending += PREFIX.size + len(message)
+        self._num_held += stream.put(message)
+        self._waiting.setdefault(stream, self._loop.time())
         self._queue(stream)
         self._pump()
 
@@ -208,18 +199,11 @@ class FrameWriter:
         """Send HEADERS with END_STREAM."""
         self.control(self._header_frame(END_STREAM, stream_id, block))
 
-    async def drained(self, stream: SendStream) -> None:
-        """Return once little of the answer is pending."""
-        while stream.num_pending > _AHEAD_BYTES:
-            stream.drained = asyncio.get_running_loop().create_future()
-            await stream.drained
-
     def discard(self, stream: SendStream) -> None:
         """Discard what is pending of an answer."""
-        stream.parts = None
-        stream.num_pending = 0
-        stream.last = b""
-        _wake(stream)
+        self._waiting.pop(stream, None)
+        self._num_held -= stream.discard()
+        self._count()
 
     # ---- flow control (RFC 9113, section 6.9)
 
@@ -295,6 +279,13 @@ class FrameWriter:
             self.flush()
             for stream in ended:
                 stream.sent()
+        self._count()
+
+    def _count(self) -> None:
+        more = self._num_held - self._num_counted
+        if more:
+            self._num_counted = self._num_held
+            self.hold(more)
 
     def _header_frame(self, flags: int, stream_id: int, block: bytes) -> bytes:
         return frame(HEADERS, END_HEADERS | flags, stream_id, self._of_table + block)
@@ -305,27 +296,12 @@ class FrameWriter:
         if size <= 0:
             return 0
         parts.append(frame_head(DATA, 0, stream.stream_id, size))
-        stream.window -= size
         self._window -= size
         self.num_sent += size
-        stream.num_pending -= size
-        stream.num_sent += size
-        left = size
-        waiting = stream.parts
-        while left and waiting:
-            part = waiting.popleft()
-            if len(part) > left:
-                waiting.appendleft(part[left:])
-                part = part[:left]
-            parts.append(part)
-            left -= len(part)
-        if stream.num_pending <= _AHEAD_BYTES:
-            _wake(stream)
+        num_freed = stream.take(size, parts)
+        if num_freed:
+            self._num_held -= num_freed
+            del self._waiting[stream]
+            if stream.num_pending:
+                self._waiting[stream] = self._loop.time()
         return size
-
-
-def _wake(stream: SendStream) -> None:
-    waiting = stream.drained
-    stream.drained = None
-    if waiting is not None and not waiting.done():
-        waiting.set_result(None)

@@ -11,8 +11,8 @@ from services.contracts.transport.large_buffer import LargeBuffer
 from services.grpc_server.calls.handler_runner import Requests
 from services.grpc_server.calls.servicer_context import ServicerContext
 from services.grpc_server.headers.request_headers import Metadatum, RequestHeaders
-from services.grpc_server.http2.frame_writer import SendStream
 from services.grpc_server.http2.frames import window_update
+from services.grpc_server.http2.send_stream import SendStream
 from services.grpc_server.limits import GRANT_BYTES, STREAM_WINDOW
 from services.grpc_server.request.messages import (
     PREFIX,

@@ -21,18 +21,20 @@ class Client:
     Attributes:
         num_taken: of its requests.
         returned: numbers of those whose room was given back.
+        num_held: bytes of answers that the stream holds.
     """
 
     def __init__(self, num_requests: int) -> None:
-        self.num_taken = 0
+        self.num_taken = self.num_held = 0
         self.returned: list[int] = []
         self._num_requests = num_requests
         self._bodies: list[Any] = []
 
-    def answers(self, answer: Answer) -> Any:
+    def answers(self, answer: Answer, *, has_parts: bool = False) -> Any:
         """What is said to it."""
         context: Any = self
-        return InferenceStreams(answer, StatusTable()).serve(self._requests(), None, context)
+        streams = InferenceStreams(answer, StatusTable(), lambda _: has_parts)
+        return streams.serve(self._requests(), None, context)
 
     async def _requests(self) -> AsyncIterator[Payload]:
         while self.num_taken < self._num_requests:
@@ -48,6 +50,10 @@ class Client:
         """See `Context.hold`."""
         number = self.num_taken
         return lambda: self.returned.append(number)
+
+    def hold_answer(self, num_bytes: int) -> None:
+        """See `counter_of_answers`."""
+        self.num_held += num_bytes
 
     def invocation_metadata(self) -> tuple[()]:
         """None."""
@@ -133,3 +139,42 @@ async def test_no_request_is_taken_before_there_is_a_place_for_it() -> None:
     await ran()
     assert client.num_taken == MAX_AHEAD + 1
     assert len([each async for each in answers]) == 2 * MAX_AHEAD - 2
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_answers_count_until_they_are_sent_or_the_stream_ends(is_read: bool) -> None:
+    async def answer(body: Payload, deadline_s: float | None) -> Payload:
+        return bytes(1000)
+
+    client = Client(4)
+    answers = client.answers(answer)
+    await anext(answers)
+    await ran()
+    assert client.num_held == 3000
+    if is_read:
+        await anext(answers)
+        assert client.num_held == 2000
+        assert len([each async for each in answers]) == 2
+    await answers.aclose()
+    assert client.num_held == 0
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_parts_of_answers_count_too(is_read: bool) -> None:
+    async def answer(request: Any, deadline_s: float | None) -> Payload:
+        for _ in range(3):
+            await request.emit(bytes(100))
+        return bytes(1000)
+
+    client = Client(2)
+    answers = client.answers(answer, has_parts=True)
+    await anext(answers)
+    await ran()
+    # Of the first request two parts, of the second three, and the last answers of both.
+    assert client.num_held == 2500
+    if is_read:
+        assert [len(each) for each in [await anext(answers) for _ in range(2)]] == [100, 100]
+        assert client.num_held == 2300
+        assert len([each async for each in answers]) == 5
+    await answers.aclose()
+    assert client.num_held == 0

@@ -1,73 +1,20 @@
 """Windows of answers, and what a transport that takes no more holds up."""
 
 import asyncio
-from collections.abc import Iterable
 
 import grpc
 import pytest
-from hyperframe.frame import DataFrame, Frame, HeadersFrame
+from hyperframe.frame import HeadersFrame
 
 from services.grpc_server.headers.response_headers import trailers_block
-from services.grpc_server.http2.frame_writer import FrameWriter, SendStream
+from services.grpc_server.http2.frame_writer import FrameWriter
 from services.grpc_server.http2.frames import Http2ConnectionError, rst_stream
+from services.grpc_server.http2.unread_answers import UnreadAnswers
 from services.grpc_server.limits import DEFAULT_WINDOW, MAX_WINDOW
+from tests.unit.services.grpc_server.http2.line import Line, Stream
 
 END = trailers_block(grpc.StatusCode.OK)
 LARGE = 200_000
-
-
-class Line(asyncio.Transport):
-    """Takes all; keeps what was written and how often."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written, self.num_writes, self.num_held = b"", 0, 0
-        self.is_aborted = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep it."""
-        self.written += bytes(data)
-        self.num_writes += 1
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Keep them."""
-        self.write(b"".join(list_of_data))
-
-    def get_write_buffer_size(self) -> int:
-        """As a test wants it."""
-        return self.num_held
-
-    def abort(self) -> None:
-        """Note it."""
-        self.is_aborted = True
-
-    def frames(self) -> list[Frame]:
-        """What was written, read by another library."""
-        rest, found = memoryview(self.written), []
-        while rest:
-            each, size = Frame.parse_frame_header(rest[:9])
-            each.parse_body(rest[9 : 9 + size])
-            found.append(each)
-            rest = rest[9 + size :]
-        return found
-
-    def sizes(self) -> list[tuple[int, int]]:
-        """The stream and the size of each frame of data."""
-        return [(f.stream_id, len(f.data)) for f in self.frames() if isinstance(f, DataFrame)]
-
-
-class Stream(SendStream):
-    """Says that it was told."""
-
-    __slots__ = ("num_told",)
-
-    def __init__(self, writer: FrameWriter, stream_id: int = 1) -> None:
-        super().__init__(stream_id, writer.initial_window)
-        self.num_told = 0
-
-    def sent(self) -> None:
-        """Count it."""
-        self.num_told += 1
 
 
 @pytest.fixture
@@ -78,7 +25,7 @@ def line() -> Line:
 @pytest.fixture
 async def writer(line: Line) -> FrameWriter:
     """With the windows that a connection begins with."""
-    return FrameWriter(line)
+    return FrameWriter(line, UnreadAnswers(1 << 30))
 
 
 async def turn() -> None:
@@ -93,7 +40,7 @@ async def test_frames_of_a_turn_leave_in_one_write_in_their_order(
     for stream in streams:
         writer.answer(stream, b"answer")
     writer.control(rst_stream(7, 0))  # type: ignore[arg-type]
-    assert (line.num_writes, [s.num_told for s in streams]) == (0, [1, 1, 1])
+    assert (line.num_writes, [s.num_ended for s in streams]) == (0, [1, 1, 1])
     await turn()
     assert line.num_writes == 1
     assert [f.stream_id for f in line.frames()] == [1, 1, 1, 3, 3, 3, 5, 5, 5, 7]
@@ -107,10 +54,10 @@ async def test_nothing_is_sent_beyond_the_windows(line: Line, writer: FrameWrite
     assert sum(size for _, size in line.sizes()) == DEFAULT_WINDOW
     assert writer.grow_stream(stream, 10)
     assert sum(size for _, size in line.sizes()) == DEFAULT_WINDOW + 10
-    assert stream.num_told == 0
+    assert stream.num_ended == 0
     assert writer.grow_stream(stream, LARGE)
     assert sum(size for _, size in line.sizes()) == LARGE + 5
-    assert (stream.num_told, max(size for _, size in line.sizes())) == (1, 16_384)
+    assert (stream.num_ended, max(size for _, size in line.sizes())) == (1, 16_384)
     assert isinstance(line.frames()[-1], HeadersFrame)
 
 
@@ -126,9 +73,9 @@ async def test_a_small_answer_does_not_overtake_what_waits(line: Line, writer: F
     large, small = Stream(writer, 1), Stream(writer, 3)
     writer.answer(large, bytes(LARGE))
     writer.answer(small, b"small")
-    assert small.num_told == 0
+    assert small.num_ended == 0
     writer.grow(10)
-    assert (line.sizes()[-1], small.num_told) == ((3, 10), 1)
+    assert (line.sizes()[-1], small.num_ended) == ((3, 10), 1)
 
 
 async def test_windows_may_shrink_below_nothing(line: Line, writer: FrameWriter) -> None:
@@ -152,13 +99,13 @@ async def test_windows_that_overflow(writer: FrameWriter) -> None:
         writer.set_initial_window(MAX_WINDOW, [stream])
 
 
-async def test_an_outlet_that_is_discarded_sends_nothing_more(
+async def test_a_stream_that_is_discarded_sends_nothing_more(
     line: Line, writer: FrameWriter
 ) -> None:
     stream = Stream(writer)
     writer.begin(stream)
     writer.add(stream, bytes(2 * LARGE))
-    waiting = asyncio.create_task(writer.drained(stream))
+    waiting = asyncio.create_task(stream.drained())
     await turn()
     assert not waiting.done()
     before = line.sizes()
@@ -168,10 +115,10 @@ async def test_an_outlet_that_is_discarded_sends_nothing_more(
     writer.grow(LARGE)
     assert writer.grow_stream(stream, LARGE)
     await turn()
-    assert (line.sizes(), stream.num_told) == (before, 1)
+    assert (line.sizes(), stream.num_ended) == (before, 1)
 
 
-async def test_whoever_reads_nothing_is_cut_off(line: Line, writer: FrameWriter) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(line: Line, writer: FrameWriter) -> None:
     writer.pause()
     line.num_held = 8 << 20
     writer.control(b"at the limit")
@@ -181,15 +128,15 @@ async def test_whoever_reads_nothing_is_cut_off(line: Line, writer: FrameWriter)
     writer.control(b"above it")
     writer.flush()
     assert line.is_aborted
-    writer.control(b"into the void")
+    writer.control(b"after the end")
     writer.flush()
     assert line.written == b"at the limitabove it"
 
 
 async def test_closing_writes_what_waits_and_nothing_more(line: Line, writer: FrameWriter) -> None:
-    writer.control(b"last words")
+    writer.control(b"what waits")
     writer.close()
     writer.control(b"more")
     writer.answer(Stream(writer), b"answer")
     await turn()
-    assert line.written == b"last words"
+    assert line.written == b"what waits"
