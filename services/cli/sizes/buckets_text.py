@@ -21,6 +21,8 @@ def buckets_text(document: dict[str, Any]) -> Iterator[str | Table]:
         yield f"{title}: {num}, {waste_now:.1%} of what the engines computed was padding"
     if document["caution"]:
         yield f"Caution: {document['caution']}"
+    # The answer first, where it is that nothing is gained.
+    yield from (each["kept"] for each in document["dimensions"].values() if each["kept"])
     yield from _size_tables(document)
     if not document["dimensions"]:
         yield "Only the batch is dynamic: there are no other lengths to make buckets for"
@@ -28,8 +30,8 @@ def buckets_text(document: dict[str, Any]) -> Iterator[str | Table]:
     worthwhile = {dim: each for dim, each in document["dimensions"].items() if not each["kept"]}
     if worthwhile:
         yield _waste_table(worthwhile)
-    for dim, each in document["dimensions"].items():
-        yield from [each["kept"]] if each["kept"] else _gain_words(dim, each)
+    for dim, each in worthwhile.items():
+        yield from _gain_words(dim, each)
     model, before, number = (document[key] for key in ("model", "version", "published"))
     if number == before:
         yield f"Nothing was published: version {before} keeps its buckets"

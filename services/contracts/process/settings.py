@@ -1,9 +1,10 @@
 """Settings of a process, read once from the environment; refused with key, value and wish."""
 
 import os
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from services.contracts.errors import InvalidRequestError
 
@@ -26,6 +27,15 @@ class ProcessSettings(BaseModel):
         named = {name.lower(): text for name, text in os.environ.items()}
         keys = {field: f"{self.env_prefix}{field}".lower() for field in type(self).model_fields}
         super().__init__(**{f: named[key] for f, key in keys.items() if key in named} | given)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_empty_path(cls, value: Any, info: ValidationInfo) -> Any:
+        # It would be the present folder, and to take it for none could open what a file guards.
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if value == "" and Path in (kind, *get_args(kind)):
+            raise ValueError("it is empty: name a file or folder, or unset it")
+        return value
 
 
 _SettingsT = TypeVar("_SettingsT", bound=ProcessSettings)

@@ -23,15 +23,16 @@ class Caller:
     grants: tuple[Grant, ...]
     expires_at_s: float = float("inf")
 
-    def require(self, verb: Verb | None, model: str) -> None:
-        """Return if it is allowed; without a verb, any grant that covers the model is enough.
+    def may(self, verb: Verb | None, model: str) -> bool:
+        """Whether it is allowed; without a verb, any grant that covers the model is enough."""
+        return any(
+            grant.covers(model) and (verb is None or verb in grant.verbs) for grant in self.grants
+        )
 
-        Raises:
-            NotAllowedError: it is not; names the caller, the verb and the model.
-        """
-        for grant in self.grants:
-            if grant.covers(model) and (verb is None or verb in grant.verbs):
-                return
+    def require(self, verb: Verb | None, model: str) -> None:
+        """Raise NotAllowedError, with caller, verb and model, for what is not allowed."""
+        if self.may(verb, model):
+            return
         what = f"model '{model}'" if model else "all models at once"
         wanted = f"'{verb}'" if verb else "any verb"
         raise NotAllowedError(

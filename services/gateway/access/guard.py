@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.contracts.errors import SmeltError
-from services.gateway.access.caller import CALLER_NAME
+from services.gateway.access.caller import CALLER_NAME, Caller
 from services.gateway.access.gate import Gate, Metadata
 from services.gateway.access.verbs import Verb
 from services.gateway.api.service import SERVICE
@@ -17,6 +17,7 @@ from services.gateway.pipeline.inference import INFERENCE_METHODS, InferenceCall
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.grpc_server.calls.context import Context
 from services.grpc_server.server_options import Check
+from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -31,6 +32,8 @@ OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
 _GUARDED: Final = f"/{SERVICE.full_name}/"
 # About one model, for callers with any verb on it.
 _QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"})
+# Has for each caller the models of which it may ask.
+_INDEX: Final = "RepositoryIndex"
 
 
 def guarded(
@@ -90,7 +93,8 @@ def _guarded(
             CALLER_NAME.set(caller.name)
             if isinstance(request, SmeltError):
                 raise request  # its bytes are no message; see `handlers`
-            caller.require(verb, model_of(request))
+            if name != _INDEX:
+                caller.require(verb, model_of(request))
         except Exception as error:
             refusal = statuses.refusal_of(error)
             if name in INFERENCE_METHODS:
@@ -98,7 +102,8 @@ def _guarded(
                     _call(name, context), RequestOutcome(refusal.code, time.monotonic() - began_s)
                 )
             await context.abort(refusal.code, refusal.details, refusal.trailing)
-        return await behaviour(request, context)
+        answer = await behaviour(request, context)
+        return _visible(answer, caller) if name == _INDEX else answer
 
     return grpc.unary_unary_rpc_method_handler(
         checked,
@@ -164,6 +169,13 @@ async def _permitted(
             yield body
         # A stream that idles holds nothing of what was asked before.
         del body
+
+
+def _visible(index: pb.RepositoryIndexResponse, caller: Caller) -> pb.RepositoryIndexResponse:
+    """What a caller sees of all models."""
+    return pb.RepositoryIndexResponse(
+        models=(each for each in index.models if caller.may(None, each.name))
+    )
 
 
 def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:

@@ -163,6 +163,21 @@ async def test_questions_about_a_model_are_for_those_who_may_use_it(
         await client.get_inference_statistics(headers=bearer(READER))
 
 
+@pytest.mark.parametrize(
+    ("token", "listed"),
+    [(READER, ["echo"]), (BOSS, ["echo"]), (OTHER, [])],
+    ids=["of the model", "of all", "of another"],
+)
+async def test_the_index_has_the_models_of_which_a_caller_may_ask(
+    guarded_fleet: "Fleet", token: str, listed: list[str]
+) -> None:
+    client = await guarded_fleet.client()
+    index = await client.get_model_repository_index(headers=bearer(token))
+    assert sorted({each.name for each in index.models}) == listed
+    with pytest.raises(InferenceServerException, match="no token"):
+        await client.get_model_repository_index()
+
+
 async def test_a_token_of_the_issuer_is_believed_and_its_keys_are_read_once(
     guarded_fleet: "Fleet", inputs: Inputs, issuer: Issuer
 ) -> None:

@@ -39,6 +39,14 @@ def test_a_wrong_value_names_key_and_value(monkeypatch: pytest.MonkeyPatch) -> N
         read_settings(CliSettings)
 
 
+def test_an_empty_path_is_no_path_and_not_this_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in ("home", "sample_key"):
+        with monkeypatch.context() as patched:
+            patched.setenv(f"SMELT_{field.upper()}", "")
+            with pytest.raises(InvalidRequestError, match=f"SMELT_{field.upper()}: .*it is empty"):
+                read_settings(CliSettings)
+
+
 def test_the_control_planes_token_is_made_once_and_found(tmp_path: Path) -> None:
     assert CliSettings(home=tmp_path).fleet_token_file is None
     made = CliSettings(home=tmp_path).with_fleet_token()
