@@ -68,9 +68,9 @@ def _build(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.building.pipeline import build_model
     from compiler_worker.open_worker import open_worker
 
-    with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
-        version = worker.registry.model_version(arguments.target, arguments.version)
-        report = build_model(version, arguments.wanted, worker)
+    worker = open_worker(settings, is_quiet=arguments.is_json)
+    version = worker.registry.model_version(arguments.target, arguments.version)
+    report = build_model(version, arguments.wanted, worker)
     _show(arguments, report_document(report), report_lines(report, settings.store_url))
     return 0 if report.is_success else EXIT_ERROR
 
@@ -79,9 +79,9 @@ def _plan(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import open_worker
     from compiler_worker.plans.plan_document import keep_plans, plan_document, plan_lines
 
-    with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
-        version = worker.registry.model_version(arguments.target, arguments.version)
-        plans = keep_plans(version, arguments.wanted, worker)
+    worker = open_worker(settings, is_quiet=arguments.is_json)
+    version = worker.registry.model_version(arguments.target, arguments.version)
+    plans = keep_plans(version, arguments.wanted, worker)
     lines = [line for plan in plans for line in plan_lines(plan)]
     _show(arguments, [plan_document(plan) for plan in plans], lines)
     return 0
@@ -93,8 +93,8 @@ def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.proof.proof_job import prove_published
     from services.contracts.model.manifest import ProofOutcome
 
-    with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
-        engine = prove_published(arguments.target, worker)
+    worker = open_worker(settings, is_quiet=arguments.is_json)
+    engine = prove_published(arguments.target, worker)
     _show(arguments, engine_document(engine), [engine_line(engine)])
     return 0 if engine.proof.outcome is ProofOutcome.PASSED else EXIT_ERROR
 
@@ -120,8 +120,8 @@ def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import open_worker
     from compiler_worker.proof.replay import replay, replay_document, replay_lines
 
-    with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
-        done = replay(arguments.target, worker)
+    worker = open_worker(settings, is_quiet=arguments.is_json)
+    done = replay(arguments.target, worker)
     _show(arguments, replay_document(done), replay_lines(done))
     return 0 if done.is_success else EXIT_ERROR
 

@@ -30,7 +30,6 @@ class Arguments:
         target: model name or engine digest.
         version: number of the model version; None means the newest.
         settings: settings given on the command line; they replace those of the environment.
-        metrics_port: where to serve /metrics while working; None for nowhere.
         request: a child's request file.
         parent_pid: this process ends when that one does; 0 for none.
         output: where export-graph writes.
@@ -41,7 +40,6 @@ class Arguments:
     version: int | None = None
     wanted: Wanted = field(default_factory=Wanted)
     settings: dict[str, str] = field(default_factory=dict)
-    metrics_port: int | None = None
     is_json: bool = False
     request: Path | None = None
     parent_pid: int = 0
@@ -67,7 +65,6 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
             compiler=getattr(given, "compiler", ""),
         ),
         settings={name: value for name, value in settings.items() if value is not None},
-        metrics_port=getattr(given, "metrics_port", None),
         is_json=getattr(given, "json", False),
         request=getattr(given, "request", None),
         parent_pid=getattr(given, "parent_pid", 0),
@@ -102,7 +99,6 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("target", metavar="KEY", help="of an engine or a build that failed")
     replay.add_argument("--num-threads", metavar="N")
     for command in (build, prove):
-        command.add_argument("--metrics-port", type=int, metavar="PORT")
         command.add_argument("--num-threads", metavar="N")
         command.add_argument("--benchmark-s", metavar="SECONDS")
         command.add_argument("--benchmark-iterations", metavar="N")

@@ -1,9 +1,6 @@
-"""Opens what a compiler process uses: store, devices, metrics, progress."""
+"""Opens what a compiler process uses: store, devices, progress."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 
 from compiler_worker.children.requests import ChildEvent
 from compiler_worker.devices import local_devices
@@ -13,7 +10,6 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import Signer
 from services.contracts.store.object_store import open_store
-from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.logs import configure_logging
 
 
@@ -49,16 +45,8 @@ def new_worker(
     )
 
 
-@contextmanager
-def open_worker(
-    settings: CompilerSettings, metrics_port: int | None, *, is_quiet: bool
-) -> Iterator[WorkerContext]:
-    """A worker for one command.
-
-    Args:
-        settings: of the process.
-        metrics_port: of the /metrics endpoint, served until the command ends; None serves none.
-        is_quiet: print no progress.
+def open_worker(settings: CompilerSettings, *, is_quiet: bool) -> WorkerContext:
+    """A worker for one command; a quiet one prints no progress.
 
     Raises:
         UnsafeStoreError: the store has no conditional create.
@@ -66,20 +54,7 @@ def open_worker(
     """
     configure_logging("compiler", settings.log_level)
     progress = ignore_progress if is_quiet else _print_progress
-    worker = new_worker(opened_registry(settings), settings, progress)
-    if metrics_port is None:
-        yield worker
-        return
-    from prometheus_client import CollectorRegistry
-
-    from services.telemetry.prometheus_recorder import PrometheusRecorder, serve_metrics
-
-    collectors = CollectorRegistry()
-    server = serve_metrics(metrics_port, collectors)
-    try:
-        yield replace(worker, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
-    finally:
-        server.close()
+    return new_worker(opened_registry(settings), settings, progress)
 
 
 def _print_progress(key: BuildKey, event: ChildEvent) -> None:

@@ -19,7 +19,6 @@ from services.contracts.security.signing import Signer
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.text.moments import timestamp
 from services.engines.caches.compile_cache import tidy_compile_cache
-from services.telemetry.recorder import NullRecorder, Recorder
 
 OnProgress = Callable[[BuildKey, ChildEvent], None]
 
@@ -41,7 +40,6 @@ class WorkerContext:
 
     Attributes:
         signer: signs engines and proofs before they are published; None leaves them unsigned.
-        recorder: records COMPILER_METRICS.
         on_progress: called for each event and log line of a child, in the building thread.
         stop_reason: why a child that works now should be ended, "" while it should not;
             called repeatedly.
@@ -51,7 +49,6 @@ class WorkerContext:
     settings: CompilerSettings
     devices: Devices = field(default_factory=local_devices)
     signer: Signer | None = None
-    recorder: Recorder = field(default_factory=NullRecorder)
     on_progress: OnProgress = ignore_progress
     stop_reason: Callable[[], str] = never_stopped
 

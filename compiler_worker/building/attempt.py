@@ -10,10 +10,9 @@ from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
-from services.contracts.model.manifest import Proof, ProofOutcome
+from services.contracts.model.manifest import Proof
 from services.contracts.process.disk_room import is_of_full_disk
 from services.contracts.text.moments import timestamp
-from services.telemetry import catalog
 
 
 class Attempt:
@@ -103,26 +102,3 @@ class Attempt:
             return self._durations_s
         left_s = self._clock() - self._started_s - sum(self._durations_s.values())
         return {**self._durations_s, self._stage: left_s}
-
-
-def count_build(worker: WorkerContext, record: BuildRecord) -> None:
-    """Record a build's outcome and the builder's seconds as metrics."""
-    labels = record.key.metric_labels()
-    worker.recorder.count(catalog.BUILDS, 1.0, **labels, outcome=record.outcome)
-    if Stage.BUILD in record.stage_durations_s:
-        seconds = record.stage_durations_s[Stage.BUILD]
-        worker.recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
-
-
-def count_proof(worker: WorkerContext, key: BuildKey, proof: Proof) -> None:
-    """Record a proof's outcome and seconds as metrics.
-
-    Args:
-        worker: has the recorder.
-        key: of the engine; gives the labels.
-        proof: one that was not run counts without seconds.
-    """
-    labels = key.metric_labels()
-    worker.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
-    if proof.outcome is not ProofOutcome.NOT_RUN:
-        worker.recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler_worker.builders.select import build_place
-from compiler_worker.building.attempt import Attempt, count_build
+from compiler_worker.building.attempt import Attempt
 from compiler_worker.building.publish import engine_manifest, write_engine_folder
 from compiler_worker.building.shared_cache import shared_cache
 from compiler_worker.building.turns import Turns, leased
@@ -180,7 +180,6 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
         record = attempt.failed(error, _fault_words(error, worker.settings.cache_dir))
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
     if record.outcome.is_good or not worker.stop_reason():
-        count_build(worker, record)
         worker.registry.record_build(record)
     return record
 

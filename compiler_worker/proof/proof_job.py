@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler_worker.building.attempt import count_proof
 from compiler_worker.building.publish import proof_not_run
 from compiler_worker.building.turns import awaited_lease, leased
 from compiler_worker.children.child_jobs import PROVE
@@ -82,7 +81,6 @@ def prove(
     else:
         job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
         proof = _proof(job, worker, folder, follow)
-    count_proof(worker, manifest.key, proof)
     worker.sign(manifest, proof, version.master)
     return proof
 

@@ -9,7 +9,7 @@ from services.telemetry.metric import Metric
 from tests.reference.text import page, table
 
 METRICS = (
-    "Gateway, controller and compiler serve `/metrics` themselves (`smelt up` prints where). What "
+    "Gateway and controller serve `/metrics` themselves (`smelt up` prints where). What "
     "replicas record is exported by Ray's agent on each node, with the prefix `ray_`: "
     "`smelt status --json` says where. Of a replica's histograms use buckets and counts: Ray's "
     "agent makes up their sums. Times are seconds. `SMELT_GATEWAY_TRITON_METRICS=true` adds "
@@ -25,7 +25,6 @@ PROCESSES = (
     ("Gateway with several workers", catalog.GATEWAY_WORKERS_METRICS),
     ("Replica (prefix `ray_`)", catalog.REPLICA_METRICS),
     ("Controller", catalog.CONTROLLER_METRICS),
-    ("Compiler, run by hand", catalog.COMPILER_METRICS),
 )
 _LABEL = re.compile(r"\{\{ *\$labels\.(\w+) *\}\}")
 _VALUE = re.compile(r"\{\{ *\$value[^}]*\}\}")

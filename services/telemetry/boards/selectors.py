@@ -15,9 +15,7 @@ from services.telemetry.metric import Metric, MetricKind
 # Not of a metric: Kubernetes' pod discovery adds it, `smelt up --observe` a fixed one.
 NAMESPACE: Final = "namespace"
 _BY_RAY: Final = frozenset(catalog.REPLICA_METRICS)
-_BY_PROMETHEUS_CLIENT: Final = frozenset(
-    catalog.GATEWAY_METRICS + catalog.CONTROLLER_METRICS + catalog.COMPILER_METRICS
-)
+_BY_PROMETHEUS_CLIENT: Final = frozenset(catalog.GATEWAY_METRICS + catalog.CONTROLLER_METRICS)
 # By the level that the name of a recorded series begins with.
 _LEVELS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": (),

@@ -33,7 +33,7 @@ class TestArguments:
     def test_build_takes_several_of_everything(self) -> None:
         line = (
             "build minilm --version 3 --generation cuda-sm90 --generation cpu-x86_64-v3 "
-            "--kind inductor --precision fp16 --precision fp32 --json --metrics-port 0"
+            "--kind inductor --precision fp16 --precision fp32 --json"
         )
         found = parse_arguments(line.split())
         assert (found.command, found.target, found.version) == ("build", "minilm", 3)
@@ -43,7 +43,7 @@ class TestArguments:
         )
         assert found.wanted.kinds == (EngineKind.INDUCTOR,)
         assert found.wanted.precisions == (Precision.FP16, Precision.FP32)
-        assert (found.is_json, found.metrics_port) == (True, 0)
+        assert found.is_json
 
     def test_without_options_everything_is_the_default(self) -> None:
         found = parse_arguments(["build", "minilm"])

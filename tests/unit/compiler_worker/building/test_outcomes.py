@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from compiler_worker.building.attempt import Attempt, count_build, count_proof
+from compiler_worker.building.attempt import Attempt
 from compiler_worker.building.publish import proof_not_run
 from compiler_worker.children.process import ChildOutcome
 from compiler_worker.children.requests import ChildEvent, Stage
@@ -26,8 +25,6 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import Proof, ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
-from services.telemetry.catalog import COMPILER_METRICS
-from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.documents import small_key
 
 KEY = small_key(kind=EngineKind.TENSORRT, precision=Precision.FP16, generation="cuda-sm89")
@@ -37,17 +34,11 @@ PASSED = Proof(outcome=ProofOutcome.PASSED, duration_s=4.0, created_at="")
 
 
 @pytest.fixture
-def collectors() -> CollectorRegistry:
-    return CollectorRegistry()
-
-
-@pytest.fixture
-def worker(tmp_path: Path, collectors: CollectorRegistry) -> WorkerContext:
+def worker(tmp_path: Path) -> WorkerContext:
     store = open_store(str(tmp_path / "store"))
     return WorkerContext(
         registry=Registry(store, tmp_path / "cache"),
         settings=CompilerSettings(cache_dir=tmp_path / "cache", build_time_limit_s=7),
-        recorder=PrometheusRecorder(COMPILER_METRICS, collectors),
     )
 
 
@@ -123,37 +114,6 @@ class TestRequire:
         ended = ChildOutcome[Proof](stage=Stage.PROFILE, failure="Foo-13: no such op", error=error)
         with pytest.raises(InvalidModelError, match="^Foo-13"):
             ended.require(BuildError, InvalidModelError)
-
-
-class TestMetrics:
-    def test_builds_are_counted_and_timed(
-        self, worker: WorkerContext, collectors: CollectorRegistry
-    ) -> None:
-        attempt = Attempt(KEY, worker)
-        attempt.follow(ChildOutcome(stage=Stage.BUILD, durations_s={"build": 2.0}))
-        count_build(worker, attempt.record(BuildOutcome.PROOF_FAILED))
-        value = collectors.get_sample_value
-        assert value("smelt_builds_total", {**LABELS, "outcome": "proof_failed"}) == 1
-        assert value("smelt_build_duration_seconds_sum", LABELS) == 2.0
-
-    def test_a_build_that_never_ended_is_counted_without_seconds(
-        self, worker: WorkerContext, collectors: CollectorRegistry
-    ) -> None:
-        count_build(worker, Attempt(KEY, worker).record(BuildOutcome.FAILED))
-        value = collectors.get_sample_value
-        assert value("smelt_builds_total", {**LABELS, "outcome": "failed"}) == 1
-        assert value("smelt_build_duration_seconds_count", LABELS) is None
-
-    def test_proofs_are_counted_and_only_those_that_ran_are_timed(
-        self, worker: WorkerContext, collectors: CollectorRegistry
-    ) -> None:
-        count_proof(worker, KEY, proof_not_run(KEY, DEVICE))
-        count_proof(worker, KEY, PASSED)
-        value = collectors.get_sample_value
-        for outcome in ("not_run", "passed"):
-            assert value("smelt_proofs_total", {**LABELS, "outcome": outcome}) == 1
-        assert value("smelt_proof_duration_seconds_count", LABELS) == 1
-        assert value("smelt_proof_duration_seconds_sum", LABELS) == 4.0
 
 
 class TestWorkerContext:

@@ -166,7 +166,7 @@ def test_counts_are_kept_between_threads() -> None:
 
 def test_metrics_are_served_on_loopback_until_closed() -> None:
     registry = CollectorRegistry()
-    recorder = PrometheusRecorder(catalog.COMPILER_METRICS, registry)
+    recorder = PrometheusRecorder((catalog.BUILDS,), registry)
     recorder.count(catalog.BUILDS, generation="g", kind="k", precision="p", outcome="proven")
     server = serve_metrics(0, registry)
     with urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
