@@ -48,9 +48,9 @@ class GatewaySettings(FleetSecuritySettings):
             are answered; clients of others wait. A single one may be larger. What is sent
             compressed counts as what it becomes. A quarter as much, at least 32 MiB, may be held
             of other requests that are incomplete or wait; more of these are refused. A quarter,
-            at least 64 MiB, of gRPC answers may wait for clients to read them; beyond, the
-            connection ends whose oldest has waited longest. A number holds for each worker; None
-            is half of the memory of this host or container for all.
+            at least 64 MiB, of gRPC answers may wait for clients to read them; beyond, the slowest
+            readers are refused more, or their connections end for others. A number holds for each
+            worker; None is half of the memory of this host or container for all.
         max_streams: requests and streams at once on one connection; clients hold more back.
         max_request_age_s: seconds in which a request must have come whole.
         max_connections: at once, to each port; more are closed. Three quarters of the files that

@@ -42,9 +42,9 @@ class Limits:
         max_unfinished_bytes: of requests without a reservation: incomplete ones, those that wait,
             and what small compressed ones become; None is a quarter of `max_upload_bytes`, at
             least 8 * STREAM_WINDOW.
-        max_unread_bytes: of answers that wait for their clients, on top of both; beyond it, the
-            connection ends whose oldest answer has waited for the longest. A single answer may be
-            larger. None is a quarter of `max_upload_bytes`, at least 64 MiB.
+        max_unread_bytes: of answers that wait for their clients, on top of both; beyond it, slow
+            readers are refused more, or end for others. A single answer may be larger. None is a
+            quarter of `max_upload_bytes`, at least 64 MiB.
         max_streams: SETTINGS_MAX_CONCURRENT_STREAMS.
         max_metadata_bytes: of a call's header fields, each with 32 more than its name and value
             (RFC 9113, section 6.5.2).

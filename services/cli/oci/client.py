@@ -200,7 +200,7 @@ class OciClient:
 
 
 class _DockerEnvironment(ProcessSettings):
-    docker_config: Path = Path("~/.docker")
+    docker_config: str = ""
 
 
 def login_of(registry: str) -> str:
@@ -209,7 +209,9 @@ def login_of(registry: str) -> str:
     Raises:
         InvalidRequestError: the configuration or its helper cannot be read.
     """
-    path = _DockerEnvironment().docker_config.expanduser() / "config.json"
+    # As Docker takes it: one that is empty is not set.
+    folder = Path(_DockerEnvironment().docker_config or "~/.docker")
+    path = folder.expanduser() / "config.json"
     try:
         config = json.loads(path.read_bytes()) if path.exists() else {}
         auth = config.get("auths", {}).get(registry, {}).get("auth")

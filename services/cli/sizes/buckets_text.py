@@ -21,13 +21,11 @@ def buckets_text(document: dict[str, Any]) -> Iterator[str | Table]:
         yield f"{title}: {num}, {waste_now:.1%} of what the engines computed was padding"
     if document["caution"]:
         yield f"Caution: {document['caution']}"
-    # The answer first, where it is that nothing is gained.
-    yield from (each["kept"] for each in document["dimensions"].values() if each["kept"])
-    yield from _size_tables(document)
+    worthwhile = {dim: each for dim, each in document["dimensions"].items() if not each["kept"]}
     if not document["dimensions"]:
         yield "Only the batch is dynamic: there are no other lengths to make buckets for"
-        return
-    worthwhile = {dim: each for dim, each in document["dimensions"].items() if not each["kept"]}
+    yield from (each["kept"] for each in document["dimensions"].values() if each["kept"])
+    yield from _size_tables(document)
     if worthwhile:
         yield _waste_table(worthwhile)
     for dim, each in worthwhile.items():

@@ -172,10 +172,14 @@ async def _permitted(
 
 
 def _visible(index: pb.RepositoryIndexResponse, caller: Caller) -> pb.RepositoryIndexResponse:
-    """What a caller sees of all models."""
-    return pb.RepositoryIndexResponse(
+    """What a caller sees of all models; reasons may name others, and are for admins."""
+    visible = pb.RepositoryIndexResponse(
         models=(each for each in index.models if caller.may(None, each.name))
     )
+    if not caller.may(Verb.ADMIN, ""):
+        for each in visible.models:
+            each.ClearField("reason")
+    return visible
 
 
 def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:

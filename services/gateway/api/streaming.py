@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, OverloadedError
 from services.contracts.kserve.protobuf_wire import varint_bytes
 from services.contracts.transport.frames import Payload
 from services.gateway.api.status_codes import Refusal, StatusTable
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.upstream.kserve_connection import StreamedRequest
+from services.grpc_server.calls.call import UNREAD
 from services.grpc_server.calls.context import Context
 from services.grpc_server.calls.servicer_context import counter_of_answers, hold_request
 from services.pb import open_inference_v2_pb2 as pb
@@ -28,7 +29,7 @@ GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
 Incoming = Payload | Exception
 Answer = Callable[[Payload, float | None], Awaitable[Payload]]
-# Counts so many bytes of answers more that wait for their client, or fewer.
+# Counts so many bytes of answers more that wait for their client, or fewer; see `_Ahead.hold`.
 Hold = Callable[[int], None]
 _Result = asyncio.Task["Payload | _Failed | _Parts"]
 # Answers to one request that wait for their client; an external server then waits too.
@@ -196,7 +197,7 @@ class _Parts(NamedTuple):
 class _Ahead:
     """Requests under way, oldest first, and a bound on how many."""
 
-    def __init__(self, count: Hold) -> None:
+    def __init__(self, count: Callable[[int], bool]) -> None:
         self._count = count
         self._num_held = 0
         self._is_over = False
@@ -214,10 +215,12 @@ class _Ahead:
         self._queue.put_nowait(answer)
 
     def hold(self, num_bytes: int) -> None:
-        """So many bytes more of answers wait, or fewer."""
-        if not self._is_over:
-            self._num_held += num_bytes
-            self._count(num_bytes)
+        """So many bytes more of answers wait, or fewer; raises OverloadedError."""
+        if self._is_over:
+            return
+        if not self._count(num_bytes):
+            raise OverloadedError(UNREAD)
+        self._num_held += num_bytes
 
     def end(self) -> None:
         """No more will come."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Event loops count in milliseconds, and timers run up to one and a half early: a call that ends
 # with DEADLINE_EXCEEDED shall have no time left.
 _EARLY_S: Final = 0.002
-_UNREAD: Final = "this connection has too many answers that are not read; read them first"
+UNREAD: Final = "too many answers wait to be read, and this connection reads the slowest"
 
 
 class Call(ReceiveStream):
@@ -66,8 +66,6 @@ class Call(ReceiveStream):
         # 0 where other calls share the metadata: then nothing is counted of this one.
         if self.headers.num_bytes:
             self.count_held()
-        if self._connection.writer.is_behind:
-            self.fail(overload_error(self._connection.options, _UNREAD))
         if self._handler.request_streaming and not self.is_ended:
             self._assemble()
             self._run(self.requests)
@@ -160,9 +158,16 @@ class Call(ReceiveStream):
         if self.num_pending:
             await self.drained()
 
-    def hold_answer(self, num_bytes: int) -> None:
-        """So many bytes more of answers wait for the client in the handler, or fewer."""
-        self._connection.writer.hold(num_bytes)
+    def hold_answer(self, num_bytes: int) -> bool:
+        """So many bytes more of answers wait for the client in the handler, or fewer.
+
+        False where so many more may not wait.
+        """
+        writer = self._connection.writer
+        is_admitted = num_bytes <= 0 or writer.admits(num_bytes)
+        if is_admitted:
+            writer.hold(num_bytes)
+        return is_admitted
 
     def finish(self) -> None:
         """End a call whose handler has returned, with the status that it has set."""
@@ -261,6 +266,8 @@ class Call(ReceiveStream):
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the answer has {size} bytes: at most {most} are sent",
             )
+        if not self._connection.writer.admits(size, self):
+            raise overload_error(self._connection.options, UNREAD)
 
     def _close(self) -> None:
         if self._timer is not None:

@@ -152,9 +152,9 @@ class ServicerContext:
         upload = self._call.upload
         return upload.hold() if upload is not None else None
 
-    def hold_answer(self, num_bytes: int) -> None:
+    def hold_answer(self, num_bytes: int) -> bool:
         """See `counter_of_answers`."""
-        self._call.hold_answer(num_bytes)
+        return self._call.hold_answer(num_bytes)
 
 
 def hold_request(context: Context) -> Callable[[], None] | None:
@@ -171,13 +171,14 @@ def hold_request(context: Context) -> Callable[[], None] | None:
     return hold() if hold is not None else None
 
 
-def counter_of_answers(context: Context) -> Callable[[int], None]:
+def counter_of_answers(context: Context) -> Callable[[int], bool]:
     """What counts bytes of answers that a stream's handler holds until it sends them.
 
-    The handler gives back all that it has counted: a negative number of bytes for each.
+    The handler counts all of them down again, by negative numbers.
 
     Returns:
-        Counts so many bytes more, or fewer; nothing is counted on gRPC's own server.
+        Counts so many bytes more, or fewer; False where so many more may not wait. On gRPC's own
+        server nothing is counted.
     """
-    hold: Callable[[int], None] = getattr(context, "hold_answer", lambda _: None)
-    return hold
+    count: Callable[[int], bool] = getattr(context, "hold_answer", lambda _: True)
+    return count

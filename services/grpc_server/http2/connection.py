@@ -168,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         streams = self._streams
         streams.check_progress()
+        self._writer.mark_time()
         if streams.num_calls or streams.last_stream_id != self._busy_id:
             self._busy_s = loop.time()
             self._busy_id = streams.last_stream_id

@@ -63,10 +63,13 @@ class FrameWriter:
         """
         self.num_sent = self.num_unread = 0
         self._loop = asyncio.get_running_loop()
-        # Since when the first message of a stream waits; oldest first.
-        self._waiting: dict[SendStream, float] = {}
-        # Bytes of messages that are not sent to their last byte, and what is counted of them.
+        # At the last two marks of time.
+        self._sent_before = (0, 0)
+        # Bytes of messages that are in memory, and what is counted of them.
         self._num_held = self._num_counted = 0
+        # Of messages whose last byte the transport has: bytes written by then, and their size.
+        self._leaving: deque[tuple[int, int]] = deque()
+        self._num_written = 0
         self._unread = unread
         self.is_unread = False
         self.initial_window = DEFAULT_WINDOW
@@ -105,6 +108,7 @@ class FrameWriter:
         transport = self._transport
         if not parts or self._is_closed:
             return
+        self._num_written += size
         if size <= _JOIN_BYTES:
             transport.write(b"".join(parts))
         else:
@@ -124,20 +128,28 @@ class FrameWriter:
 
     # ---- answers that are not read
 
+    def admits(self, num_bytes: int, stream: SendStream | None = None) -> bool:
+        """Whether so many bytes may wait, or need not; see `UnreadAnswers.admits`."""
+        is_sent_now = (
+            stream is not None
+            and not self._is_paused
+            and num_bytes + PREFIX.size <= min(self._window, stream.window)
+        )
+        return is_sent_now or self._is_closed or self._unread.admits(self, num_bytes)
+
     def hold(self, num_bytes: int) -> None:
         """So many bytes more wait for the client, or fewer."""
         if not self._is_closed:
             self._unread.count(self, num_bytes)
 
     @property
-    def is_behind(self) -> bool:
-        """See `UnreadAnswers.is_behind`."""
-        return self.num_unread > 0 and self._unread.is_behind(self)
+    def num_sent_lately(self) -> int:
+        """Bytes of DATA since the mark before the last one."""
+        return self.num_sent - self._sent_before[0]
 
-    @property
-    def waits_since_s(self) -> float:
-        """When the oldest message that waits began to, by the event loop's clock."""
-        return next(iter(self._waiting.values()), self._loop.time())
+    def mark_time(self) -> None:
+        """A while has passed: see `num_sent_lately`."""
+        self._sent_before = (self._sent_before[1], self.num_sent)
 
     def end_unread(self) -> None:
         """End the connection: a client that does not read would not read GOAWAY either."""
@@ -183,7 +195,6 @@ class FrameWriter:
     def add(self, stream: SendStream, message: Message) -> None:
         """Send a message once flow control allows."""
         self._num_held += stream.put(message)
-        self._waiting.setdefault(stream, self._loop.time())
         self._queue(stream)
         self._pump()
 
@@ -201,9 +212,8 @@ class FrameWriter:
 
     def discard(self, stream: SendStream) -> None:
         """Discard what is pending of an answer."""
-        self._waiting.pop(stream, None)
         self._num_held -= stream.discard()
-        self._count()
+        self.settle()
 
     # ---- flow control (RFC 9113, section 6.9)
 
@@ -261,11 +271,12 @@ class FrameWriter:
         while self._ready and self._window > 0 and not (self._is_paused or self._is_closed):
             parts: list[bytes | memoryview] = []
             ended: list[SendStream] = []
-            num_bytes = 0
-            while self._ready and self._window > 0 and num_bytes < _GATHER_BYTES:
+            num_before = self.num_sent
+            num_freed = 0
+            while self._ready and self._window > 0 and self.num_sent - num_before < _GATHER_BYTES:
                 stream = self._ready.popleft()
                 stream.is_queued = False
-                num_bytes += self._gather(stream, parts)
+                num_freed += self._gather(stream, parts)
                 if stream.num_pending:
                     if stream.window > 0:
                         self._queue(stream)
@@ -277,11 +288,18 @@ class FrameWriter:
             self._num_unsent += sum(map(len, parts))
             # At once: the transport pauses writing in it where its buffer is full.
             self.flush()
+            if num_freed:
+                self._leaving.append((self._num_written, num_freed))
             for stream in ended:
                 stream.sent()
-        self._count()
+        self.settle()
 
-    def _count(self) -> None:
+    def settle(self) -> None:
+        """Count what waits by now: the transport keeps slices of a message, and so all of it."""
+        if self._leaving:
+            num_left = self._num_written - self._transport.get_write_buffer_size()
+            while self._leaving and self._leaving[0][0] <= num_left:
+                self._num_held -= self._leaving.popleft()[1]
         more = self._num_held - self._num_counted
         if more:
             self._num_counted = self._num_held
@@ -291,17 +309,11 @@ class FrameWriter:
         return frame(HEADERS, END_HEADERS | flags, stream_id, self._of_table + block)
 
     def _gather(self, stream: SendStream, parts: list[bytes | memoryview]) -> int:
-        """Add the largest DATA frame of a stream that flow control allows; its size."""
+        """Add the largest DATA frame of a stream that flow control allows; see `take`."""
         size = min(stream.num_pending, stream.window, self._window, self.max_frame_bytes)
         if size <= 0:
             return 0
         parts.append(frame_head(DATA, 0, stream.stream_id, size))
         self._window -= size
         self.num_sent += size
-        num_freed = stream.take(size, parts)
-        if num_freed:
-            self._num_held -= num_freed
-            del self._waiting[stream]
-            if stream.num_pending:
-                self._waiting[stream] = self._loop.time()
-        return size
+        return stream.take(size, parts)

@@ -29,7 +29,6 @@ from tests.documents import small_key
 
 KEY = small_key(kind=EngineKind.TENSORRT, precision=Precision.FP16, generation="cuda-sm89")
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
-LABELS = {"generation": "cuda-sm89", "kind": "tensorrt", "precision": "fp16"}
 PASSED = Proof(outcome=ProofOutcome.PASSED, duration_s=4.0, created_at="")
 
 

@@ -13,6 +13,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.transport.frames import Payload
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import MAX_AHEAD, Answer, InferenceStreams
+from services.pb import open_inference_v2_pb2 as pb
 
 
 class Client:
@@ -21,11 +22,12 @@ class Client:
     Attributes:
         num_taken: of its requests.
         returned: numbers of those whose room was given back.
-        num_held: bytes of answers that the stream holds.
+        num_held, most_held: bytes of answers that the stream holds, and may hold.
     """
 
     def __init__(self, num_requests: int) -> None:
         self.num_taken = self.num_held = 0
+        self.most_held = 1 << 30
         self.returned: list[int] = []
         self._num_requests = num_requests
         self._bodies: list[Any] = []
@@ -51,9 +53,11 @@ class Client:
         number = self.num_taken
         return lambda: self.returned.append(number)
 
-    def hold_answer(self, num_bytes: int) -> None:
+    def hold_answer(self, num_bytes: int) -> bool:
         """See `counter_of_answers`."""
-        self.num_held += num_bytes
+        is_admitted = self.num_held + num_bytes <= self.most_held
+        self.num_held += num_bytes * is_admitted
+        return is_admitted
 
     def invocation_metadata(self) -> tuple[()]:
         """None."""
@@ -177,4 +181,19 @@ async def test_parts_of_answers_count_too(is_read: bool) -> None:
         assert client.num_held == 2300
         assert len([each async for each in answers]) == 5
     await answers.aclose()
+    assert client.num_held == 0
+
+
+async def test_an_answer_that_may_not_wait_fails_its_request_alone() -> None:
+    async def answer(body: Payload, deadline_s: float | None) -> Payload:
+        return pb.ModelInferResponse(id="x" * 1000).SerializeToString()
+
+    client = Client(4)
+    client.most_held = 2500
+    answers = client.answers(answer)
+    first = [await anext(answers)]
+    await ran()
+    messages = [pb.ModelStreamInferResponse.FromString(each) async for each in answers]
+    assert len(first[0]) > 1000
+    assert ["too many answers wait" in each.error_message for each in messages].count(True) == 1
     assert client.num_held == 0

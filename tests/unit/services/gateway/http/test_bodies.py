@@ -7,6 +7,7 @@ import pytest
 
 from services.gateway.http.bodies import Bodies
 from services.gateway.http.http_call import HttpCall
+from services.grpc_server.http2.unread_answers import UnreadAnswers
 from services.grpc_server.limits import SMALL_BYTES, Limits
 from services.grpc_server.request.messages import StatusError
 from services.grpc_server.request.request_memory import RequestMemory
@@ -25,6 +26,7 @@ async def test_a_large_body_that_memory_stays_full_for_is_refused_as_overload() 
         check=None,
         on_unhandled=lambda _: None,
         memory=memory,
+        unread=UnreadAnswers(1 << 30),
         overload=OverloadStatus(),
     )
     bodies = Bodies(options)

@@ -70,13 +70,12 @@ async def test_a_discarded_answer_is_not_counted_in_whole_or_in_part(unread: Unr
 async def test_the_slowest_reader_ends_and_not_the_largest(unread: UnreadAnswers) -> None:
     reading, still = Client(unread), Client(unread)
     for _ in range(3):
-        # One that reads along, with three quarters of what may wait.
+        # One that reads along, with more than half of what may wait.
         stream = reading.ask()
         reading.read(100_000, stream)
-    kept = still.ask()
-    assert not reading.line.is_aborted
+    kept = still.ask(2 * MESSAGE)
     assert not still.line.is_aborted
-    reading.ask()
+    assert reading.writer.admits(MESSAGE)
     assert (still.line.is_aborted, still.writer.is_unread) == (True, True)
     assert not reading.line.is_aborted
     assert unread.num_bytes == reading.writer.num_unread
@@ -86,45 +85,74 @@ async def test_the_slowest_reader_ends_and_not_the_largest(unread: UnreadAnswers
     assert unread.num_bytes == reading.writer.num_unread
 
 
+async def test_the_slowest_reader_itself_is_refused_more(unread: UnreadAnswers) -> None:
+    reading, still = Client(unread), Client(unread)
+    reading.read(100_000, reading.ask())
+    still.ask(3 * MESSAGE)
+    assert not still.writer.admits(2 * MESSAGE)
+    assert not any(client.line.is_aborted for client in (reading, still))
+    assert still.writer.admits(1000)
+
+
 async def test_what_a_client_read_long_ago_does_not_count(unread: UnreadAnswers) -> None:
     once, lately = Client(unread), Client(unread)
+    once.read(2 * ALL, once.ask(2 * MESSAGE))
     for client in (once, lately):
-        stream = client.ask()
-        client.read(ALL - DEFAULT_WINDOW, stream)
         client.writer.mark_time()
-    once.writer.mark_time()
-    lately.writer.mark_time()
-    stream = lately.ask()
-    lately.read(MESSAGE // 2, stream)
-    for client in (once, once, lately, lately):
-        client.ask()
+        client.writer.mark_time()
+    lately.read(1000, lately.ask())
+    for client in (once, lately):
+        client.ask(2 * MESSAGE)
+    assert lately.writer.admits(MESSAGE)
     assert once.line.is_aborted
     assert not lately.line.is_aborted
 
 
-async def test_a_single_answer_may_be_larger_than_all_that_may_wait(
+async def test_an_answer_larger_than_all_that_may_wait_ends_none_of_small_ones(
     unread: UnreadAnswers,
 ) -> None:
-    client = Client(unread)
-    client.ask(2 * MOST)
-    assert not client.line.is_aborted
-    assert client.writer.is_behind
-    other = Client(unread)
-    other.ask()
-    assert client.line.is_aborted
-    assert not other.line.is_aborted
+    large = Client(unread)
+    assert large.writer.admits(2 * MOST)
+    others = [Client(unread) for _ in range(3)]
+    for client in others:
+        client.ask(70_000)
+    assert not large.writer.admits(2 * MOST)
+    assert not any(client.line.is_aborted for client in (large, *others))
+
+
+async def test_many_that_stand_still_end_before_one_that_reads_much(unread: UnreadAnswers) -> None:
+    still = [Client(unread) for _ in range(9)]
+    for client in still:
+        client.ask(70_000)
+    reading = Client(unread)
+    reading.read(100_000, reading.ask())
+    assert reading.writer.admits(MESSAGE)
+    assert [client.line.is_aborted for client in still].count(True) == 1
+    assert not reading.line.is_aborted
 
 
 async def test_what_handlers_hold_counts_for_their_connection(unread: UnreadAnswers) -> None:
     client, other = Client(unread), Client(unread)
     client.writer.hold(MOST)
-    assert client.writer.is_behind
-    assert not other.writer.is_behind
-    other.writer.hold(1)
+    other.ask(100)
+    assert other.writer.admits(MESSAGE)
     assert client.line.is_aborted
     client.writer.hold(-MOST)
-    other.writer.hold(-1)
     assert unread.num_bytes == 0
+
+
+async def test_a_message_counts_while_the_transport_has_the_last_of_it(
+    unread: UnreadAnswers,
+) -> None:
+    client = Client(unread)
+    client.line.num_held = 50
+    client.read(ALL, client.ask())
+    assert unread.num_bytes == MESSAGE
+    client.line.num_held = 0
+    other = Client(unread)
+    assert other.writer.admits(MOST)
+    assert unread.num_bytes == 0
+    assert not client.line.is_aborted
 
 
 async def test_control_frames_that_are_not_read_end_a_connection_with_its_count(

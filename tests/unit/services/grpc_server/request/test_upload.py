@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from services.grpc_server.headers.request_headers import RequestHeaders
+from services.grpc_server.http2.unread_answers import UnreadAnswers
 from services.grpc_server.limits import Limits
 from services.grpc_server.request.messages import PREFIX, MessageAssembler
 from services.grpc_server.request.request_memory import RequestMemory
@@ -49,6 +50,7 @@ def upload(memory: RequestMemory, assembler: MessageAssembler) -> Upload:
         check=None,
         on_unhandled=lambda _: None,
         memory=memory,
+        unread=UnreadAnswers(1 << 30),
         overload=OverloadStatus(),
     )
     call: Any = Receiving()
