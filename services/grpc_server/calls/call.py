@@ -259,15 +259,17 @@ class Call(ReceiveStream):
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still end with a status.
         size = memoryview(message).nbytes
-        most = self._connection.options.limits.max_message_bytes
+        options = self._connection.options
+        most = options.limits.max_message_bytes
         if size > most:
             # Raised, so that the handler ends too.
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the answer has {size} bytes: at most {most} are sent",
             )
-        if not self._connection.writer.admits(size, self):
-            raise overload_error(self._connection.options, UNREAD)
+        # While none waits one more may, whatever its size.
+        if options.unread.num_bytes and not self._connection.writer.admits(size, self):
+            raise overload_error(options, UNREAD)
 
     def _close(self) -> None:
         if self._timer is not None:
