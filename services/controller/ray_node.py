@@ -7,8 +7,10 @@ replicas along. It ends when raylet or GCS do, because nothing else of that Ray 
 
 import logging
 import os
+import secrets
 import select
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _ESSENTIAL: Final = ("gcs_server", "raylet")
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_FORK_SERVER: Final = "services.replica.ray_worker.fork_server"
+# What `services/replica/ray_worker/__main__.py` reads, in each worker that the raylet starts.
+_ITS_NAME: Final = "SMELT_FORK_SERVER"
 # A Ray that hangs must not keep `smelt down` waiting: its processes are killed then.
 _STOP_TIMEOUT_S: Final = 20.0
 
@@ -78,6 +83,13 @@ def start_node(settings: RayNodeSettings, on_up: Callable[[Any], None]) -> None:
         # Ray starts workers at niceness 15: other busy processes would starve the replicas.
         _system_config={"worker_niceness": 0},
     )
+
+
+def start_fork_server() -> None:
+    """Start what forks this node's workers; where it ends, workers start as Ray has it."""
+    name = os.environ[_ITS_NAME] = f"smelt-fork-server-{os.getpid()}-{secrets.token_hex(8)}"
+    command = [sys.executable, "-m", _FORK_SERVER, name, str(os.getpid())]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def count_slices() -> int | None:
@@ -158,6 +170,7 @@ def main() -> int:
     try:
         settings = read_settings(RayNodeSettings)
         end_with_parent(settings.parent_pid, signal.SIGTERM)
+        start_fork_server()
         status = _run(settings)
     except SmeltError as error:
         logger.error("Ray cannot be started: %s", error)

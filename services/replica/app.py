@@ -9,9 +9,9 @@ from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.labels import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
 from services.replica.gpu_request import num_gpus_for
+from services.replica.ray_worker.environment import own_environment
 from services.replica.scaling import number_arguments
 from services.replica.settings import ReplicaSettings
-from services.replica.worker_environment import own_environment
 
 # Serve checks each second, so a replica that cannot answer is replaced within a few.
 _HEALTH_CHECK_PERIOD_S = 1.0

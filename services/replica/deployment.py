@@ -1,7 +1,7 @@
 """The replica as a Ray Serve deployment: Ray places, restarts, scales and rolls it.
 
 No request passes through Ray: the data port is the replica's own. Beside this package's `app`,
-`scaling` and `spare_worker` no other module imports Ray.
+`scaling` and `ray_worker` no other module imports Ray.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from services.engines.caches.compile_cache import prepare_compile_cache
 from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
 from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
+from services.replica.ray_worker.spare import has_gpu, start_spare_worker
 from services.replica.reporting.load import ReplicaLoad
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
-from services.replica.spare_worker import has_gpu, start_spare_worker
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.ray_recorder import RayRecorder

@@ -94,7 +94,7 @@ def test_what_workers_import_ahead_leaves_the_choice_of_devices_to_ray() -> None
     """CUDA_VISIBLE_DEVICES is set when a replica takes the worker: after these imports."""
     code = """
 import os
-import services.replica.warm_worker
+import services.replica.ray_worker.imports
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import sys
 print("torch._inductor.standalone_compile" in sys.modules, sys.modules["torch"].cuda.device_count())
@@ -103,3 +103,20 @@ print("torch._inductor.standalone_compile" in sys.modules, sys.modules["torch"].
         [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["True", "0"]
+
+
+def test_a_fork_of_what_workers_import_computes_on_the_device() -> None:
+    code = """
+import os
+from services.replica.ray_worker.fork_server import import_once
+import_once()
+if os.fork() == 0:
+    import torch
+    x = torch.full((64, 64), 0.5, device="cuda")
+    print(torch.cuda.device_count() > 0, (x @ x).sum().item(), flush=True)
+    os._exit(0)
+_, status = os.wait()
+print(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "65536.0", "0"]

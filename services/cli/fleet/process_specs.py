@@ -5,7 +5,7 @@ from services.cli.fleet.gateway_workers import default_workers
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
 from services.contracts.security.fleet_security import is_loopback
-from services.replica.worker_environment import node_environment
+from services.replica.ray_worker.environment import node_environment
 
 # The default of a Ray of one host since 2.60; processes that join it need the same mode.
 _RAY_AUTHENTICATION = {"RAY_AUTH_MODE": "token"}

@@ -4,9 +4,12 @@ import asyncio
 import re
 
 import grpc
+import psutil
+import pytest
 
+from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import OK, Load
-from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet
+from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet, ready_in
 
 
 def controller_answers(fleet: LocalFleet) -> None:
@@ -48,3 +51,36 @@ def test_ray_has_no_dashboard(fleet: LocalFleet) -> None:
     commands = [" ".join(process.cmdline()) for process in processes]
     assert [each for each in commands if "/gcs/gcs_server" in each]
     assert not [each for each in commands if "dashboard.py" in each]
+
+
+def fork_server(fleet: LocalFleet) -> psutil.Process:
+    """What forks the workers of the fleet's Ray."""
+    module = "services.replica.ray_worker.fork_server"
+    children = fleet.child("services.controller.ray_node").children()
+    (found,) = (each for each in children if module in each.cmdline())
+    return found
+
+
+def parents(fleet: LocalFleet, model: str) -> set[int]:
+    """Processes that the replicas of a model were started by."""
+    return {psutil.Process(each["process_id"]).ppid() for each in fleet.replicas(model)}
+
+
+def test_replicas_are_forked(fleet: LocalFleet) -> None:
+    assert parents(fleet, "linear") == {fork_server(fleet).pid}
+
+
+# Slow as it leaves the fleet, which other tests share, without its fork server.
+@pytest.mark.slow
+def test_replicas_start_without_what_forks_them(fleet: LocalFleet) -> None:
+    killed, stays = (replica["process_id"] for replica in fleet.replicas("linear"))
+    fork_server(fleet).kill()
+    psutil.Process(killed).kill()
+
+    def others(seen: pb.FleetSnapshot) -> set[int]:
+        return {each.process_id for each in ready_in(seen, "linear")} - {killed, stays}
+
+    (new,) = others(fleet.wait_until(lambda seen: len(others(seen)) == 1))
+    raylet = psutil.Process(new).parent()
+    assert raylet is not None
+    assert raylet.name() == "raylet"

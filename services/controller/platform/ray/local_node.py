@@ -9,6 +9,7 @@ import random
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from ray._raylet import persist_port  # type: ignore[attr-defined]  # of a C ext
 _FIRST_PORT: Final = 20_000
 _LAST_PORT: Final = 29_999
 _MOST_TRIES: Final = 1000
+_WORKER: Final = "services.replica.ray_worker.__main__"
 _LISTENING: Final = "dashboard_agent_listen_port"
 _AGENT_PORTS: Final = (
     "metrics_agent_port",
@@ -40,14 +42,21 @@ def node_class(on_up: Callable[[Node], None]) -> type[Node]:
             """Start no dashboard; there is no setting for that."""
 
         def start_raylet(self, *args: Any, **kwargs: Any) -> None:
-            """Start it with the ports of its agents."""
+            """Start it with the ports of its agents, and with workers that are forked."""
             ports = dict(zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True))
-            self._ray_params.update(**ports)
+            self._ray_params.update(**ports, setup_worker_path=_worker_script())
             # This one is no argument of the raylet, which reads the agent's file.
             persist_port(self._session_dir, self._node_id, _LISTENING, ports[_LISTENING])
             super().start_raylet(*args, **kwargs)
 
     return LocalNode
+
+
+def _worker_script() -> str:
+    spec = find_spec(_WORKER)
+    assert spec is not None
+    assert spec.origin is not None
+    return spec.origin
 
 
 def free_ports(number: int) -> list[int]:

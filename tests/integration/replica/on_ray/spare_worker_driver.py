@@ -11,7 +11,7 @@ import time
 import psutil
 import ray
 
-from services.replica.spare_worker import start_spare_worker
+from services.replica.ray_worker.spare import start_spare_worker
 
 _WITHIN_S = 60.0
 _LOOK_S = 0.05
@@ -23,7 +23,7 @@ class Actor:
 
     def facts(self) -> tuple[int, bool]:
         """The worker's process, and whether Ray imported ahead in it."""
-        return os.getpid(), "services.replica.warm_worker" in sys.modules
+        return os.getpid(), "services.replica.ray_worker.imports" in sys.modules
 
 
 def idle_workers() -> set[int]:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from services.replica.spare_worker import has_gpu
-from services.replica.worker_environment import node_environment
+from services.replica.ray_worker.environment import node_environment
+from services.replica.ray_worker.spare import has_gpu
 
 
 @pytest.mark.slow
@@ -27,7 +27,11 @@ def test_each_replica_takes_a_worker_that_has_imported_ahead() -> None:
 @pytest.mark.skipif(has_gpu(), reason="imports ahead on hosts with a GPU")
 def test_hosts_without_a_gpu_import_nothing_ahead() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "import services.replica.warm_worker, sys; print(*sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            "import services.replica.ray_worker.imports, sys; print(*sys.modules)",
+        ],
         capture_output=True,
         text=True,
         check=True,

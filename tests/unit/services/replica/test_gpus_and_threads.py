@@ -8,7 +8,7 @@ import pytest
 from services.contracts.hardware.labels import GENERATION_LABEL, SIMULATED_LABEL
 from services.replica.gpu_request import num_gpus_for
 from services.replica.own_threads import claim_threads
-from services.replica.worker_environment import node_environment, own_environment
+from services.replica.ray_worker.environment import node_environment, own_environment
 
 GENERATION = "cuda-sm90"
 

@@ -1,7 +1,7 @@
-"""Imported by each worker that Ray starts, before it takes an actor (`RAY_preload_python_modules`).
+"""What a worker of Ray has imported before it takes an actor: most of a replica's start.
 
-On hosts with a GPU that imports what an engine of Inductor needs, which is most of the time that a
-replica takes to load one. Nothing else may import this module.
+On a local Ray the fork server imports this module, for all that it forks; elsewhere each worker
+does (`RAY_preload_python_modules`). Nothing else may.
 """
 
 import importlib
@@ -9,8 +9,9 @@ import os
 from typing import Final
 
 from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
-from services.replica.spare_worker import has_gpu
+from services.replica.ray_worker.spare import has_gpu
 
+# On hosts with a GPU alone: elsewhere most engines need no torch.
 _MODULES: Final = (
     "services.replica.deployment",
     "services.engines.inductor.cuda_graph",

@@ -16,7 +16,7 @@ _MALLOC: Final[Mapping[str, str]] = {
 # Of the raylet. It starts as many workers with the node as may start at once, by default one for
 # each CPU; on hosts with a GPU each imports torch, a quarter of a GiB.
 _WARM_WORKERS: Final = {
-    "RAY_preload_python_modules": "services.replica.warm_worker",
+    "RAY_preload_python_modules": "services.replica.ray_worker.imports",
     "RAY_worker_maximum_startup_concurrency": "8",
 }
 _VARIABLES: Final = {**_MALLOC, **RAYS_THREADS_OFF}
