@@ -47,6 +47,9 @@ class RoundedModel:
 class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Has each op that is given halves compute in float32, and rounds what it gives."""
 
+    # Nothing is traced here: to hide from Dynamo would import it, for seconds.
+    _should_skip_dynamo = classmethod(lambda _: False)
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from services.contracts.builds.syntax_cache import Syntax, SyntaxCache
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
 
@@ -62,6 +63,7 @@ def digest_of(root: Path, *modules: str) -> str:
     sources: dict[str, _Source] = {}
     for module in modules:
         sources |= _closure(root, module)
+    _cache(root).save()
     text = "".join(f"{name} {source.digest}\n" for name, source in sorted(sources.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
@@ -98,7 +100,7 @@ def _closure(root: Path, module: str) -> dict[str, _Source]:
         name = waiting.pop()
         path = _path(root, name)
         if name not in sources and path is not None:
-            sources[name] = _read(path, name)
+            sources[name] = _read(root, path, name)
             # Its package runs before it does.
             waiting += [name.rpartition(".")[0], *sources[name].imports]
     if module not in sources:
@@ -116,17 +118,28 @@ def _path(root: Path, module: str) -> Path | None:
 
 
 @cache
-def _read(path: Path, module: str) -> _Source:
-    words: list[str] = []
-    imports: list[str] = []
-    _append(ast.parse(path.read_bytes()), words, imports)
-    if path.name == "__init__.py" and "'import_module'" in words:
-        # It imports by strings: all of its own modules count, those of its folders too.
+def _cache(root: Path) -> SyntaxCache:
+    return SyntaxCache(root / _PACKAGE)
+
+
+@cache
+def _read(root: Path, path: Path, module: str) -> _Source:
+    syntax = _cache(root).of(path, _parsed)
+    imports = syntax.imports
+    if path.name == "__init__.py" and syntax.uses_strings:
+        # All of its own modules count, those of its folders too.
         for each in path.parent.rglob("*.py"):
             parts = each.relative_to(path.parent).with_suffix("").parts
-            imports.append(".".join((module, *parts)).removesuffix(".__init__"))
+            imports += (".".join((module, *parts)).removesuffix(".__init__"),)
+    return _Source(digest=syntax.digest, imports=imports)
+
+
+def _parsed(data: bytes) -> Syntax:
+    words: list[str] = []
+    imports: list[str] = []
+    _append(ast.parse(data), words, imports)
     digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
-    return _Source(digest=digest, imports=tuple(imports))
+    return Syntax(digest, tuple(imports), "'import_module'" in words)
 
 
 def _append(node: ast.AST, words: list[str], imports: list[str]) -> None:

@@ -1,5 +1,7 @@
 """What rounding alone does to answers: found when a model is added."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,3 +122,23 @@ def test_rounding_in_float32_is_what_kernels_of_halves_give(
     np.testing.assert_allclose(rounded, own.run(inputs)["y"], rtol=step, atol=step)
     exact = FxModel.open(path, master, device="cpu").run(inputs)["y"]
     assert not np.array_equal(rounded, exact)
+
+
+def test_rounding_imports_no_compiler(tmp_path: Path) -> None:
+    """It is a third of the time in which a small model is added."""
+    path = written(tmp_path, MLP, **WEIGHTS)
+    (tmp_path / "master.json").write_bytes(record_of(onnx.load(path)).canonical_json())
+    code = """
+import sys
+from pathlib import Path
+import numpy as np
+from compiler_worker.references.rounded import RoundedModel
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import MasterRecord
+path, record = map(Path, sys.argv[1:])
+model = RoundedModel(path, MasterRecord.from_json(record.read_bytes()), Precision.BF16)
+print(model.run({"x": np.ones((1, 8), np.float32)})["y"].shape, "torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, path, tmp_path / "master.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "(1, 4) False\n"
