@@ -89,7 +89,12 @@ def start_fork_server() -> None:
     """Start what forks this node's workers; where it ends, workers start as Ray has it."""
     name = os.environ[_ITS_NAME] = f"smelt-fork-server-{os.getpid()}-{secrets.token_hex(8)}"
     command = [sys.executable, "-m", _FORK_SERVER, name, str(os.getpid())]
-    subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def report() -> None:
+        logger.error("the fork server ended (%d): replicas start without it, slower", server.wait())
+
+    threading.Thread(target=report, name="end of the fork server", daemon=True).start()
 
 
 def count_slices() -> int | None:

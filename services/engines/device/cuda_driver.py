@@ -1,6 +1,7 @@
 """Facts of a CUDA device from the driver itself, through ctypes: no torch is imported."""
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from pathlib import Path
 _COMPUTE_CAPABILITY_MAJOR = 75
 _COMPUTE_CAPABILITY_MINOR = 76
 _NAME_BYTES = 256
+# CUDA_ERROR_NOT_INITIALIZED
+_NOT_INITIALISED = 3
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -52,6 +55,15 @@ def cuda_devices() -> Iterator[CudaDevice]:
         if cuda.cuDeviceGet(ctypes.byref(device), index) != 0:
             return
         yield _described(cuda, device)
+
+
+def is_cuda_initialised() -> bool:
+    """Whether this process has, which none of its forks could use."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return bool(cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALISED)
 
 
 def _described(cuda: ctypes.CDLL, device: ctypes.c_int) -> CudaDevice:

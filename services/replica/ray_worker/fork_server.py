@@ -7,22 +7,24 @@ starts; a fork has all of it at once, in memory that they share until it is writ
 
 import gc
 import importlib
+import json
 import logging
 import os
+import resource
 import runpy
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel
-
 from services.contracts.process.lifetime import end_with_parent
+from services.engines.device.cuda_driver import is_cuda_initialised
 from services.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -39,59 +41,72 @@ MODULES: Final = (
     "services.replica.deployment",
     "services.replica.ray_worker.imports",
 )
-# numpy's library starts threads as it is loaded: a fork takes none along.
-_BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
+# Of what is imported: numpy's library starts threads as it is loaded, which no fork has, so that
+# it has one in workers too; and asked for some devices alone, by name, torch initialises CUDA.
+_SET_ASIDE: Final = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": None}
 # NVIDIA's management library has one that waits; forks ask that library, and CUDA, without it.
 _DRIVERS_THREAD: Final = "cuda"
 _MOST_WAITING: Final = 64
-_REQUEST_TIMEOUT_S: Final = 5.0
+_TIMEOUT_S: Final = 5.0
 _NUM_STREAMS: Final = 3
 # Process, user and group of who connected.
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-class WorkerRequest(BaseModel, frozen=True, extra="forbid"):
+@dataclass(frozen=True, kw_only=True)
+class WorkerRequest:
     """One line of JSON; the three standard streams come along with it.
 
     Attributes:
         arguments: path of Ray's `default_worker.py`, and what it is given.
         environment: all variables of the worker.
         folder: where it runs.
+        blocked: numbers of signals that it blocks.
     """
 
     arguments: list[str]
     environment: dict[str, str]
     folder: str
+    blocked: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ordered:
+class Asked:
     """A request with what came along.
 
     Attributes:
-        group: process group of who asked.
+        asker: the process that the raylet started.
         streams: standard input, output and error.
     """
 
     request: WorkerRequest
-    group: int
+    asker: int
     streams: list[int]
 
 
 def import_once(modules: Sequence[str] = MODULES) -> None:
     """Import what all workers need; raises RuntimeError for imports that no fork can be made of."""
-    given = os.environ.pop(_BLAS_THREADS, None)
-    os.environ[_BLAS_THREADS] = "1"
-    for name in modules:
-        importlib.import_module(name)
-    del os.environ[_BLAS_THREADS]
-    if given is not None:
-        os.environ[_BLAS_THREADS] = given
+    with _set_aside():
+        for name in modules:
+            importlib.import_module(name)
     if others := [name for name in _other_threads() if not name.startswith(_DRIVERS_THREAD)]:
         raise RuntimeError(f"imports started threads, which no fork would have: {others}")
+    if is_cuda_initialised():
+        raise RuntimeError("imports initialised CUDA, which no fork could use")
     # A collector that looks through what stays would copy its pages to each worker.
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def _set_aside() -> Iterator[None]:
+    given = {name: os.environ.pop(name, None) for name in _SET_ASIDE}
+    os.environ.update({name: value for name, value in _SET_ASIDE.items() if value is not None})
+    yield
+    for name, value in given.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 def _other_threads() -> list[str]:
@@ -100,68 +115,98 @@ def _other_threads() -> list[str]:
     return [(each / "comm").read_text().strip() for each in tasks if each.name != str(os.getpid())]
 
 
-def fork_for_each(listener: socket.socket) -> Ordered:
-    """Answer each connection with the process id of a fork; returns in the forks alone."""
+def fork_for_each(listener: socket.socket) -> WorkerRequest:
+    """Fork for each connection; returns in forks alone, when they are to run."""
     # Workers are the raylet's to watch: the kernel reaps them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = listener.accept()
         with connection:
             try:
-                ordered = _received(connection)
-            except (OSError, ValueError) as error:
-                logger.warning("no worker is forked: %s", error)
+                asked = _received(connection)
+                is_fork = _forked(asked.streams)
+            except (OSError, ValueError, TypeError, RecursionError) as error:
+                logger.warning("no worker is forked: %r", error)
                 continue
-            if (pid := os.fork()) == 0:
-                return ordered
-            for stream in ordered.streams:
+            if is_fork:
+                # Whatever fails here ends this process; who asked takes Ray's way then.
+                _become_worker(asked)
+                _await_go_ahead(connection)
+                return asked.request
+
+
+def _forked(streams: list[int]) -> bool:
+    """Whether this is the fork; the other has no more of its streams."""
+    is_fork = False
+    try:
+        with warnings.catch_warnings():
+            # Of threads beside a fork; of those that are here `import_once` knows.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            is_fork = os.fork() == 0
+    finally:
+        if not is_fork:
+            for stream in streams:
                 os.close(stream)
-            with suppress(OSError):
-                connection.sendall(f"{pid}\n".encode())
+    return is_fork
 
 
-def _received(connection: socket.socket) -> Ordered:
-    """Read one request; raises OSError, and ValueError for what is none."""
-    connection.settimeout(_REQUEST_TIMEOUT_S)
+def _received(connection: socket.socket) -> Asked:
+    """Read one request; raises OSError, ValueError, TypeError, RecursionError for what is none."""
+    connection.settimeout(_TIMEOUT_S)
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(peer)
-    if uid != os.getuid():
-        raise PermissionError(f"user {uid} asks, and this process is user {os.getuid()}'s")
+    asker, uid, _ = _CREDENTIALS.unpack(peer)
+    # Process 0 is one of another container, whose network is this one's.
+    if uid != os.getuid() or not asker or os.getsid(asker) != os.getsid(0):
+        raise PermissionError(f"process {asker} of user {uid} is none of this Ray's")
     _, streams, _, _ = socket.recv_fds(connection, 1, _NUM_STREAMS)
     try:
         with connection.makefile("rb") as lines:
-            request = WorkerRequest.model_validate_json(lines.readline())
+            request = WorkerRequest(**json.loads(lines.readline()))
         if len(streams) != _NUM_STREAMS:
             raise ValueError(f"{len(streams)} of {_NUM_STREAMS} standard streams came along")
-        return Ordered(request=request, group=os.getpgid(pid), streams=streams)
     except BaseException:
         for stream in streams:
             os.close(stream)
         raise
+    return Asked(request=request, asker=asker, streams=streams)
 
 
-def run_worker(ordered: Ordered) -> None:
-    """Be what Ray would have started: its script in this process; returns when that ends."""
-    with suppress(OSError):
-        # The raylet ends what a worker started by the group that it made for it.
-        os.setpgid(0, ordered.group)
+def _become_worker(asked: Asked) -> None:
+    """Take over all that the raylet gave to the process that asked, which waits."""
+    request = asked.request
+    # By the group that it made the raylet ends what a worker started.
+    os.setpgid(0, os.getpgid(asked.asker))
+    adjustment = Path(f"/proc/{asked.asker}/oom_score_adj").read_text()
+    with suppress(OSError):  # some containers forbid it
+        Path("/proc/self/oom_score_adj").write_text(adjustment)
+    files = resource.prlimit(asked.asker, resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number, stream in enumerate(ordered.streams):
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    for number, stream in enumerate(asked.streams):
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
-    os.environ.update(ordered.request.environment)
-    os.chdir(ordered.request.folder)
+    os.environ.update(request.environment)
+    os.chdir(request.folder)
     logging.captureWarnings(capture=False)
     logging.basicConfig(level=logging.WARNING, handlers=[], force=True)
-    sys.argv = ordered.request.arguments
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if "numpy.random" in sys.modules:
+        # Forks would draw the same numbers; Python's own are drawn anew by its `random`.
+        sys.modules["numpy.random"].seed()
+
+
+def _await_go_ahead(connection: socket.socket) -> None:
+    """Say that this is ready; ends where who asked has given up."""
+    connection.sendall(b"r")
+    if connection.recv(1) != b"g":
+        os._exit(0)
 
 
 def main(name: str, parent_pid: str) -> None:
     """Listen at an abstract address, which no file can outlive, until the parent ends.
 
-    At once: who connects before all is imported waits for less time than it would import itself.
+    At once: who connects before all is imported waits, and need not import it itself.
     """
     end_with_parent(int(parent_pid))
     configure_logging("workers")
@@ -173,8 +218,9 @@ def main(name: str, parent_pid: str) -> None:
         except RuntimeError as error:
             logger.error("workers start without forks, which takes longer: %s", error)
             return
-        ordered = fork_for_each(listener)
-    run_worker(ordered)
+        request = fork_for_each(listener)
+    sys.argv = request.arguments
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

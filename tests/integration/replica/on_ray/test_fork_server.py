@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from services.replica.ray_worker import __main__ as asking
@@ -156,7 +158,6 @@ def test_without_a_server_ray_starts_it(worker: Path) -> None:
 
 def test_a_server_that_is_killed_while_it_is_asked_does_not_stop_the_worker(worker: Path) -> None:
     dying = Server()
-    # Until it has answered this one it has not begun to fork.
     dying.connected().close()
     os.kill(dying.process.pid, signal.SIGSTOP)
     asked = subprocess.Popen(
@@ -170,6 +171,94 @@ def test_a_server_that_is_killed_while_it_is_asked_does_not_stop_the_worker(work
     output, errors = asked.communicate(timeout=60)
     assert json.loads(output)["imported"] == []
     assert "the fork server does not fork" in errors
+
+
+def test_who_gave_up_waiting_has_no_second_worker(server: Server, tmp_path: Path) -> None:
+    """Both would be one worker to the raylet, which ends the group of either."""
+    started = tmp_path / "started"
+    script = tmp_path / "worker.py"
+    script.write_text(f"open({str(started)!r}, 'a').write('once ')")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(TimeoutError):
+            asking.ask(server.name, [str(script)], timeout_s=0.2)
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    # One after the other: this one is answered once the other has been.
+    ask(server.name, script)
+    _wait_for(started)
+    psutil.wait_procs(psutil.Process(server.process.pid).children(), timeout=30)
+    assert started.read_text() == "once "
+
+
+def _wait_for(path: Path) -> None:
+    until_s = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)  # a file has no event that the standard library knows
+
+
+def test_it_has_what_the_raylet_gave_to_who_asked(server: Server, tmp_path: Path) -> None:
+    script = tmp_path / "limits.py"
+    script.write_text(
+        "import json, resource, signal\n"
+        "blocked = [int(each) for each in signal.pthread_sigmask(signal.SIG_BLOCK, ())]\n"
+        "score = open('/proc/self/oom_score_adj').read().strip()\n"
+        "files = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "print(json.dumps([blocked, score, files[0]]))"
+    )
+    source = (
+        "import os, resource, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "open('/proc/self/oom_score_adj', 'w').write('321')\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (333, most))\n"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source, asking.__file__, str(script)],
+        env=os.environ | {"SMELT_FORK_SERVER": server.name},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [[int(signal.SIGINT)], "321", 333]
+
+
+def test_flags_of_python_are_for_a_process_s_start(server: Server, worker: Path) -> None:
+    found = facts(ask(server.name, "-s", worker, "--node-id=7", _LANGUAGE))
+    assert found["arguments"] == ["--node-id=7"]
+    assert found["parent"] != server.process.pid
+
+
+def test_a_variable_that_is_no_text_comes_along(server: Server, tmp_path: Path) -> None:
+    script = tmp_path / "variable.py"
+    script.write_text("import os\nprint(os.environb[b'ODD'])")
+    done = subprocess.run(
+        [sys.executable, asking.__file__, str(script)],
+        env={
+            **{os.fsencode(k): os.fsencode(v) for k, v in os.environ.items()},
+            b"SMELT_FORK_SERVER": server.name.encode(),
+            b"ODD": b"\xff\x01",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("b'\\xff\\x01'\n", "")
+
+
+def test_another_session_is_refused(server: Server, worker: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, asking.__file__, str(worker), _LANGUAGE],
+        env=os.environ | {"SMELT_FORK_SERVER": server.name},
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    assert json.loads(done.stdout)["parent"] != server.process.pid
+    assert "the fork server does not fork" in done.stderr
 
 
 @pytest.mark.parametrize(
