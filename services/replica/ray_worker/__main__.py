@@ -29,14 +29,14 @@ def main(arguments: list[str]) -> None:
     is_usual = own <= {f"{_LANGUAGE}PYTHON", f"{_RUNTIME_ENV}{{}}"} and plain[0][:1] != "-"
     if name and is_usual:
         try:
-            ask(name, plain)
+            start_fork(name, plain)
             return
         except OSError as error:
             sys.stderr.write(f"the fork server does not fork: {error}\n")
     os.execv(sys.executable, [sys.executable, _rays_setup(), *arguments])  # noqa: S606 - no shell
 
 
-def ask(name: str, arguments: list[str], timeout_s: float = _TIMEOUT_S) -> None:
+def start_fork(name: str, arguments: list[str], timeout_s: float = _TIMEOUT_S) -> None:
     """Have a fork run a script; raises OSError where none does.
 
     Args:

@@ -181,7 +181,7 @@ def test_who_gave_up_waiting_has_no_second_worker(server: Server, tmp_path: Path
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         with pytest.raises(TimeoutError):
-            asking.ask(server.name, [str(script)], timeout_s=0.2)
+            asking.start_fork(server.name, [str(script)], timeout_s=0.2)
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
     # One after the other: this one is answered once the other has been.
