@@ -199,6 +199,8 @@ def _become_worker(asked: Asked) -> None:
 def _await_go_ahead(connection: socket.socket) -> None:
     """Say that this is ready; ends where who asked has given up."""
     connection.sendall(b"r")
+    # However late: whatever ends that process closes the connection.
+    connection.settimeout(None)
     if connection.recv(1) != b"g":
         os._exit(0)
 
