@@ -83,5 +83,6 @@ async def _within(timeout_s: float, fault: str) -> AsyncIterator[None]:
         if not limit.expired():
             raise  # its own timeout, not ours
         raise NotReadyError(
-            f"{fault} within {timeout_s:g} s; is the head node alive? See: ray status"
+            f"{fault} within {timeout_s:g} s; is the head node alive? See the log of its "
+            "GCS; on one host: smelt logs gcs_server"
         ) from error
