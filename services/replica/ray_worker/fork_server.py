@@ -17,14 +17,15 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from services.contracts.process.lifetime import end_with_parent
 from services.engines.device.cuda_driver import is_cuda_initialised
+from services.replica.ray_worker.environment import changed_for_imports
 from services.telemetry.logs import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ MODULES: Final = (
 )
 # Of what is imported: numpy's library starts threads as it is loaded, which no fork has, so that
 # it has one in workers too; and asked for some devices alone, by name, torch initialises CUDA.
-_SET_ASIDE: Final = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": None}
+_WHILE_IMPORTING: Final = {"OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": None}
 # NVIDIA's management library has one that waits; forks ask that library, and CUDA, without it.
 _DRIVERS_THREAD: Final = "cuda"
 _MOST_WAITING: Final = 64
@@ -86,7 +87,7 @@ class Asked:
 
 def import_once(modules: Sequence[str] = MODULES) -> None:
     """Import what all workers need; raises RuntimeError for imports that no fork can be made of."""
-    with _set_aside():
+    with changed_for_imports(_WHILE_IMPORTING):
         for name in modules:
             importlib.import_module(name)
     if others := [name for name in _other_threads() if not name.startswith(_DRIVERS_THREAD)]:
@@ -96,17 +97,6 @@ def import_once(modules: Sequence[str] = MODULES) -> None:
     # A collector that looks through what stays would copy its pages to each worker.
     gc.collect()
     gc.freeze()
-
-
-@contextmanager
-def _set_aside() -> Iterator[None]:
-    given = {name: os.environ.pop(name, None) for name in _SET_ASIDE}
-    os.environ.update({name: value for name, value in _SET_ASIDE.items() if value is not None})
-    yield
-    for name, value in given.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
 
 
 def _other_threads() -> list[str]:

@@ -5,10 +5,10 @@ does (`RAY_preload_python_modules`). Nothing else may.
 """
 
 import importlib
-import os
 from typing import Final
 
 from services.engines.torch_runtime.waiting_threads import use_passive_wait_policy
+from services.replica.ray_worker.environment import changed_for_imports
 from services.replica.ray_worker.spare import has_gpu
 
 # On hosts with a GPU alone: elsewhere most engines need no torch.
@@ -24,7 +24,7 @@ _MODULES: Final = (
     "torch._inductor.standalone_compile",
 )
 # Modules ask torch whether there is a GPU; by default it initialises CUDA for the answer.
-_BY_NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_BY_NVML: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def import_ahead() -> None:
@@ -32,14 +32,9 @@ def import_ahead() -> None:
     if not has_gpu():
         return
     use_passive_wait_policy()
-    given = os.environ.pop(_BY_NVML, None)
-    os.environ[_BY_NVML] = "1"
-    for name in _MODULES:
-        importlib.import_module(name)
-    # What replicas do later is the host's own choice again.
-    del os.environ[_BY_NVML]
-    if given is not None:
-        os.environ[_BY_NVML] = given
+    with changed_for_imports(_BY_NVML):
+        for name in _MODULES:
+            importlib.import_module(name)
 
 
 import_ahead()

@@ -151,7 +151,7 @@ def test_a_worker_with_an_environment_of_its_own_is_started_by_ray(
 
 
 def test_without_a_server_ray_starts_it(worker: Path) -> None:
-    done = ask("smelt-test-nobody", worker, "--node-id=7", _LANGUAGE)
+    done = ask("smelt-test-none", worker, "--node-id=7", _LANGUAGE)
     assert facts(done)["arguments"] == ["--node-id=7"]
     assert "the fork server does not fork" in done.stderr
 
