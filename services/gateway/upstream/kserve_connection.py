@@ -17,6 +17,7 @@ from services.contracts.errors import (
     ExternalServerError,
     InvalidRequestError,
     NotFoundError,
+    NotReadyError,
     OverloadedError,
     SmeltError,
     UnsupportedFeatureError,
@@ -29,7 +30,7 @@ from services.gateway.upstream.external_connection import ExternalConnection, Ex
 from services.pb import open_inference_v2_pb2 as pb
 
 _Code = grpc.StatusCode
-# What is the request's own fault; all else is the server's.
+# What is the request's own fault, and what another server may answer; all else is the server's.
 _ERRORS: Final[dict[grpc.StatusCode, type[SmeltError]]] = {
     _Code.INVALID_ARGUMENT: InvalidRequestError,
     _Code.FAILED_PRECONDITION: InvalidRequestError,
@@ -38,6 +39,8 @@ _ERRORS: Final[dict[grpc.StatusCode, type[SmeltError]]] = {
     _Code.RESOURCE_EXHAUSTED: OverloadedError,
     _Code.DEADLINE_EXCEEDED: DeadlineExceededError,
     _Code.UNIMPLEMENTED: UnsupportedFeatureError,
+    # Also the status by which gRPC's own servers end their calls when they are stopped.
+    _Code.UNAVAILABLE: NotReadyError,
 }
 # gRPC's own words where this side refuses a message; its status is that of an overloaded server.
 _TOO_LARGE: Final = re.compile(r"CLIENT: Received message larger than max \((\d+) vs\. (\d+)\)")

@@ -21,6 +21,7 @@ class KserveServer:
         fault: what is wrong with it.
         step: is waited for before each answer of a stream but the first, where a test sets it.
         gone: set when a client left in the middle of a stream.
+        num_refused: requests that it had no time for.
         metadata: of the last inference.
         remaining_s: that its last stream may take; None without a deadline.
     """
@@ -30,6 +31,7 @@ class KserveServer:
         self.fault = ""
         self.step: asyncio.Queue[None] | None = None
         self.gone = asyncio.Event()
+        self.num_refused = 0
         self.metadata: dict[str, Any] = {}
         self.remaining_s: float | None = 0.0
         self.port = 0
@@ -71,6 +73,9 @@ class KserveServer:
             await asyncio.Event().wait()
         if self.fault == "overloaded":
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
+        if self.fault == "unavailable":
+            self.num_refused += 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")
         request = pb.ModelInferRequest.FromString(body)
         self.metadata = dict(context.invocation_metadata())
         if not request.inputs:

@@ -1,6 +1,7 @@
 """External KServe v2 servers behind a gateway, asked by unmodified Triton clients."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -217,13 +218,36 @@ async def refused_by(fleet: Fleet) -> None:
 async def test_no_other_server_repeats_answers_that_were_given(
     fleet_of: Fleet, decoupled: KserveServer
 ) -> None:
-    async with kserve_server() as other:
-        model = external_model(other.url, "many", version=2, remote_name="resnet")
-        add_external(fleet_of, model, weight=1)
-        fleet_of.controller.snapshot.models[0].weight = 1
-        await fleet_of.until_ready("external many/1", "external many/2")
+    async with server_beside(fleet_of) as other:
         decoupled.fault = other.fault = "vanishes"
         client = await fleet_of.client()
         found = [(result, error) async for result, error in await streamed(client)]
     assert [error is not None for _, error in found] == [False, True]
-    assert "cannot be reached" in str(found[1][1])
+    # The server's own gRPC ends the call by a status where that is sent before it is gone.
+    words = "'many': its server at .* (cannot be reached|answers UNAVAILABLE)"
+    assert re.search(words, str(found[1][1]))
+
+
+async def test_what_one_server_has_no_time_for_the_other_answers(
+    fleet_of: Fleet, decoupled: KserveServer
+) -> None:
+    async with server_beside(fleet_of) as other:
+        decoupled.fault = "unavailable"
+        client = await fleet_of.client()
+        while decoupled.num_refused < 2:
+            await client.infer("many", make_inputs())
+        other.fault = "unavailable"
+        with pytest.raises(InferenceServerException, match="answers UNAVAILABLE: Can") as refused:
+            await client.infer("many", make_inputs())
+    assert refused.value.status() == "StatusCode.UNAVAILABLE"
+
+
+@contextlib.asynccontextmanager
+async def server_beside(fleet: Fleet) -> AsyncIterator[KserveServer]:
+    """A second version of `many`, which has half of its requests."""
+    async with kserve_server() as other:
+        model = external_model(other.url, "many", version=2, remote_name="resnet")
+        add_external(fleet, model, weight=1)
+        fleet.controller.snapshot.models[0].weight = 1
+        await fleet.until_ready("external many/1", "external many/2")
+        yield other
