@@ -26,10 +26,10 @@ from datetime import datetime
 from pathlib import Path
 
 from services.contracts.model.document import Document
+from services.contracts.process.host_boot import boot_id
 from services.contracts.text.moments import utc_now
 
 MAX_SKEW_S = 300.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
@@ -138,6 +138,6 @@ class LeaseWatch:
 def pid_space() -> str:
     """Names what process ids are unique in: one boot of one machine, and a PID namespace of it."""
     try:
-        return f"{_BOOT_ID.read_text().strip()} {_PID_NAMESPACE.readlink()}"
+        return f"{boot_id()} {_PID_NAMESPACE.readlink()}"
     except OSError:
         return ""

@@ -23,6 +23,7 @@ from functools import partial
 from services.contracts.builds.build_plan import TaskStart
 from services.contracts.builds.held_lease import HeldLease
 from services.contracts.errors import SmeltError
+from services.contracts.process.host_boot import HostBoot, host_boot
 from services.contracts.registry.registry import Registry
 from services.contracts.text.moments import timestamp, utc_now
 from services.controller.api.fleet_state import FleetState
@@ -100,6 +101,7 @@ class BuildLoop:
         pace: BuildPace | None = None,
         election: BuildElection | None = None,
         threads: FleetThreads | None = None,
+        boot: HostBoot | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read or launched yet.
@@ -116,6 +118,7 @@ class BuildLoop:
             pace: how often to look, and when what failed is tried again.
             election: which controller of the store builds; None takes the store's lease.
             threads: that ask for nodes, within a bound.
+            boot: of this host; None takes the kernel's.
             clock: monotonic seconds.
         """
         self._pace = pace or BuildPace()
@@ -129,6 +132,7 @@ class BuildLoop:
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
         self._clock = clock
+        self._boot = boot or host_boot()
         self._refusals = Retries(clock, first_s=2.0, most_s=300.0)
         self._forget()
         self._on_store_changed = on_store_changed
@@ -144,7 +148,11 @@ class BuildLoop:
         pace = self._pace
         clock = self._clock
         self._accounts = TaskAccounts(
-            self._registry, self._launcher, nodes_gone_after_s=pace.nodes_gone_after_s, clock=clock
+            self._registry,
+            self._launcher,
+            nodes_gone_after_s=pace.nodes_gone_after_s,
+            boot=self._boot,
+            clock=clock,
         )
         self._waits = TaskWaits(pace.waits_after_s, clock)
         self._events = EventRecorder(self._registry)
@@ -280,6 +288,8 @@ class BuildLoop:
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         start = task_start(task, view, timestamp())
         try:
+            if self._accounts.is_settled_after_restart(task.name, view):
+                return None  # the next sync sees the record, and what follows from it
             self._registry.start_task(start)
             self._launcher.launch(task)
         except SmeltError as error:

@@ -8,11 +8,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import TaskEnd, TaskStart
 from services.contracts.builds.build_record import BuildOutcome, BuildRecord
 from services.contracts.errors import SmeltError
+from services.contracts.process.host_boot import HostBoot
 from services.contracts.registry.registry import Registry
 from services.contracts.text.moments import timestamp
 from services.controller.build.build_policy import untouched_key
@@ -37,6 +39,7 @@ class TaskAccounts:
         launcher: BuildLauncher,
         *,
         nodes_gone_after_s: float,
+        boot: HostBoot | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Neither store nor launcher is called yet.
@@ -45,11 +48,13 @@ class TaskAccounts:
             registry: gets the records.
             launcher: of the tasks.
             nodes_gone_after_s: how long no node of a task's class may be known.
+            boot: of this host; None where it is not known.
             clock: monotonic seconds.
         """
         self._registry = registry
         self._launcher = launcher
         self._nodes_gone_after_s = nodes_gone_after_s
+        self._boot = boot
         self._clock = clock
         # When tasks were first seen to have no nodes, or to have ended without a start.
         self._since_s: dict[str, float] = {}
@@ -85,6 +90,37 @@ class TaskAccounts:
                     self._launcher.forget(name)
         over = [self._try_settle(start, statuses[name], view) for name, start in starts.items()]
         return any(over)
+
+    def is_settled_after_restart(self, name: str, view: FleetView) -> bool:
+        """Whether a task that is to be launched took this host down again, and that is recorded.
+
+        Where launcher and host are one, a task that does leaves no status, only its start. The
+        first restart in an attempt is no failure of it, as of any node that is lost.
+
+        Args:
+            name: of a task that the launcher does not know.
+            view: of fleet and store at one moment.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        start = self._registry.task_start(name) if self._boot else None
+        if start is None or self._boot is None:
+            return False
+        if datetime.fromisoformat(start.created_at) >= self._boot.began_at:
+            return False
+        if not start.key_digests and _is_planned(start, view):
+            return False  # it times what is proven and serves, and has no record
+        ended = TaskStatus(
+            state=TaskState.ENDED,
+            is_failed=True,
+            detail="its host restarted",
+            run=self._boot.boot_id,
+        )
+        if self._is_disregarded(start, ended, timestamp()):
+            return False
+        self._account(start, ended, view)
+        return True
 
     def _try_settle(self, start: TaskStart, status: TaskStatus, view: FleetView) -> bool:
         try:

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.recipe import Recipe
+from services.contracts.process.host_boot import HostBoot
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
+from services.contracts.text.moments import timestamp
 from services.controller.interfaces import TaskState, TaskStatus
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build.build_loops import (
@@ -53,6 +56,32 @@ async def test_a_node_that_is_lost_is_no_attempt_until_an_attempt_loses_two(
         *[BuildOutcome.FAILED] * num_charged,
         BuildOutcome.PROVEN,
     ]
+
+
+@pytest.mark.parametrize("num_keys", [0, 1, 2])
+async def test_what_takes_its_only_host_down_is_given_up(
+    registry: Registry, worker: world.InstantWorker, num_keys: int
+) -> None:
+    """Each boot has a controller whose launcher knows no task; without a plan planning does it."""
+    if num_keys:
+        registry.write_plan(world.plan(world.KEYS[:num_keys]))
+    for num_boots in range(20):
+        boot = HostBoot(boot_id=f"boot {num_boots}", began_at=datetime.fromisoformat(timestamp()))
+        # What is started again within a boot is the same loss.
+        for _ in range(2):
+            worker.tasks.clear()
+            loop = loop_on(registry, worker, boot=boot)
+            await loop.sync()
+            await loop.sync()
+        if not worker.tasks:
+            break
+    # Of two that an attempt loses, the second is counted, and an attempt is made three times.
+    num_given_up = max(num_keys, 1)
+    assert num_boots == 6 * num_given_up
+    assert recorded(registry)[EventKind.QUARANTINED] == num_given_up
+    reasons = [r.reason for key in world.KEYS for r in registry.build_records(key.digest())]
+    assert len(reasons) == 3 * num_keys
+    assert all("ended in the middle: its host restarted" in reason for reason in reasons)
 
 
 async def test_planning_that_loses_a_second_node_is_an_attempt(
