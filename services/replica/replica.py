@@ -68,6 +68,7 @@ class Replica:
         *,
         on_change: Callable[[], None] = lambda: None,
         standby_s: float = 0.0,
+        first_load_limit_s: float = _LOAD_LIMIT_S,
         load_limit_s: float = _LOAD_LIMIT_S,
         spans: RequestSpans | None = None,
         tokeniser: Tokeniser | None = None,
@@ -83,7 +84,8 @@ class Replica:
             recorder: metrics.
             on_change: called when `state` or `loaded` differ from before.
             standby_s: how long an engine that was replaced stays loaded, to be returned to.
-            load_limit_s: after which what is still being loaded or compiled counts as failed.
+            first_load_limit_s: after which `load` counts as failed.
+            load_limit_s: the same of what is loaded or compiled later.
             spans: of the requests that are traced; None traces none.
             tokeniser: of a version that takes text.
             sampler: keeps rows of requests; None keeps none.
@@ -110,6 +112,7 @@ class Replica:
         self._batcher: Batcher | None = None
         self._standby = Standby(standby_s)
         self._swaps: EngineSwaps | None = None
+        self._first_load_limit_s = first_load_limit_s
         self._load_limit_s = load_limit_s
         self._tokeniser = tokeniser
         self._texts: TextThread | None = None
@@ -142,10 +145,10 @@ class Replica:
         """Choose, load and warm an engine; the replica can serve afterwards.
 
         Raises:
-            EngineError: not even the fallback could be loaded.
+            EngineError: not even the fallback could be loaded, or it takes too long.
         """
         thread = EngineThread()
-        loaded = await thread.call_or_end(self._manager.load)
+        loaded = await self._first_loaded(thread)
         executor = EngineExecutor(loaded, thread)
         self._worker = EngineWorker(
             executor, self._standby, on_return=self._returned, clock=self._clock
@@ -175,6 +178,17 @@ class Replica:
             explain=self._show_engine,
             load_limit_s=self._load_limit_s,
         )
+
+    async def _first_loaded(self, thread: EngineThread) -> LoadedEngine:
+        try:
+            async with asyncio.timeout(self._first_load_limit_s) as timer:
+                return await thread.call_or_end(self._manager.load)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+        words = f"it takes longer than {self._first_load_limit_s:.0f} s to load"
+        self._manager.refuse_first(words)
+        raise EngineError(f"model '{self.signature.name}': {words}; the next replica takes another")
 
     def infer(
         self, payload: Payload, deadline_s: float | None = None, trace: str = ""

@@ -40,6 +40,7 @@ class EngineChoice:
 
     Attributes:
         offer: what is chosen from.
+        loading: the published engine that was begun with last; None when that is the fallback.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class EngineChoice:
             current_digest: of the engine in use; "" for the fallback, None if nothing may stay.
         """
         self.offer = offer
+        self.loading: PublishedEngine | None = None
         self._model = model
         self._device = device
         self._loader = loader
@@ -112,7 +114,7 @@ class EngineChoice:
         fetched = self._fetched
         self._fetched = None
         assert fetched is not None, "ask `is_fallback` before"
-        engine = fetched.engine
+        engine = self.loading = fetched.engine
         # It may have failed in service since the offer was read: a fallback compiles for minutes.
         if words := self._failures.lasting(engine.digest):
             self._failed[engine.digest] = words
@@ -133,6 +135,7 @@ class EngineChoice:
         Raises:
             Exception: there is none, nor a slower engine, whatever the reason.
         """
+        self.loading = None
         selection = self._selection(self._failed)
         detail = _explanation(selection, self._failed)
         # Other engines may have been passed over for other reasons, which come first.

@@ -64,6 +64,7 @@ class EngineManager:
             notes or FailureNotes(None),
             clock,
         )
+        self._first: EngineChoice | None = None
 
     def announce(self, document_keys: Sequence[str]) -> None:
         """From now on these are all documents of the master's engines; none: list the store."""
@@ -78,10 +79,16 @@ class EngineManager:
             EngineError: not even the fallback could be loaded.
             StoreError: the store cannot be read.
         """
-        loaded = self.choose(None).load(is_urgent=True)
+        self._first = self.choose(None)
+        loaded = self._first.load(is_urgent=True)
         if loaded is None:
             raise EngineError(f"model '{self._model.name}': no engine to load")
         return loaded
+
+    def refuse_first(self, words: str) -> None:
+        """`load` hangs: no replica of this machine takes that engine for a while."""
+        if self._first and self._first.loading:
+            self._failures.add(self._first.loading, EngineError(words))
 
     def choose(self, current_digest: str | None) -> EngineChoice:
         """Look once at what is published, for what to serve with in place of the engine in use.

@@ -163,6 +163,34 @@ async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_siz
         await replica.close()
 
 
+async def test_an_engine_that_hangs_as_a_replica_starts_is_not_taken_by_the_next_one(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, model = FailureNotes(tmp_path / "failed"), shelf.publish_model()
+    good = shelf.publish_engine("good", speedup=2.0)
+    bad = shelf.publish_engine("bad", speedup=9.0)
+    is_held, may_load = threading.Event(), threading.Event()
+
+    def hang(spec: LoadSpec) -> OnnxruntimeEngine:
+        is_held.set()
+        assert may_load.wait(60)
+        raise RuntimeError("late")
+
+    host = host_of(shelf, model, notes)
+    replica = Replica(model, shelf.device, host, NullRecorder(), first_load_limit_s=3.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(OnnxruntimeEngine, "load", hang)
+        with pytest.raises(EngineError, match="'toy': it takes longer than 3 s to load"):
+            await replica.load()
+    assert is_held.is_set()
+    may_load.set()
+    await replica.close()
+    found = host_of(shelf, model, notes).load()
+    assert found.digest == good.digest
+    assert f"{bad.digest[:12]}: EngineError: it takes longer" in found.detail
+    found.engine.close()
+
+
 async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answers(
     shelf: Shelf, serving: Serving, load_as: LoadAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
