@@ -72,6 +72,7 @@ class LocalFleet:
         self._linger_s = linger_s
         self._processes: list[SupervisedProcess] = []
         self._running: RunningFleet | None = None
+        self._has_controller = self._is_stop_requested = False
         self._noting = threading.Lock()
         self._on_part: OnPart = _ignore
         self._listen = f"{options.host}:0"
@@ -106,12 +107,13 @@ class LocalFleet:
         signal.signal(signal.SIGTERM, _stop)
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Stop what runs: the processes in the reverse order of their start.
 
         Then what they left running: Ray's agents may outlive its daemon by a minute.
         At last the folders of the Ray that this fleet started.
         """
+        self._is_stop_requested = exc_type is not None and issubclass(exc_type, KeyboardInterrupt)
         with ExitStack() as open_files:
             open_files.callback(end_sessions, self._settings.run_dir)
             begun = pid_fds(descendants(), open_files)
@@ -226,6 +228,7 @@ class LocalFleet:
         spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
         controller = self._add("controller", spec)
         if options.ray_address:
+            self._has_controller = True  # and it deploys, before there is a gateway
             bound = controller.start()
         else:
             # Its imports take a second, and Ray's own start takes three.
@@ -253,12 +256,18 @@ class LocalFleet:
         controller.restart()
 
     def _withdraw(self) -> None:
-        """Leave nothing on a cluster that goes on."""
-        if self._running is None:
-            return
+        """Leave nothing on a cluster that goes on, but for the next start where this one failed."""
         settings = self._settings
         options = self._options
         ray_address = self._options.ray_address
+        if not self._has_controller:
+            return
+        if self._running is None and not self._is_stop_requested:
+            logger.warning(
+                "what was deployed on Ray at %s stays there: start again, then run: smelt down",
+                ray_address,
+            )
+            return
         spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
         spec = replace(spec, module=_WITHDRAWAL)
         log_path = settings.run_dir / "withdraw.log"

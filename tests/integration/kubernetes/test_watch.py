@@ -69,6 +69,23 @@ async def test_between_a_failure_and_the_next_list_what_is_known_is_stale(
             await asyncio.sleep(0.01)
 
 
+async def test_a_node_that_was_deleted_during_an_outage_gets_no_task_though_that_has_not_settled(
+    watch_nodes: WatchNodes,
+) -> None:
+    other = gpu_node("c", 9, 0)
+    for left, is_stale in [((), True), ((other,), False)]:
+        found, nodes = await _followed(
+            watch_nodes,
+            listing("10", A, *left),
+            stream(is_broken=True),
+            listing("20", *left),
+            timing=replace(EAGER, settle_s=3600.0),
+        )
+        assert found[2:] == ["list", "watch 20"]
+        (pool,) = nodes.source.pools()
+        assert (pool.num_nodes, pool.is_stale) == (1 + len(left), is_stale)
+
+
 async def test_a_stream_that_held_for_long_is_no_failure_in_a_row(
     watch_nodes: WatchNodes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -75,6 +75,8 @@ class KubernetesNodes:
         self._groups: dict[str, NodeClass] = {}
         self._wanted: Wanted | None = None
         self._pools: list[NodePool] | None = None
+        # Pools of these are stale, which is no change to tell a listener of: nodes flap.
+        self._doubtful: set[NodeClass] = set()
         self._watches: list[ObjectWatch[Any]] = []
         # Made in another thread than it is used in: an event binds to a loop at its first wait.
         self._wake = asyncio.Event()
@@ -100,7 +102,10 @@ class KubernetesNodes:
         self._running.close()
 
     def pools(self) -> list[NodePool]:
-        """Pools by the cluster's last answer; stale from a failure to the next list.
+        """Pools by the cluster's last answer.
+
+        All are stale from a failure to the next list, and one whose last node was then seen to be
+        gone or not ready until that has settled.
 
         Raises:
             NotReadyError: the cluster has not been read yet, or is out of reach for so long
@@ -117,7 +122,11 @@ class KubernetesNodes:
             raise NotReadyError(
                 f"no answer of the Kubernetes cluster for {silence_s:.0f} s{because}"
             )
-        return [replace(pool, is_stale=True) for pool in self._pools] if errors else self._pools
+        doubtful = self._doubtful
+        return [
+            replace(pool, is_stale=bool(errors) or pool.node_class in doubtful)
+            for pool in self._pools
+        ]
 
     def num_replicas_wanted(self, model: str, version: int) -> int | None:
         """What the RayServices ask for; None until they were read."""
@@ -157,6 +166,7 @@ class KubernetesNodes:
 
     def _take_nodes(self, nodes: dict[str, ObservedNode]) -> None:
         self._settling.observe(nodes, time.monotonic())
+        self._note_doubts()
         self._wake.set()
 
     def _take_services(self, services: dict[str, _ObservedService]) -> None:
@@ -187,12 +197,21 @@ class KubernetesNodes:
         if any(watch.contact_s is None for watch in self._watches):
             return
         self._settling.settle(time.monotonic())
+        self._note_doubts()
         pools = pools_of(self._settling.settled, self._groups.items())
         if pools == self._pools:
             return
         self._pools = pools
         logger.info("pools of the Kubernetes cluster: %s", _in_short(pools))
         self._notify()
+
+    def _note_doubts(self) -> None:
+        """A class without a node that was seen ready last gets no task: it may be gone."""
+        doubted = self._settling.doubted
+        settled = self._settling.settled.items()
+        ready = {name: n.node_class for name, n in settled if not n.unschedulable_reason}
+        certain = {ready[name] for name in ready.keys() - doubted}
+        self._doubtful = {ready[name] for name in ready.keys() & doubted} - certain
 
     def _notify(self) -> None:
         try:

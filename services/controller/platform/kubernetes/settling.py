@@ -24,6 +24,11 @@ class Settling(Generic[_SeenT]):
         """What is held to be so; empty before anything was seen."""
         return dict(self._settled or {})
 
+    @property
+    def doubted(self) -> set[str]:
+        """Of what is held to be so, that which was seen to be otherwise since."""
+        return self._pending.keys() & self.settled.keys()
+
     def observe(self, seen: Mapping[str, _SeenT], now_s: float) -> None:
         """Take all nodes as they are now; the first state counts at once."""
         if self._settled is None:

@@ -170,10 +170,10 @@ class ObjectWatch(Generic[_ReadT]):
 
     def _take(self, kept: dict[str, _ReadT]) -> None:
         self.contact_s = time.monotonic()
-        self.last_error = None
         if kept != self._kept:
             self._kept = kept
             self._on_change(kept)
+        self.last_error = None
 
     def _note(self, error: Exception) -> float:
         """Log a failure; seconds to wait before the next try."""

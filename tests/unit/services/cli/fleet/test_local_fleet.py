@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from services.cli.fleet import local_fleet, up
+from services.cli.fleet.child_process import ProcessSpec
 from services.cli.fleet.fleet_file import RunningFleet, make_run_dir
-from services.cli.fleet.local_fleet import LocalFleet
+from services.cli.fleet.local_fleet import LocalFleet, StopRequested
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.show import INTERRUPTED
 from services.cli.settings import CliSettings
@@ -93,6 +95,67 @@ def test_what_a_killed_fleet_left_of_its_ray_is_gone_once_the_next_one_begins(
             assert not session.exists()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Started(NamedTuple):
+    """A process of a fleet that is up at once, whatever it is."""
+
+    name: str
+    spec: ProcessSpec
+    log_path: Path
+
+    def start(self) -> dict[str, object]:
+        return {"address": "127.0.0.1:1", "metrics_port": 1}
+
+    def update_settings(self, **_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "withdrawn", "said"),
+    [
+        (StopRequested(), ["services.controller.withdraw"], ""),
+        (NotReadyError("no port"), [], "what was deployed on Ray at 10.0.0.1:6379 stays there"),
+    ],
+    ids=["stopped", "failed"],
+)
+def test_a_start_that_ends_after_its_controller_deployed_leaves_nothing_when_it_was_stopped(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+    withdrawn: list[str],
+    said: str,
+) -> None:
+    run: list[str] = []
+
+    class Withdrawal:
+        def __init__(self, spec: ProcessSpec, *_: object) -> None:
+            self.spec = spec
+
+        def run(self, _: float) -> bool:
+            run.append(self.spec.module)
+            return True
+
+    def end(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(local_fleet, "SupervisedProcess", lambda *given, **_: Started(*given[:3]))
+    monkeypatch.setattr(local_fleet, "ChildProcess", Withdrawal)
+    monkeypatch.setattr(local_fleet, "gateway_spec", end)
+    options = UpOptions(grpc_port=0, metrics_port=0, ray_address="10.0.0.1:6379")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.raises(type(error)),
+            LocalFleet(CliSettings(home=tmp_path), options) as started,
+        ):
+            started.start()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert run == withdrawn
+    assert said in caplog.text
 
 
 def snapshot(state: str, *replicas: tuple[int, int]) -> fleet.FleetSnapshot:
