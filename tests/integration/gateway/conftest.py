@@ -69,6 +69,7 @@ class ReplicaServer:
     token: bytes = NO_TOKEN
     server: DataServer = field(init=False)
     dying: asyncio.Task[None] | None = None
+    count: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         self.server = DataServer(self._infer, self._statistics, token=self.token)
@@ -92,6 +93,8 @@ class ReplicaServer:
         return response.SerializeToString()
 
     async def _statistics(self) -> bytes:
+        if self.count:
+            await self.count()
         duration = pb.StatisticDuration(count=self.num_requests, ns=1000 * self.num_requests)
         stats = pb.InferStatistics(
             success=duration,

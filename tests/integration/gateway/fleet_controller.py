@@ -22,7 +22,7 @@ class Controller(fleet_grpc.FleetControlServicer):
         self.who_asked: list[str] = []
         self.why_not_ready = ""
         self.uses: asyncio.Queue[dict[str, float]] = asyncio.Queue()
-        self.is_silent = False
+        self.is_silent = self.is_late = False
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
 
@@ -59,7 +59,8 @@ class Controller(fleet_grpc.FleetControlServicer):
         for model in found:
             model.is_unloaded = not request.is_served
             model.state, model.reason = ("READY", "") if request.is_served else _UNLOADED
-        self.publish()
+        if not self.is_late:
+            self.publish()
         is_ready = request.is_served and not self.why_not_ready
         return fleet.SetServedReply(is_ready=is_ready, reason=self.why_not_ready)
 

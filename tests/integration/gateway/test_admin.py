@@ -77,6 +77,16 @@ async def test_a_controller_that_never_answers_is_not_waited_for_without_end(
     assert caught.value.status() == "StatusCode.UNAVAILABLE"
 
 
+async def test_a_fleet_that_never_follows_is_not_waited_for_without_end(
+    echo_fleet: "Fleet", client: InferenceServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.api.model_control.FOLLOW_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(echo_fleet.controller, "is_late", True)
+    async with asyncio.timeout(60):
+        with pytest.raises(InferenceServerException, match="did not see that of model 'echo'"):
+            await client.unload_model("echo")
+
+
 _REFUSED: dict[str, tuple[Ask, str, str]] = {
     "unknown model": (lambda c: c.load_model("nope"), "'nope' not found", "NOT_FOUND"),
     "another configuration": (

@@ -274,6 +274,30 @@ async def test_reflection_describes_methods(fleet_of: "Fleet", symbol: str, is_f
         await call.done_writing()
 
 
+async def test_questions_have_a_bound_of_their_own(
+    echo_fleet: "Fleet",
+) -> None:
+    begun, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def count() -> None:
+        begun.set()
+        await may_answer.wait()
+
+    await echo_fleet.start_gateway(max_in_flight=1)
+    await echo_fleet.until_ready("r1", "r2")
+    client = await echo_fleet.client()
+    for replica in echo_fleet.replicas.values():
+        replica.count = count
+    running = asyncio.create_task(client.get_inference_statistics("echo"))
+    await begun.wait()
+    with pytest.raises(InferenceServerException, match="metadata service of this gate") as refused:
+        await client.get_model_metadata("echo")
+    assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    assert await client.is_server_live()
+    may_answer.set()
+    await running
+
+
 async def test_reflection_has_a_bound_of_its_own(fleet_of: "Fleet") -> None:
     async with grpc.aio.insecure_channel(fleet_of.url) as channel:
         asked = reflection_pb2.ServerReflectionRequest(list_services="*")

@@ -32,3 +32,15 @@ def test_a_gateway_raises_the_limit_that_it_begins_with(limits: tuple[int, int])
     resource.setrlimit(resource.RLIMIT_NOFILE, (1000, limits[1]))
     allow_most_files()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limits[1], limits[1])
+
+
+def test_the_limits_of_connections_and_requests_are_those_of_the_settings() -> None:
+    given = {
+        "max_streams": 3,
+        "max_request_age_s": 4.0,
+        "max_connection_idle_s": 5.0,
+        "max_connection_age_s": 6.0,
+        "max_upload_bytes": 7,
+    }
+    found = server_limits(GatewaySettings.model_validate(given))
+    assert {name: getattr(found, name) for name in given} == given

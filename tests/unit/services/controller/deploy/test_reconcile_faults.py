@@ -285,6 +285,24 @@ async def test_no_deployment_is_waited_for_without_end(registry: Registry) -> No
     assert "not ready within 3600 s" in state.models()[0].reason
 
 
+async def test_no_application_that_stays_is_waited_for_without_end() -> None:
+    class Kept(FakeFleet):
+        def remove(self, key: DeploymentKey) -> None:
+            """Serve says that it does."""
+
+        def deployed(self) -> list[DeploymentKey]:
+            now_s[0] += 200.0
+            return [key]
+
+    now_s, key = [0.0], DeploymentKey("m", 1, OLD)
+    callbacks = {"on_change": lambda _: None, "on_success": lambda: None}
+    found = Deployments(Kept(), FleetThreads(), clock=lambda: now_s[0], **callbacks)
+    found.withdraw(key)
+    async with asyncio.timeout(LIMIT_S):
+        await found.withdrawn()
+    assert now_s[0] == 400.0
+
+
 async def test_a_version_that_serves_here_and_fails_there_says_so(registry: Registry) -> None:
     class Partial(FakeFleet):
         def is_running(self, key: DeploymentKey) -> bool:
