@@ -24,13 +24,13 @@ from services.gateway.http.embeddings import embed
 from services.gateway.http.fields import MAX_JSON_BYTES, Document, document_from_json, field
 from services.gateway.http.http_call import HttpCall
 from services.gateway.http.http_connection import CONNECTION
-from services.gateway.http.questions import (
+from services.gateway.http.metadata_routes import (
     AS_OPENAI,
     MODEL,
     OF_MODELS,
     ONE_MODEL,
-    QUESTIONS,
-    Question,
+    ROUTES,
+    Route,
 )
 from services.gateway.http.relay import RELAYED, Relay
 from services.gateway.http.requests import JSON_LENGTH, request_from_body
@@ -44,7 +44,7 @@ from services.grpc_server.server_options import ServerOptions, UnhandledCall
 
 _INFER_PATH: Final = f"/{SERVICE.full_name}/ModelInfer"
 # As of such requests over gRPC.
-_MAX_QUESTION_BYTES: Final = 1 << 20
+_MAX_METADATA_BYTES: Final = 1 << 20
 _LONGEST_NUMBER: Final = 18
 # Batches of one client's request under way at once.
 _MAX_BATCHES: Final = 64
@@ -126,9 +126,9 @@ class HttpApp:
 
     async def _routed(self, call: HttpCall) -> HttpAnswer | None:
         path = call.path
-        question = QUESTIONS.get(path)
-        if question is not None:
-            return await self._answer(call, question, "", "")
+        route = ROUTES.get(path)
+        if route is not None:
+            return await self._answer(call, route, "", "")
         if path in _OPENAI or path in RELAYED:
             _check_method(call, "POST")
             return await self._openai(call)
@@ -150,19 +150,17 @@ class HttpApp:
             raise NotFoundError(f"no such path: '{path[:256]}'")
         return await self._answer(call, OF_MODELS[asked], name, version or "")
 
-    async def _answer(
-        self, call: HttpCall, question: Question, name: str, version: str
-    ) -> HttpAnswer:
-        _check_method(call, question.method)
-        if question.rpc == "ServerReady" and self._is_leaving():
+    async def _answer(self, call: HttpCall, route: Route, name: str, version: str) -> HttpAnswer:
+        _check_method(call, route.method)
+        if route.rpc == "ServerReady" and self._is_leaving():
             return HttpAnswer(error_body("the server stops"), status=503)
         document: Document = {}
-        if question.method == "POST":
-            path = f"/{SERVICE.full_name}/{question.rpc}"
-            body = await self._body(call, path, _MAX_QUESTION_BYTES)
+        if route.method == "POST":
+            path = f"/{SERVICE.full_name}/{route.rpc}"
+            body = await self._body(call, path, _MAX_METADATA_BYTES)
             document = document_from_json(b"".join(body) or b"{}")
-        request = question.request(name, version, document)
-        return question.answer(await self._ask(call, question.rpc, request))
+        request = route.request(name, version, document)
+        return route.answer(await self._ask(call, route.rpc, request))
 
     async def _infer(self, call: HttpCall, model: tuple[str, str]) -> HttpAnswer:
         try:

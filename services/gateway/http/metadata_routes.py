@@ -15,7 +15,7 @@ from services.pb import open_inference_v2_pb2 as pb
 MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(\w+))?")
 
 
-class Question(NamedTuple):
+class Route(NamedTuple):
     """A path.
 
     Attributes:
@@ -61,41 +61,39 @@ def _index_request(_: str, __: str, document: Document) -> Message:
     return pb.RepositoryIndexRequest(ready=optional(document, "ready", False))
 
 
-QUESTIONS: Final = {
-    "/v2": Question("ServerMetadata", lambda *_: pb.ServerMetadataRequest(), _json),
-    "/v2/health/live": Question(
+ROUTES: Final = {
+    "/v2": Route("ServerMetadata", lambda *_: pb.ServerMetadataRequest(), _json),
+    "/v2/health/live": Route(
         "ServerLive", lambda *_: pb.ServerLiveRequest(), _whether("the server")
     ),
-    "/v2/health/ready": Question(
+    "/v2/health/ready": Route(
         "ServerReady", lambda *_: pb.ServerReadyRequest(), _whether("the server")
     ),
-    "/v2/models/stats": Question("ModelStatistics", lambda *_: pb.ModelStatisticsRequest(), _json),
-    "/v2/repository/index": Question("RepositoryIndex", _index_request, _index, "POST"),
-    "/v1/models": Question(
+    "/v2/models/stats": Route("ModelStatistics", lambda *_: pb.ModelStatisticsRequest(), _json),
+    "/v2/repository/index": Route("RepositoryIndex", _index_request, _index, "POST"),
+    "/v1/models": Route(
         "RepositoryIndex", lambda *_: pb.RepositoryIndexRequest(ready=True), _models
     ),
 }
 # What OpenAI's clients ask of one model, whose name stands behind it.
 ONE_MODEL: Final = "/v1/models/"
-AS_OPENAI: Final = Question(
+AS_OPENAI: Final = Route(
     "ModelMetadata",
     lambda name, version, _: pb.ModelMetadataRequest(name=name, version=version),
     lambda message: HttpAnswer(json_bytes(_as_openai(message.name))),
 )
 # By what is asked of a model.
 OF_MODELS: Final = {
-    None: Question(
-        "ModelMetadata", lambda n, v, _: pb.ModelMetadataRequest(name=n, version=v), _json
-    ),
-    "ready": Question(
+    None: Route("ModelMetadata", lambda n, v, _: pb.ModelMetadataRequest(name=n, version=v), _json),
+    "ready": Route(
         "ModelReady", lambda n, v, _: pb.ModelReadyRequest(name=n, version=v), _whether("the model")
     ),
-    "config": Question(
+    "config": Route(
         "ModelConfig",
         lambda n, v, _: pb.ModelConfigRequest(name=n, version=v),
         lambda message: _json(message.config),
     ),
-    "stats": Question(
+    "stats": Route(
         "ModelStatistics", lambda n, v, _: pb.ModelStatisticsRequest(name=n, version=v), _json
     ),
 }
