@@ -75,7 +75,7 @@ class TrustedIssuer(Document):
     def _is_private(cls, value: str) -> str:
         url = urlsplit(value)
         if url.scheme == "http" and url.hostname not in _LOOPBACK:
-            raise ValueError("keys that come over plain http can be anybody's: use https")
+            raise ValueError("keys fetched over plain http can be forged: use https")
         if "://" in value and url.scheme not in ("http", "https"):
             raise ValueError("expected an https URL or a file's path")
         return value

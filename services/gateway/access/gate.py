@@ -40,14 +40,16 @@ class Gate:
         """
         self._file = WatchedFile(path)
         self._clock = clock
-        self._complaint = Complaint(partial(logger.error, "the access file stays as it was: %s"))
+        self._complaint = Complaint(
+            partial(logger.error, "access file rejected; keeping the previous one: %s")
+        )
         self._keys: dict[tuple[str, float], IssuerKeys] = {}
         self._remembered: OrderedDict[str, Caller] = OrderedDict()
         try:
             self._take_over(self._read())
         except OSError as error:
             raise InvalidRequestError(
-                f"access file {path} cannot be read: {error}; mend SMELT_GATEWAY_ACCESS_FILE"
+                f"access file {path} cannot be read: {error}; correct SMELT_GATEWAY_ACCESS_FILE"
             ) from error
 
     async def caller_of(self, metadata: Metadata) -> Caller:

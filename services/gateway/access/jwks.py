@@ -72,8 +72,8 @@ class IssuerKeys:
             await asyncio.shield(self._reading)
         if self._keys is None:
             raise NotReadyError(
-                f"the keys of the token's issuer cannot be had from {self._source} now; try "
-                "again, or see the gateway's log"
+                f"the keys of the token's issuer are not available from {self._source}; retry, "
+                "or see the gateway's log"
             )
         return self._keys
 

@@ -28,7 +28,7 @@ def disabled_reasons(*, is_admin: bool = False, is_traced: bool = False) -> Mapp
         "Repository": f"switch it on with {_ADMIN}",
         "LogSettings": f"switch it on with {_ADMIN}",
         "TraceSetting": f"switch it on with {' and '.join(missing)}",
-        "": "nothing answers it",
+        "": "it is not implemented",
     }
 
 

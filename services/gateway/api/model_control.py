@@ -102,7 +102,7 @@ class ModelControl:
         if isinstance(document, ExternalModel):
             raise UnsupportedFeatureError(
                 f"load model '{name}': it is external, and its configuration is its server's; "
-                "leave config out"
+                "omit config"
             )
         own = config_from_model(document, ())
         for field, value in wanted.ListFields():
@@ -154,7 +154,7 @@ class ModelControl:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise NotReadyError(
                         f"model '{name}': the controller did not answer within "
-                        f"{SET_SERVED_TIMEOUT_S:g} s; ask the repository index whether it did it"
+                        f"{SET_SERVED_TIMEOUT_S:g} s; the repository index shows the result"
                     ) from error
                 kind = _ERROR_BY_CODE.get(error.code(), NotReadyError)
                 raise kind(
@@ -168,8 +168,8 @@ class ModelControl:
                     await self._endpoints.changed.wait()
         except TimeoutError as error:
             raise NotReadyError(
-                f"the controller has done it, but this gateway did not see that of model '{name}' "
-                f"within {FOLLOW_TIMEOUT_S:g} s; ask the repository index"
+                f"the controller applied it, but this gateway did not get the state of '{name}' "
+                f"within {FOLLOW_TIMEOUT_S:g} s; see the repository index"
             ) from error
 
 

@@ -18,7 +18,7 @@ from services.grpc_server.server_options import ServerOptions
 # Of a body, as they came.
 Pieces = list[Message]
 _ENCODINGS: Final = ("gzip", "deflate")
-_FULL: Final = "too many requests that are not complete hold memory; send it again later"
+_FULL: Final = "incomplete requests use all of the upload memory; retry later"
 
 
 class Bodies:
@@ -120,7 +120,7 @@ def _too_large(num_bytes: int, most: int) -> HttpStatusError:
     return HttpStatusError(
         413,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        f"a body of {num_bytes} bytes: at most {most} are received here",
+        f"a body of {num_bytes} bytes: at most {most} are accepted",
     )
 
 

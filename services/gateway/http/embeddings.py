@@ -55,7 +55,7 @@ async def embed(document: Document, ask: Ask) -> HttpAnswer:
         return HttpAnswer(await json_with_rows(listed, "data", data))
     except ValueError as error:
         raise InvalidRequestError(
-            "an embedding has NaN or infinity, which JSON has not; ask for encoding_format base64"
+            "an embedding has NaN or infinity, which JSON cannot represent; ask for base64"
         ) from error
 
 

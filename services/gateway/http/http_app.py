@@ -153,7 +153,7 @@ class HttpApp:
     async def _answer(self, call: HttpCall, route: Route, name: str, version: str) -> HttpAnswer:
         _check_method(call, route.method)
         if route.rpc == "ServerReady" and self._is_leaving():
-            return HttpAnswer(error_body("the server stops"), status=503)
+            return HttpAnswer(error_body("the server is shutting down"), status=503)
         document: Document = {}
         if route.method == "POST":
             path = f"/{SERVICE.full_name}/{route.rpc}"
@@ -280,5 +280,5 @@ def _json_length(call: HttpCall) -> int | None:
 def _check_method(call: HttpCall, method: str) -> None:
     # Probes ask by HEAD, whose answer the server sends without its body (RFC 9110, 9.3.2).
     if call.method not in {method, "HEAD" if method == "GET" else method}:
-        words = f"this path takes {method} alone"
+        words = f"this path accepts only {method}"
         raise HttpStatusError(405, grpc.StatusCode.UNIMPLEMENTED, words, method)

@@ -156,7 +156,7 @@ class HttpConnection(HttpToolsProtocol):
         elif self._is_coming and not self.flow.read_paused:
             due_s = limits.handshake_timeout_s if self._is_head else limits.max_request_age_s
             if now_s - self._began_s > due_s or now_s - self._came_s > limits.stall_timeout_s:
-                self._refuse(408, "the request came too slowly")
+                self._refuse(408, "the request arrived too slowly")
         if 0 < limits.max_connection_age_s < now_s - self._opened_s:
             self.shutdown()
 

@@ -88,7 +88,7 @@ async def _with_data(
         return [json_bytes(_described(tensor))[:-1], b',"data":', *data, b"}"]
     except ValueError as error:
         raise InvalidRequestError(
-            "an output has NaN or infinity, which JSON has not; ask for binary data"
+            "an output has NaN or infinity, which JSON cannot represent; ask for binary data"
         ) from error
 
 

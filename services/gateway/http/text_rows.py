@@ -149,12 +149,12 @@ def _tensors(config: pb.ModelConfig, rows: Sequence[Any]) -> dict[str, Array]:
     text = inputs.get(_TEXT)
     if text is None or text.data_type != pb.TYPE_STRING:
         raise InvalidRequestError(
-            f"model '{config.name}' takes no text: it has no input '{_TEXT}' of {BYTES}"
+            f"model '{config.name}' accepts no text: it has no input '{_TEXT}' of {BYTES}"
         )
     takes_pairs = bool(text.dims) and text.dims[-1] == _PAIR
     if takes_pairs != (type(rows[0]) is tuple):
         found = "pairs of texts, as rerankers do" if takes_pairs else "single texts, not pairs"
-        raise InvalidRequestError(f"model '{config.name}' takes {found}")
+        raise InvalidRequestError(f"model '{config.name}' accepts {found}")
     rank = len(text.dims) + (1 if config.max_batch_size else 0)
     last = (_PAIR,) if takes_pairs else (1,) * (rank - 1)
     return {_TEXT: np.array(rows, dtype=STRING_DTYPE).reshape(len(rows), *last)}
@@ -164,7 +164,7 @@ def _padded(config: pb.ModelConfig, rows: Sequence[list[int]]) -> dict[str, Arra
     """Lists of token ids as the inputs of a model, padded to the longest."""
     inputs = {each.name: each.data_type for each in config.input if each.name != _TEXT}
     if _IDS not in inputs or inputs.keys() - _BESIDE.keys() != {_IDS}:
-        raise InvalidRequestError(f"model '{config.name}' takes no token ids alone")
+        raise InvalidRequestError(f"model '{config.name}' does not accept token ids")
     longest = max(map(len, rows))
     tensors = {}
     for name, datatype in inputs.items():

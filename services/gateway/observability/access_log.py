@@ -124,14 +124,14 @@ class AccessLog:
         self._closing.set()
         self._thread.join(self._close_timeout_s)
         if self._thread.is_alive():
-            logger.error("access log %s takes no more lines; its last ones are lost", self._target)
+            logger.error("access log %s blocks writes; its last lines are lost", self._target)
 
     def _check_target(self) -> None:
         try:
             _append(self._target, b"")
         except OSError as error:
             raise InvalidRequestError(
-                f"access log {self._target} cannot be written: {error}; mend "
+                f"access log {self._target} cannot be written: {error}; correct "
                 f"SMELT_GATEWAY_ACCESS_LOG, '{STANDARD_OUTPUT}' is standard output"
             ) from error
 

@@ -233,16 +233,16 @@ class ForwardedInference:
             if others:
                 return _pool_with(pool, others)
         raise NotReadyError(
-            f"model '{pools[0].model}' version {pools[0].version} has no other ready replica than "
-            f"the one that just refused; retry later"
+            f"model '{pools[0].model}' version {pools[0].version} has no other ready "
+            "replica than the one that rejected the request; retry later"
         )
 
 
 def _lost_with(pool: Pool) -> NotReadyError:
     return NotReadyError(
         f"model '{pool.model}' version {pool.version}: two replicas in a row were lost while they "
-        "had this request, and it is sent to no other; if it is lost again, its inputs may end "
-        "the process that runs them: see the log of a replica"
+        "had this request, so it is sent to no other; if that happens again, its inputs may crash "
+        "the replica: see the log of a replica"
     )
 
 

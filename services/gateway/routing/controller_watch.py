@@ -60,10 +60,10 @@ class ControllerWatch:
             async with self._dialer.aio_channel(self._address) as channel:
                 try:
                     await self._follow(FleetControlStub(channel))
-                    self._complain("ended the watch")
+                    self._complain("closed the watch stream; keeping the last snapshot")
                 except grpc.aio.AioRpcError as error:
                     self._complain(
-                        "is away, the last known fleet stays: "
+                        "is unreachable; keeping the last snapshot: "
                         f"{error.code().name}: {error.details()}"
                     )
             self._on_connected(False)
@@ -95,7 +95,7 @@ class ControllerWatch:
         except Exception:
             # An exception here would end the watch for good, and no later snapshot be seen.
             logger.exception(
-                "revision %d of controller %s cannot be taken, the last one stays",
+                "snapshot revision %d of controller %s rejected; keeping the last one",
                 snapshot.revision,
                 self._address,
             )

@@ -165,7 +165,7 @@ def _document(served: fleet.ServedModel) -> ModelVersion | ExternalModel | None:
             return ExternalModel.from_json(served.external_json)
         return _model_version(served.model_version_json)
     except (ValidationError, RecursionError) as error:
-        logger.error("model '%s' version %d left out: %s", served.name, served.version, error)
+        logger.error("model '%s' version %d skipped: %s", served.name, served.version, error)
         return None
 
 
@@ -174,7 +174,7 @@ def _replicas(reports: Iterable[fleet.ReplicaReport]) -> Iterator[ReplicaInfo]:
         try:
             yield _replica(report)
         except Exception:  # whatever it is: a replica writes what it likes, and the others serve
-            logger.exception("replica '%s' left out", report.replica_id)
+            logger.exception("replica '%s' skipped", report.replica_id)
 
 
 def _replica(report: fleet.ReplicaReport) -> ReplicaInfo:

@@ -159,9 +159,7 @@ class RoutingTable:
         served = versions[max(versions) if number is None else number]
         which = "" if number is None else f" version {number}"
         reason = served.reason or "its replicas are starting, or were just lost"
-        fix = (
-            f"; have it served again with: smelt models load {model}" if served.is_unloaded else ""
-        )
+        fix = f"; to serve it again: smelt models load {model}" if served.is_unloaded else ""
         return f"model '{model}'{which} has no ready replica: {reason}{fix}"
 
 

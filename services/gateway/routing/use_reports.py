@@ -109,5 +109,5 @@ class UseReports:
 
     def _note_fault(self, fault: str) -> None:
         if not self._held.fault:
-            logger.warning("use of on-demand models is not reported, none is loaded: %s", fault)
-        self._held.fault = f"the controller, which loads it, cannot be asked: {fault}"
+            logger.warning("use of on-demand models is not reported, so none is loaded: %s", fault)
+        self._held.fault = f"the controller, which loads it, is unreachable: {fault}"

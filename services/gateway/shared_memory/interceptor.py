@@ -112,7 +112,7 @@ class SharedMemoryInference:
         if num_bytes and num_all > self.max_message_bytes:
             raise InvalidRequestError(
                 f"request of {num_bytes} bytes in shared memory: at most "
-                f"{self.max_message_bytes} bytes are taken; send less at once"
+                f"{self.max_message_bytes} bytes are accepted; send less at once"
             )
 
     def _targets(self, request: pb.ModelInferRequest, held: ExitStack) -> dict[str, _Place]:
@@ -202,8 +202,8 @@ def _contents_beside(
     for tensor, place in zip(request.inputs, places, strict=True):
         if place and tensor.HasField("contents"):
             raise InvalidRequestError(
-                f"unexpected contents of input '{tensor.name}' for model '{model}': it lies in "
-                "shared memory; send one of both"
+                f"unexpected contents of input '{tensor.name}' for model '{model}': it is in "
+                "shared memory; send only one of the two"
             )
     beside = [tensor for tensor, place in zip(request.inputs, places, strict=True) if not place]
     if not raw and any(tensor.HasField("contents") for tensor in beside):

@@ -97,8 +97,8 @@ class Region:
             num_read = os.preadv(self._fd, [room], at)
             if not num_read:
                 raise InvalidRequestError(
-                    f"shared memory region '{self.name}' was cut short: {len(room)} of {byte_size} "
-                    f"bytes at {offset} are not there any more"
+                    f"shared memory region '{self.name}' was truncated: {len(room)} of {byte_size} "
+                    f"bytes at {offset} are missing"
                 )
             room = room[num_read:]
             at = at + num_read
@@ -109,7 +109,7 @@ class Region:
         at = self.offset + offset
         try:
             if os.fstat(self._fd).st_size < at + len(view):
-                raise OSError("it was cut short")
+                raise OSError("it was truncated")
             while view:
                 num_written = os.pwrite(self._fd, view, at)
                 view = view[num_written:]

@@ -165,8 +165,8 @@ class KserveConnection(ExternalConnection):
         if refused and int(refused[2]) == self._most_bytes:
             return AnswerTooLargeError(
                 self._words(
-                    f"answers {refused[1]} bytes: at most {refused[2]} are taken; ask for less at "
-                    "once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
+                    f"answers {refused[1]} bytes: at most {refused[2]} are accepted; ask for less "
+                    "at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
                 )
             )
         words = self._words(f"answers {code.name}: {one_line(error.details(), 500)}")

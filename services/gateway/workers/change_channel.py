@@ -107,7 +107,7 @@ class ChangeChannel:
             self._end.close()
         for asked in self._asked.values():
             if not asked.done():
-                asked.set_exception(ConnectionResetError("the other end has gone"))
+                asked.set_exception(ConnectionResetError("the peer process closed the channel"))
 
     def _send(self, number: int, content: Change | bytes | SmeltError) -> None:
         sent = encode_error(content) if isinstance(content, SmeltError) else content
@@ -117,7 +117,7 @@ class ChangeChannel:
                 f"a change of {len(data)} bytes: at most {MAX_PACKET_BYTES} bytes reach all workers"
             )
         if not self.is_open:
-            raise ConnectionResetError("the other end has gone")
+            raise ConnectionResetError("the peer process closed the channel")
         self._unsent.append(data)
         if len(self._unsent) == 1:
             self._send_unsent()
@@ -167,6 +167,6 @@ class ChangeChannel:
         except Exception:
             # Whatever it was, a client waits for an answer; details are in the log alone.
             logger.exception("a change failed: unexpected error")
-            reply = SmeltError("the gateway failed; its log says why")
+            reply = SmeltError("internal error; see the gateway's log")
         with suppress(OSError):
             self._send(number, reply)

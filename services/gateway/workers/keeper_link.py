@@ -98,7 +98,7 @@ class KeeperLink:
                 return await self._channel.ask(change)
         except OSError as error:
             raise NotReadyError(
-                "the process that keeps the gateway's workers is gone, and this one ends; ask again"
+                "the gateway supervisor exited and this worker shuts down; retry"
             ) from error
 
     async def _apply(self, change: Change) -> bytes:

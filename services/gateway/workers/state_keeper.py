@@ -89,7 +89,7 @@ class WorkerLink:
     def _end(self, error: Exception) -> None:
         """End a worker that does not have the state of the others; one that has gone has none."""
         if self.is_open:
-            logger.error("%s did not follow a change and is started again: %r", self._what, error)
+            logger.error("%s did not apply a state change; restarting it: %r", self._what, error)
             self._kill()
         self.close()
 

@@ -121,7 +121,7 @@ class Worker:
             code = await self._process.wait()
             self.metrics_port = 0
             logger.error(
-                "gateway worker %d (process %d) ended with %d and is started again",
+                "gateway worker %d (process %d) exited with code %d; restarting it",
                 self.number,
                 self.pid,
                 code,
@@ -136,7 +136,7 @@ class Worker:
             async with asyncio.timeout(self._stop_timeout_s):
                 await self._process.wait()
         except TimeoutError:
-            logger.warning("gateway worker %d does not end; killed", self.number)
+            logger.warning("gateway worker %d did not exit in time; killed", self.number)
             await self._kill()
 
     async def _kill(self) -> None:

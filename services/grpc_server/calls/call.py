@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Event loops count in milliseconds, and timers run up to one and a half early: a call that ends
 # with DEADLINE_EXCEEDED shall have no time left.
 _EARLY_S: Final = 0.002
-UNREAD: Final = "too many answers wait to be read, and this connection reads the slowest"
+UNREAD: Final = "unread response bytes exceed the limit, and this connection reads the slowest"
 
 
 class Call(ReceiveStream):

@@ -64,4 +64,4 @@ class SkippedStreams:
     def check(self, stream_id: int) -> None:
         """Raise Http2ConnectionError for HEADERS of a stream that was skipped."""
         if any(stream_id in each for each in self._ranges):
-            raise protocol_error(f"stream {stream_id} was passed over, and cannot be opened")
+            raise protocol_error(f"stream {stream_id} was skipped and cannot be opened")

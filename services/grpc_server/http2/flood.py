@@ -77,5 +77,5 @@ class FloodGuard:
         self._refilled_s = now_s
         if self.left < 0:
             raise Http2ConnectionError(
-                ErrorCode.ENHANCE_YOUR_CALM, "too many frames that do nothing for any call"
+                ErrorCode.ENHANCE_YOUR_CALM, "excessive control or empty frames"
             )

@@ -124,7 +124,7 @@ class Decompression:
         try:
             piece = self._decompressor.decompress(given, most)
         except zlib.error as error:
-            where = "" if self._num_members == 1 else " behind its first end"
+            where = "" if self._num_members == 1 else " after its first end"
             raise _fault(f"is not {self._packed.encoding}{where}: {error}") from error
         self._given = self._decompressor.unconsumed_tail
         self.message += piece
@@ -136,7 +136,7 @@ class Decompression:
         if not self._given and not self._rest:
             return False
         if self._packed.encoding != "gzip":
-            raise _fault(f"in {self._packed.encoding} has data behind its end")
+            raise _fault(f"in {self._packed.encoding} has data after its end")
         if self._num_members == _MAX_MEMBERS:
             raise _fault(f"in gzip has more than {_MAX_MEMBERS} members")
         self._num_members += 1

@@ -22,9 +22,9 @@ from services.grpc_server.server_options import Check, ServerOptions
 if TYPE_CHECKING:
     from services.grpc_server.request.receive_stream import ReceiveStream
 
-SLOW_REQUEST: Final = "the request came too slowly while others waited for memory; send it again"
-_SLOW_READER: Final = "answers were not read while others waited for the memory of the next request"
-_FULL: Final = "too many requests that are not complete hold memory; send it again later"
+SLOW_REQUEST: Final = "the request arrived too slowly while others waited for memory; retry"
+_SLOW_READER: Final = "answers were not read while other requests waited for memory"
+_FULL: Final = "incomplete requests use all of the upload memory; retry later"
 # Within so many checks all of a request must be here, whatever its size.
 _MAX_CHECKS: Final = 20
 

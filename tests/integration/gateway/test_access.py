@@ -225,7 +225,7 @@ async def test_keys_that_cannot_be_had_stop_only_the_issuers_tokens(
 ) -> None:
     issuer.is_broken = True
     said = await refusal(guarded_fleet, inputs, bearer(issuer.token()))
-    assert f"UNAVAILABLE the keys of the token's issuer cannot be had from {issuer.url}" in said
+    assert f"UNAVAILABLE the keys of the token's issuer are not available from {issuer.url}" in said
     client = await guarded_fleet.client()
     assert await client.infer("echo", inputs(), headers=bearer(READER))
 
@@ -282,7 +282,7 @@ async def test_a_file_that_cannot_be_read_once_is_read_again(
         broken.setattr(Path, "read_bytes", lambda _: Path("/nowhere").read_text())
         for _ in range(2):
             assert (await gate.caller_of(metadata)).name == "reader"
-    assert caplog.text.count("stays as it was") == 1
+    assert caplog.text.count("keeping the previous one") == 1
     with pytest.raises(UnauthenticatedError):
         await gate.caller_of(metadata)
 

@@ -91,4 +91,4 @@ async def test_a_snapshot_that_cannot_be_taken_does_not_end_the_watch(
         async with asyncio.timeout(30):
             await has_taken.wait()
     watching.cancel()
-    assert "cannot be taken, the last one stays" in caplog.text
+    assert "rejected; keeping the last one" in caplog.text

@@ -171,7 +171,7 @@ async def test_without_the_controller_the_hold_ends_with_an_honest_error(
     await fleet_of.controller.stop()
     code, message = await _message_of(client.infer("echo", inputs()))
     assert code == "UNAVAILABLE"
-    assert "the controller, which loads it, cannot be asked: UNAVAILABLE" in message
+    assert "the controller, which loads it, is unreachable: UNAVAILABLE" in message
 
 
 async def test_it_is_asked_for_again_while_requests_wait(

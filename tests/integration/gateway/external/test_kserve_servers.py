@@ -195,8 +195,8 @@ async def test_an_answer_larger_than_a_message_may_be_is_no_overload(
     assert "retry-after-ms" in dict(refused.value.trailing_metadata())
     decoupled.fault = "large"
     words = (
-        rf"'many': its server at {decoupled.url} answers 5\d\d\d bytes: at most 9\d\d are taken; "
-        "ask for less at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
+        rf"'many': its server at {decoupled.url} answers 5\d\d\d bytes: at most 9\d\d are accepted"
+        "; ask for less at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
     )
     with pytest.raises(grpc.aio.AioRpcError, match=words) as refused:
         await refused_by(fleet_of)

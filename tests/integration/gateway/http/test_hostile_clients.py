@@ -136,7 +136,7 @@ async def test_a_body_beyond_the_bound_is_not_read(echo_fleet: "Fleet") -> None:
     status, answer = await send(fleet, post(b"", length=5000))
     assert (status, answer["error"]) == (
         413,
-        "a body of 5000 bytes: at most 4096 are received here",
+        "a body of 5000 bytes: at most 4096 are accepted",
     )
     await fleet.until_metric(
         1, "smelt_requests_total", model="", version="", code="RESOURCE_EXHAUSTED"
@@ -219,7 +219,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_slow_clients_are_ended(impatient: None, echo_fleet: "Fleet", begun: bytes) -> None:
     fleet = await with_http(echo_fleet)
     status, answer = await send(fleet, begun)
-    assert (status, answer) == (408, {"error": "the request came too slowly"})
+    assert (status, answer) == (408, {"error": "the request arrived too slowly"})
 
 
 async def test_drops_of_a_head_do_not_keep_a_connection(
@@ -260,7 +260,7 @@ async def test_requests_without_memory_are_refused(echo_fleet: "Fleet") -> None:
     await asyncio.sleep(0.5)
     status, answer = await send(fleet, post(b" " * 1_000_000, length=1_000_001))
     assert status == 429
-    assert "hold memory" in answer["error"]
+    assert "all of the upload memory" in answer["error"]
     for writer in held:
         writer.close()
 

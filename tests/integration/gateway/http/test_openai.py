@@ -176,7 +176,7 @@ async def test_both_apis_of_cohere_are_there(embedders: "Fleet", path: str) -> N
 async def test_a_wrong_method_is_refused_as_openai_has_errors(embedders: "Fleet") -> None:
     refused = await run_curl(embedders, "/v1/embeddings")
     assert (refused.status, refused.headers["allow"]) == (405, "POST")
-    assert json.loads(refused.body)["error"]["message"] == "this path takes POST alone"
+    assert json.loads(refused.body)["error"]["message"] == "this path accepts only POST"
 
 
 async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
@@ -187,9 +187,9 @@ async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_what_a_model_cannot_embed_is_refused(client: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="takes no text"):
+    with pytest.raises(openai.BadRequestError, match="accepts no text"):
         await client.embeddings.create(model="ids", input="text")
-    with pytest.raises(openai.BadRequestError, match="takes no token ids"):
+    with pytest.raises(openai.BadRequestError, match="does not accept token ids"):
         await client.embeddings.create(model="images", input=[[1]])
     with pytest.raises(openai.BadRequestError, match="this model has 3, got 4"):
         await client.embeddings.create(model="texts", input="a", dimensions=4)

@@ -63,7 +63,7 @@ async def test_what_lies_in_regions_counts_as_the_request(
     await echo_fleet.until_ready("r1", "r2")
     client = await echo_fleet.client()
     await _register(client, key)
-    with pytest.raises(InferenceServerException, match="at most 1024 bytes are taken"):
+    with pytest.raises(InferenceServerException, match="at most 1024 bytes are accepted"):
         await client.infer("echo", _input(num_bytes=2048))
 
 
@@ -169,7 +169,7 @@ async def test_a_region_that_is_cut_short_or_unregistered_harms_its_request_alon
     assert not (await client.get_system_shared_memory_status()).regions
     await _register(client, key)
     os.truncate(FOLDER / key, 16)
-    with pytest.raises(InferenceServerException, match="was cut short: 32 of 48"):
+    with pytest.raises(InferenceServerException, match="was truncated: 32 of 48"):
         await client.infer("echo", _input())
     assert await client.is_server_live()
 

@@ -143,7 +143,7 @@ async def test_without_anybody_above_nothing_is_changed() -> None:
     link, _ = await above.worker("orphan")
     questions = above.questions
     above.keeper.close()
-    with pytest.raises(NotReadyError, match="keeps the gateway's workers is gone"):
+    with pytest.raises(NotReadyError, match="the gateway supervisor exited"):
         await asyncio.wait_for(questions["LogSettings"](QUIET), 30)
     assert logging.getLogger().level == logging.INFO
     found = await questions["LogSettings"](pb.LogSettingsRequest())  # reading needs nobody

@@ -129,7 +129,7 @@ async def test_what_cannot_be_read_leaves_the_keys_as_they_were(data: bytes | No
 async def test_without_keys_nobody_is_believed() -> None:
     source = Source()
     source.data = None
-    with pytest.raises(NotReadyError, match="cannot be had from there now"):
+    with pytest.raises(NotReadyError, match="not available from there"):
         await source.known()
 
 

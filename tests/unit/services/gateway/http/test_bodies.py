@@ -37,7 +37,7 @@ async def test_a_large_body_that_memory_stays_full_for_is_refused_as_overload() 
 
     scope = {"method": "POST", "path": "/", "client": ("127.0.0.1", 1), "headers": []}
     call = HttpCall(scope, receive)
-    with pytest.raises(StatusError, match="not complete hold memory") as found:
+    with pytest.raises(StatusError, match="all of the upload memory") as found:
         await bodies.read(call, 4 * SMALL_BYTES)
     assert found.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert found.value.is_overload

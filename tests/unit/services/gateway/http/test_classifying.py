@@ -99,7 +99,7 @@ async def test_pairs_for_a_model_that_takes_them() -> None:
     model.config.input[0].dims[:] = [2]
     found = await answer([["a", "b"], ["ab", "cd"]], model)
     assert [each["label"] for each in found["data"]] == ["few", "many"]
-    with pytest.raises(InvalidRequestError, match="takes pairs of texts"):
+    with pytest.raises(InvalidRequestError, match="accepts pairs of texts"):
         await answer(["a", "b"], model)
 
 

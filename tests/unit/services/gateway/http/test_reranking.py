@@ -80,7 +80,7 @@ async def test_the_best_ones_with_their_texts() -> None:
         ({"documents": [{"body": "a"}]}, Reranker(), "expected a list of texts"),
         ({"top_n": 0}, Reranker(), "expected 1 or more"),
         ({"query": None}, Reranker(), "query: expected"),
-        ({}, Reranker(text_dims=1), "takes single texts, not pairs"),
+        ({}, Reranker(text_dims=1), "accepts single texts, not pairs"),
         ({}, Reranker(size=3), "gives 3 numbers for a pair"),
         ({}, Reranker(scale=float("nan")), "gives NaN"),
         ({"documents": ["x"] * 2049}, Reranker(), "expected at most 2048"),

@@ -140,7 +140,7 @@ def test_a_pipe_that_nobody_reads_holds_up_no_end(caplog: pytest.LogCaptureFixtu
     log = AccessLog(f"/dev/fd/{write_fd}", NullRecorder(), close_timeout_s=0.1)
     log.add(RECORD._replace(caller="x" * 1_000_000))
     log.close()
-    assert "takes no more lines; its last ones are lost" in caplog.text
+    assert "blocks writes; its last lines are lost" in caplog.text
     (writer,) = (each for each in threading.enumerate() if each.name == "access log")
     os.close(read_fd)  # and the writer learns that nobody will
     writer.join(30)

@@ -84,13 +84,13 @@ async def test_what_was_packed_comes_out(encoding: str, size: int, *, is_random:
         (gzip.compress(bytes(MIB))[:-8] + bytes(8), "INTERNAL", "not gzip"),
         (b"plain", "INTERNAL", "not gzip"),
         (b"", "INTERNAL", "incomplete"),
-        (ENDED + b"more", "INTERNAL", "not gzip behind its first end"),
-        (ENDED + bytes(8), "INTERNAL", "not gzip behind its first end"),
-        (ENDED + bytes(100_000), "INTERNAL", "not gzip behind its first end"),
+        (ENDED + b"more", "INTERNAL", "not gzip after its first end"),
+        (ENDED + bytes(8), "INTERNAL", "not gzip after its first end"),
+        (ENDED + bytes(100_000), "INTERNAL", "not gzip after its first end"),
         (ENDED + ENDED[:-1], "INTERNAL", "incomplete"),
         (gzip.compress(bytes(MIB // 2)) * 2 + ENDED, "RESOURCE_EXHAUSTED", "more than 1048576"),
         (ENDED * 1001, "INTERNAL", "more than 1000 members"),
-        (ENDED + zlib.compress(b"x"), "INTERNAL", "not gzip behind its first end"),
+        (ENDED + zlib.compress(b"x"), "INTERNAL", "not gzip after its first end"),
     ],
     # Not the bytes: gzip writes the time into them, and two processes of a run would differ.
     ids=[
@@ -133,7 +133,7 @@ async def test_gzip_of_several_members_is_all_of_them(sizes: list[int], *, is_ra
     "more", [b"x", zlib.compress(b"x"), bytes(100_000)], ids=["a byte", "more of it", "much"]
 )
 async def test_deflate_has_nothing_behind_its_end(more: bytes) -> None:
-    with pytest.raises(StatusError, match="in deflate has data behind its end") as fault:
+    with pytest.raises(StatusError, match="in deflate has data after its end") as fault:
         await unpacked(CompressedMessage(zlib.compress(b"x") + more, "deflate", MIB))
     assert fault.value.code is grpc.StatusCode.INTERNAL
 
