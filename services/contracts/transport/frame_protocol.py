@@ -114,7 +114,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def frame_received(self, frame: Frame) -> None:
         """Take a frame after HELLO; raises InvalidRequestError, which ends the connection."""
-        raise InvalidRequestError(f"data port: {frame.kind.name} is not for this end")
+        raise InvalidRequestError(
+            f"data port: frame kind {frame.kind.name} is not accepted from this peer"
+        )
 
     def closed(self, error: Exception | None) -> None:
         """Called once, when the connection is gone, for whatever reason."""

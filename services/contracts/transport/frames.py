@@ -124,7 +124,7 @@ def check_header(fields: tuple[int, int, int, int, int], max_payload_bytes: int)
     if payload_size > max_payload_bytes:
         raise InvalidRequestError(
             f"data port: frame {request_id} of kind {Kind(kind).name} has {payload_size} bytes of "
-            f"payload, at most {max_payload_bytes} are taken here; send less, or raise the limit"
+            f"payload, at most {max_payload_bytes} are accepted; send less, or raise the limit"
         )
     return _KINDS[kind]
 

@@ -339,12 +339,12 @@ def _tls_options(tls: FleetTls | None) -> dict[str, Any]:
 
 def _why_not(error: Exception, timeout_s: float, *, is_tls: bool) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing came within {timeout_s} s"
+        return f"nothing was received within {timeout_s} s"
     if isinstance(error, ssl.SSLError):
         return (
             f"no TLS with it: {error}; wanted a replica with a certificate of the fleet's authority"
             " (SMELT_REPLICA_FLEET_CERT_FILE, _KEY_FILE and _CA_FILE)"
         )
     if is_tls and isinstance(error, ConnectionLostError):
-        return f"{error}; its log says whether it refused this gateway's certificate"
+        return f"{error}; see its log for whether it rejected this gateway's certificate"
     return str(error)

@@ -185,8 +185,8 @@ class GatewayConnection(FrameProtocol):
         wanted = self._server.token
         if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
             raise InvalidRequestError(
-                "data port: the peer does not send the token of this replica: it is of another "
-                "fleet, or means a replica that was here before"
+                "data port: wrong replica token: the peer is of another fleet, or addresses a "
+                "replica that has ended"
             )
 
     def expects_more(self) -> bool:
@@ -225,13 +225,14 @@ class GatewayConnection(FrameProtocol):
     def _lent_request(self, frame: Frame) -> memoryview:
         if self._lent is None or len(frame.payload) != PLACE.size:
             raise InvalidRequestError(
-                f"data port: request {frame.request_id} lies in memory that was not lent here"
+                f"data port: request {frame.request_id} references shared memory that is not "
+                "registered on this connection"
             )
         begin, size = PLACE.unpack(frame.payload)
         if size > self._max_payload_bytes:
             raise InvalidRequestError(
                 f"data port: request {frame.request_id} has {size} bytes, at most "
-                f"{self._max_payload_bytes} are taken here"
+                f"{self._max_payload_bytes} are accepted"
             )
         return self._lent.view(begin, size)
 
@@ -273,7 +274,7 @@ class GatewayConnection(FrameProtocol):
     def _send_failure(self, request_id: int, error: BaseException) -> None:
         if not isinstance(error, SmeltError):
             logger.error("request %d failed: unexpected error", request_id, exc_info=error)
-            error = SmeltError("the replica failed; its log says why")
+            error = SmeltError("internal error; see the replica's log")
         self.send(Kind.ERROR, request_id, *encode_error(error))
 
     def pause_writing(self) -> None:

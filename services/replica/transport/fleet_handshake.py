@@ -75,7 +75,7 @@ def _send_plain_error(peer: socket.socket, error: OSError) -> None:
     if not isinstance(error, ssl.SSLError) or error.reason not in _IN_THE_CLEAR:
         return
     refusal = InvalidRequestError(
-        "data port: this replica takes TLS alone; give the gateway the fleet's certificate: "
+        "data port: this replica accepts only TLS; give the gateway the fleet's certificate: "
         "SMELT_GATEWAY_FLEET_CERT_FILE, _KEY_FILE and _CA_FILE"
     )
     meta, payload = encode_error(refusal)

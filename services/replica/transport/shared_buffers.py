@@ -55,7 +55,7 @@ class SharedBuffers:
         """
         if not 0 < size <= len(self._arena) - begin:
             raise InvalidRequestError(
-                f"data port: a request lies at {begin} and has {size} bytes, in memory of "
+                f"data port: a request is at {begin} and has {size} bytes, in memory of "
                 f"{len(self._arena)}"
             )
         view = _View((size,), np.uint8, self._arena, begin)
@@ -77,7 +77,7 @@ def _mapped(connection: socket.socket, descriptor: int, *, is_writable: bool) ->
     try:
         own = open_peers_file(connection, descriptor, os.O_RDWR if is_writable else os.O_RDONLY)
     except OSError as error:
-        raise InvalidRequestError(f"lent memory cannot be opened: {error}") from error
+        raise InvalidRequestError(f"shared memory cannot be opened: {error}") from error
     try:
         return peers_memory(own, is_writable=is_writable)
     finally:

@@ -74,9 +74,9 @@ async def test_many_requests_in_one_write_are_answered(port) -> None:
         (header(Kind.HELLO, 0, 38, 5000), "at most 4096"),
         (HELLO + header(Kind.INFER, 1, 0, 1001), "1001 bytes of payload, at most 1000"),
         (HELLO + bytes(HEADER.size), "bytes are not a frame"),
-        (HELLO + wire(Kind.OK, 1), "OK is not for this end"),
+        (HELLO + wire(Kind.OK, 1), "OK is not accepted from this peer"),
         (HELLO + wire(Kind.INFER, 0, INFER_META), "request id 0 is in use"),
-        (HELLO + HELLO, "HELLO is not for this end"),
+        (HELLO + HELLO, "HELLO is not accepted from this peer"),
     ],
 )
 async def test_a_peer_that_misbehaves_is_told_and_closed(port, sent: bytes, reason: str) -> None:
@@ -114,7 +114,7 @@ async def test_only_the_right_token_is_taken(port) -> None:
     assert await connection.infer(b"x") == b"x"
     for wrong in ({}, {"token": bytes(32)}, {"token": TOKEN[::-1]}):
         # Connecting fails: one that is open may be given requests at once.
-        with pytest.raises(ConnectionLostError, match="does not send the token of this replica"):
+        with pytest.raises(ConnectionLostError, match="wrong replica token"):
             await port.connect(address, **wrong)
 
 
@@ -139,7 +139,7 @@ async def test_another_protocol_version_is_named(port) -> None:
 
 async def test_a_server_that_says_nothing_is_given_up(port) -> None:
     async with _raw_server(b"") as address:
-        with pytest.raises(ConnectionLostError, match=r"nothing came within 0\.05 s"):
+        with pytest.raises(ConnectionLostError, match=r"nothing was received within 0\.05 s"):
             await port.connect(address, timeout_s=0.05)
 
 

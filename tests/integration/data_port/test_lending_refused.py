@@ -111,11 +111,11 @@ _PLACES = {
     "outside": (PLACE.pack(ARENA_BYTES - 5, 6), f"lies at {ARENA_BYTES - 5} and has 6 bytes"),
     "far outside": (PLACE.pack(2**64 - 1, 6), "and has 6 bytes, in memory of"),
     "empty": (PLACE.pack(0, 0), "lies at 0 and has 0 bytes"),
-    "too large": (PLACE.pack(0, 100_001), "has 100001 bytes, at most 100000 are taken"),
-    "huge": (PLACE.pack(0, 2**64 - 1), "bytes, at most 100000 are taken"),
-    "no place": (b"", "in memory that was not lent"),
-    "half a place": (PLACE.pack(0, 100)[:8], "in memory that was not lent"),
-    "a request": (bytes(70_000), "in memory that was not lent"),
+    "too large": (PLACE.pack(0, 100_001), "has 100001 bytes, at most 100000 are accepted"),
+    "huge": (PLACE.pack(0, 2**64 - 1), "bytes, at most 100000 are accepted"),
+    "no place": (b"", "shared memory that is not registered"),
+    "half a place": (PLACE.pack(0, 100)[:8], "shared memory that is not registered"),
+    "a request": (bytes(70_000), "shared memory that is not registered"),
 }
 
 
@@ -142,7 +142,7 @@ async def _only_that_link_is_over(lender: Lender, link: ArenaLink | None = None)
 
 async def test_a_request_without_lending_first_closes_the_connection(lender: Lender) -> None:
     lender.ask(2, PLACE.pack(0, 100))
-    assert "in memory that was not lent" in await lender.refusal()
+    assert "shared memory that is not registered" in await lender.refusal()
     await _only_that_link_is_over(lender)
 
 
@@ -182,8 +182,8 @@ _LENT = {
     "nothing": (b"", "LEND of 0 bytes, wanted 8; run gateway and replica of one release"),
     "an id": (bytes(16), "LEND of 16 bytes"),
     "much": (b"x" * 4000, "LEND of 4000 bytes"),
-    "no descriptors": (DESCRIPTORS.pack(-1, -1), "lent memory cannot be opened"),
-    "closed ones": (DESCRIPTORS.pack(2**31 - 1, 2**31 - 1), "lent memory cannot be opened"),
+    "no descriptors": (DESCRIPTORS.pack(-1, -1), "shared memory cannot be opened"),
+    "closed ones": (DESCRIPTORS.pack(2**31 - 1, 2**31 - 1), "shared memory cannot be opened"),
 }
 
 
@@ -204,4 +204,4 @@ async def test_nobody_lends_to_a_replica_of_tcp_alone(port, arena) -> None:
     peer.writer.write(wire(Kind.HELLO, 0, encode_hello(TOKEN)))
     assert (await peer.read_frame()).kind is Kind.HELLO
     reason = await refusal_of(peer, DESCRIPTORS.pack(arena.descriptor, arena.descriptor))
-    assert "lent memory cannot be opened" in reason
+    assert "shared memory cannot be opened" in reason
