@@ -96,7 +96,7 @@ class TensorrtEngine(GuardedEngine):
         if not getattr(context, step)(*args):
             # Those of now: the library has one logger, for all engines.
             words = self._logger.messages.take_errors()
-            raise EngineError(f"TensorRT failed to run: {step} answered false: {words}")
+            raise EngineError(f"TensorRT failed to run: {step} returned false: {words}")
 
     def _output_buffers(self, context: Any) -> "list[torch.Tensor]":
         import torch

@@ -188,7 +188,7 @@ class Replica:
                 raise
         words = f"it takes longer than {self._first_load_limit_s:.0f} s to load"
         self._manager.refuse_first(words)
-        raise EngineError(f"model '{self.signature.name}': {words}; the next replica takes another")
+        raise EngineError(f"model '{self.signature.name}': {words}; the next replica tries another")
 
     def infer(
         self, payload: Payload, deadline_s: float | None = None, trace: str = ""
@@ -322,13 +322,13 @@ class Replica:
         """The engine before serves again, as the present one failed in service."""
         bad = self._engine_in_use()
         logger.error(
-            "engine %s failed in service, the one before it serves again: %s",
+            "engine %s failed in service; rolled back to the previous one: %s",
             bad.digest or bad.kind,
             words,
         )
         self._manager.mark_failed(bad.digest, f"failed in service: {words}")
         self._standby.close_soon(bad_executor)
-        detail = f"returned to, as engine {bad.digest[:12] or bad.kind} failed in service: {words}"
+        detail = f"rolled back to: engine {bad.digest[:12] or bad.kind} failed in service: {words}"
         reason = spare.loaded.fallback_reason
         if reason and bad.digest:
             reason = FallbackReason.LOAD_FAILED

@@ -168,7 +168,7 @@ def _num_waiting() -> int:
         return num_waiting_for_gpus()
     except Exception as error:
         # An error here would end this turn of Serve's loop for every deployment.
-        logger.warning("what waits for GPUs is unknown: %r", error)
+        logger.warning("number of replicas that wait for GPUs is unknown: %r", error)
         return 0
 
 

@@ -141,7 +141,7 @@ class ReplicaServer:
             try:
                 await self.stop(grace_s=0)
             except Exception:  # what went wrong first is what is raised
-                logger.exception("a replica that did not start failed to close too")
+                logger.exception("a replica that failed to start also failed to close")
             raise
         self._replica.set_state(fleet.REPLICA_STATE_READY)
         if self._replica.loaded and self._replica.loaded.is_interim:
@@ -177,7 +177,7 @@ class ReplicaServer:
             if self.addresses:
                 await check_data_port(self.addresses[0].removeprefix("unix:"), self.token)
             if self._link and not self._link.is_running:
-                raise EngineError("the task of the control line ended; restart the replica")
+                raise EngineError("the control stream task ended; restart the replica")
         except EngineError:
             if replica.state == fleet.REPLICA_STATE_READY:
                 replica.set_state(fleet.REPLICA_STATE_FAILED)
@@ -291,7 +291,7 @@ class ReplicaServer:
             try:
                 await self.replica.reselect_engine()
             except Exception:
-                logger.exception("another engine could not be taken; the present one serves on")
+                logger.exception("engine swap failed; keeping the current engine")
 
     async def _show_state(self) -> None:
         """Set gauges at intervals: an engine that hangs completes nothing to count."""
@@ -299,7 +299,7 @@ class ReplicaServer:
             try:
                 self.replica.show_now()
             except Exception:
-                logger.exception("what is true now could not be recorded; it is tried again")
+                logger.exception("gauges not updated; retrying")
             await asyncio.sleep(_SHOW_PERIOD_S)
 
     async def _drain(self, timeout_s: float) -> None:

@@ -71,7 +71,7 @@ def tidy_compile_cache(
     root = compile_cache(cache_dir)
     # First: what was cut short is useless at any age, and the bounds below spare young files.
     for path in remove_unfinished(root):
-        logger.warning("%s was cut short by the end of its compiler; it is compiled again", path)
+        logger.warning("%s is incomplete, as its compiler ended; compiling it again", path)
     files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
     remove_oldest(entries(files), max_bytes=max_bytes, max_age_s=max_age_s)
     _remove_empty(root, time.time())

@@ -51,7 +51,7 @@ class PassedChecks:
             (self._folder / name_here(manifest, device, num_threads)).touch()
         except OSError as error:
             # It saves a later check; without it an engine is as good.
-            logger.warning("no mark of a passed check: %s; it is checked again", error)
+            logger.warning("passed check not recorded: %s; the next load checks again", error)
 
 
 def name_here(manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> str:

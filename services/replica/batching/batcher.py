@@ -123,7 +123,7 @@ class Batcher:
             NotReadyError: the replica is draining.
         """
         if self._is_draining:
-            raise NotReadyError("replica is draining and takes no new requests")
+            raise NotReadyError("replica is draining and accepts no new requests")
         if priority is None:
             self.queue.check_any_room()
         else:
@@ -279,7 +279,9 @@ class Batcher:
             # It may be the fault of one call, or of all together, as memory is. What hangs is not
             # asked again.
             if len(batch) > 1 and not isinstance(error, HangError):
-                logger.info("%d requests failed together, and run apart: %s", len(batch), error)
+                logger.info(
+                    "a batch of %d requests failed; running them separately: %s", len(batch), error
+                )
                 self._put_back(batch)
                 batch.clear()  # each is reported when it runs apart, and counted once
             else:
@@ -343,7 +345,7 @@ class Batcher:
         try:
             self._on_batch(report)
         except Exception:
-            logger.exception("recording a batch failed; serving goes on")
+            logger.exception("a batch could not be recorded; serving continues")
 
     def _note_if_idle(self) -> None:
         if not self.queue and not self._num_running:

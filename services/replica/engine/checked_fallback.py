@@ -87,8 +87,8 @@ class CheckedFallback:
             ) from error
         if fault := self._fault_of(engine, model):
             raise EngineError(
-                f"no fallback for model '{model.name}': {found.words}; and that answers wrong on "
-                f"this device too: {fault}"
+                f"no fallback for model '{model.name}': {found.words}; and its outputs are wrong "
+                f"on this device too: {fault}"
             )
         return engine, found
 
@@ -101,7 +101,7 @@ class CheckedFallback:
                 raise
             return _unsupported(str(error))
         if fault := self._fault_of(engine, model):
-            words = f"{IN_PLACE}, which answers wrong on this device: {fault}"
+            words = f"{IN_PLACE}, whose outputs are wrong on this device: {fault}"
             return Refutation(found_by=FoundBy.DEVICE, words=words)
         return engine
 
@@ -134,7 +134,7 @@ class CheckedFallback:
             if fault:
                 return fault
             if self.clock() > until_s:
-                return f"its kept answers take it longer than {within_s:.0f} s"
+                return f"the stored check inputs take longer than {within_s:.0f} s"
         return ""
 
     def _master_itself(self, model: ModelVersion) -> RunningEngine:

@@ -47,7 +47,9 @@ class EngineChecker:
                     check_in_child(spec, inputs, check_limit_s(proof_s))
                     self._passed.add(*what)
                     return
-        logger.info("engine ran in a process of its own here before: %s", spec.directory.name)
+        logger.info(
+            "engine already passed the child-process check on this host: %s", spec.directory.name
+        )
 
 
 def needs_check(spec: LoadSpec) -> bool:

@@ -154,7 +154,7 @@ class EngineChoice:
             return loaded
         loaded.engine.close()
         # Not failed: what is in its place serves after all where no slower engine loads.
-        logger.error("slower engines come first now: %s", loaded.refutation.words)
+        logger.error("fallback unavailable, trying slower engines: %s", loaded.refutation.words)
         self._failures.is_fallback_wrong = True
         return None
 
@@ -172,7 +172,8 @@ class EngineChoice:
         loaded = self._loader.load_interim(selection.fallback_reason, detail)
         if loaded is None:
             logger.error(
-                "engine %s may serve no longer, and serves on as nothing else can be had now: %s",
+                "engine %s is no longer permitted (proof or signature) and still serves: no "
+                "replacement is available: %s",
                 self._current_digest,
                 detail,
             )

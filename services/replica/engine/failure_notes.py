@@ -62,7 +62,7 @@ class FailureNotes:
             # Not renamed into place: a note that is read half written is taken for none.
             (self.folder / name).write_bytes(note.canonical_json())
         except OSError as error:  # a full disk must not keep the next engine from serving
-            logger.warning("the failure of an engine is not noted: %s", error)
+            logger.warning("engine failure not recorded: %s", error)
 
     def reason(self, name: str) -> str:
         """Why an engine is not to be tried now; "" when it may be."""
@@ -80,5 +80,5 @@ class FailureNotes:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            logger.warning("a note on an engine's failure cannot be read: %s", error)
+            logger.warning("record of an engine failure cannot be read: %s", error)
             return None

@@ -108,7 +108,7 @@ class EngineFailures:
         if is_passing or is_of_full_disk(error, self._notes.folder):
             return self.postpone(engine.digest, error)
         words = f"{type(error).__name__}: {error}"
-        logger.error("engine %s does not load here; next", engine.digest, exc_info=error)
+        logger.error("engine %s does not load here; trying the next", engine.digest, exc_info=error)
         self._failures[engine.digest] = _Failure(reason=words)
         # The library's verdict, that is.
         if isinstance(error, EngineError):
@@ -124,7 +124,11 @@ class EngineFailures:
         most_s = _MOST_FIRST_WAITS * first_s
         wait_s = wait_after(num_failures, first_s=first_s, most_s=most_s)
         words = f"{type(error).__name__}: {error} (tried again after {wait_s:.0f} s)"
-        logger.error("engine %s cannot be had now, next: %s", digest or "(fallback)", words)
+        logger.error(
+            "engine %s could not be fetched or loaded, trying the next: %s",
+            digest or "(fallback)",
+            words,
+        )
         until_s = self._clock() + wait_s
         self._failures[digest] = _Failure(reason=words, num_failures=num_failures, until_s=until_s)
         return words

@@ -116,7 +116,7 @@ class EngineSwaps:
             words = f"it takes longer than {self._load_limit_s:.0f} s to load"
             if digest:
                 self._manager.mark_failed(digest, words)
-            raise EngineError(f"no other engine is taken now: {words}") from None
+            raise EngineError(f"engine swap failed: {words}") from None
 
     async def _compile(self, choice: EngineChoice) -> None:
         """Serve with the fallback once it is compiled, unless another engine came meanwhile."""
@@ -129,7 +129,7 @@ class EngineSwaps:
         try:
             new = await self._standby.load_beside(choice.load_fallback)
         except Exception:
-            logger.exception("no fallback can be loaded now; the present engine serves on")
+            logger.exception("fallback could not be loaded; keeping the current engine")
         finally:
             late.cancel()
         if new is None:
@@ -149,7 +149,7 @@ class EngineSwaps:
         try:
             await self.reselect()
         except Exception:
-            logger.exception("no slower engine can be taken now; the present one serves on")
+            logger.exception("no slower engine could be loaded; keeping the current one")
 
     def _explain_fallback(self, choice: EngineChoice) -> None:
         """Have reports say why a fallback serves, by what is known now."""

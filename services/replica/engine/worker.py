@@ -150,7 +150,7 @@ class EngineWorker:
                 raise
             # Nothing follows from it here: engines differ in what requests they let pass. A row
             # of them has the health check ask for a proof, and that decides.
-            logger.warning("the engine before this one answered a batch: %s", error)
+            logger.warning("the previous engine answered a batch: %s", error)
             return answer
 
     async def check_hang(self) -> None:
@@ -249,7 +249,7 @@ class EngineWorker:
                 executor, self._timed_run, rules, calls, is_on_loop=executor.loaded.is_brief
             )
         except Exception as error:
-            logger.info("the engine before this one fails on the batch too: %s", error)
+            logger.info("the previous engine fails on the batch too: %s", error)
             return None
         if self._standby.executor is executor:
             self._standby.mark_used()

@@ -147,13 +147,13 @@ def _received(connection: socket.socket) -> Asked:
     asker, uid, _ = _CREDENTIALS.unpack(peer)
     # Process 0 is one of another container, whose network is this one's.
     if uid != os.getuid() or not asker or os.getsid(asker) != os.getsid(0):
-        raise PermissionError(f"process {asker} of user {uid} is none of this Ray's")
+        raise PermissionError(f"process {asker} of user {uid} does not belong to this Ray session")
     _, streams, _, _ = socket.recv_fds(connection, 1, _NUM_STREAMS)
     try:
         with connection.makefile("rb") as lines:
             request = WorkerRequest(**json.loads(lines.readline()))
         if len(streams) != _NUM_STREAMS:
-            raise ValueError(f"{len(streams)} of {_NUM_STREAMS} standard streams came along")
+            raise ValueError(f"received {len(streams)} of {_NUM_STREAMS} file descriptors")
     except BaseException:
         for stream in streams:
             os.close(stream)

@@ -1,6 +1,6 @@
-"""A replica's line to the controller: reports go up, announcements come down.
+"""A replica's Attach stream to the controller: it sends reports and gets announcements.
 
-The line may break at any time, because controllers restart: the replica serves on and
+The stream may break at any time, because controllers restart: the replica serves on and
 attaches again. While it is down the fleet does not know this replica, so retries are quick
 at first; each attempt begins with a full report, so nothing is lost in between.
 """
@@ -71,7 +71,7 @@ class ControlLink:
     async def close(self) -> None:
         """Detach; the controller withdraws the endpoint at once.
 
-        The last report is sent before, and the controller's end of the line awaited for a
+        The last report is sent before, and the controller's end of the stream awaited for a
         while: cancelling at once could drop that report on its way.
         """
         if self._task:
@@ -89,7 +89,7 @@ class ControlLink:
         lost_s = loop.time()
         while not self._closing.is_set():
             began_s = loop.time()
-            fault = "it closed the line"
+            fault = "it closed the Attach stream"
             try:
                 # A new one each time: certificates and tokens are rotated.
                 async with self._dialer.aio_channel(self._address) as channel:

@@ -208,7 +208,7 @@ def _inputs_from_raw(
         if tensor.name == TEXT and signature.text and len(raw) > MAX_TEXT_BYTES:
             raise InvalidRequestError(
                 f"input '{TEXT}' for model '{signature.name}': {len(raw)} bytes, at most "
-                f"{MAX_TEXT_BYTES} are taken at once; send fewer or shorter texts"
+                f"{MAX_TEXT_BYTES} are accepted at once; send fewer or shorter texts"
             )
         try:
             inputs[tensor.name] = array_from_bytes(raw, tensor.datatype, tensor.shape)

@@ -85,7 +85,7 @@ class Tokeniser:
     def _tensors(self, encoded: Sequence[Any]) -> Tensors:
         lengths = [len(each.ids) for each in encoded]
         if min(lengths) == 0:
-            raise InvalidRequestError(f"text {lengths.index(0)} has no token; leave it out")
+            raise InvalidRequestError(f"text {lengths.index(0)} has no token; omit it")
         if (most := max(lengths)) > self._max_tokens:
             raise InvalidRequestError(
                 f"expected at most {self._max_tokens} tokens, got {most} in text "

@@ -223,4 +223,6 @@ class Sampler:
         try:
             self._registry.delete_beyond_bounds(self._model.name, self._sampling)
         except StoreError as error:
-            logger.warning("samples beyond their bounds stay until the next window: %s", error)
+            logger.warning(
+                "samples beyond their bounds not deleted; retrying with the next window: %s", error
+            )

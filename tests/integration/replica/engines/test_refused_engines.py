@@ -97,7 +97,7 @@ async def test_where_nothing_else_can_be_had_a_refuted_engine_is_complained_of(
         patch.delattr(OnnxruntimeEngine, "of_master")
         assert not await watched.replica.reselect_engine()
     said = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "may serve no longer, and serves on" in said[-1].getMessage()
+    assert "is no longer permitted (proof or signature) and still serves" in said[-1].getMessage()
     assert "proof failed: on purpose" in said[-1].getMessage()
     await watched.replica.close()
 

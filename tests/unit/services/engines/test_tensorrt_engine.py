@@ -165,7 +165,7 @@ def test_a_run_that_fails_says_why_and_each_reason_once(
     plan.failing_step = step
     for words in ("first reason", "second reason"):
         plan.words = words
-        with pytest.raises(EngineError, match=f"run: {step} answered false: {words}$"):
+        with pytest.raises(EngineError, match=f"run: {step} returned false: {words}$"):
             engine.run(draw_inputs(2, 3))
 
 

@@ -67,7 +67,7 @@ def test_texts_beyond_any_use_are_refused_before_they_are_decoded() -> None:
     request = pb.ModelInferRequest(model_name="m")
     request.inputs.add(name="text", datatype="BYTES", shape=[1])
     request.raw_input_contents.append(b"\0" * (MAX_TEXT_BYTES + 1))
-    with pytest.raises(InvalidRequestError, match="16777217 bytes, at most 16777216 are taken"):
+    with pytest.raises(InvalidRequestError, match="16777217 bytes, at most 16777216 are accepted"):
         call_from_request(request.SerializeToString(), SINGLE)
 
 
