@@ -279,9 +279,7 @@ class Batcher:
             # It may be the fault of one call, or of all together, as memory is. What hangs is not
             # asked again.
             if len(batch) > 1 and not isinstance(error, HangError):
-                logger.info(
-                    "a batch of %d requests failed; running them separately: %s", len(batch), error
-                )
+                logger.info("batch of %d failed; running each request alone: %s", len(batch), error)
                 self._put_back(batch)
                 batch.clear()  # each is reported when it runs apart, and counted once
             else:

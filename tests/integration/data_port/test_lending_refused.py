@@ -108,9 +108,9 @@ async def test_a_place_in_lent_memory_is_a_request(lender: Lender) -> None:
 
 
 _PLACES = {
-    "outside": (PLACE.pack(ARENA_BYTES - 5, 6), f"lies at {ARENA_BYTES - 5} and has 6 bytes"),
+    "outside": (PLACE.pack(ARENA_BYTES - 5, 6), f"is at {ARENA_BYTES - 5} and has 6 bytes"),
     "far outside": (PLACE.pack(2**64 - 1, 6), "and has 6 bytes, in memory of"),
-    "empty": (PLACE.pack(0, 0), "lies at 0 and has 0 bytes"),
+    "empty": (PLACE.pack(0, 0), "is at 0 and has 0 bytes"),
     "too large": (PLACE.pack(0, 100_001), "has 100001 bytes, at most 100000 are accepted"),
     "huge": (PLACE.pack(0, 2**64 - 1), "bytes, at most 100000 are accepted"),
     "no place": (b"", "shared memory that is not registered"),

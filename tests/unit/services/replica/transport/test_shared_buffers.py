@@ -116,6 +116,6 @@ def test_the_last_byte_can_be_read(gateway: Gateway, begin: int, size: int) -> N
 )
 def test_no_slot_can_be_elsewhere(gateway: Gateway, begin: int, size: int) -> None:
     gateway.ledger[:] = b"\1" * NUM_UNITS
-    with pytest.raises(InvalidRequestError, match=f"lies at {begin} and has {size} bytes"):
+    with pytest.raises(InvalidRequestError, match=f"is at {begin} and has {size} bytes"):
         gateway.lent[0].view(begin, size)
     assert gateway.ledger[:] == b"\1" * NUM_UNITS
