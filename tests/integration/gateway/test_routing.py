@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.errors import EngineError, OverloadedError
+from services.contracts.errors import EngineError, InputRefusedError, OverloadedError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.transport.frames import InferFrame
 from tests.integration.gateway.answers import Inputs
@@ -166,6 +166,22 @@ async def test_a_replica_that_only_fails_is_left_out_for_a_while(
     for _ in range(10):
         with pytest.raises(InferenceServerException, match="internal error"):
             await client.infer("echo", inputs())
+
+
+async def test_inputs_that_a_model_refuses_count_against_no_replica(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    await echo_fleet.start_gateway(eject_after_failures=3, eject_s=600.0)
+    await echo_fleet.until_ready("r1", "r2")
+    client = await echo_fleet.client()
+    for replica in echo_fleet.replicas.values():
+        replica.answer = _raising(InputRefusedError("id 30522 is not in the vocabulary"))
+    for _ in range(20):
+        with pytest.raises(InferenceServerException, match="not in the vocabulary") as caught:
+            await client.infer("echo", inputs())
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    ejected = {"generation": "cpu-x86_64-v3", "reason": "failures"}
+    assert not echo_fleet.metric("smelt_replica_ejections_total", **LABELS, **ejected)
 
 
 async def test_what_was_left_out_comes_back_by_itself(echo_fleet: "Fleet", inputs: Inputs) -> None:

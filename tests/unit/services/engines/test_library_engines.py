@@ -48,6 +48,14 @@ def test_the_precision_hint_is_in_force(tmp_path: Path) -> None:
     assert model.get_property("INFERENCE_NUM_THREADS") == 1
 
 
+def test_processors_are_shared_with_other_replicas(tmp_path: Path) -> None:
+    """No thread spins while it waits, and none is bound to a processor."""
+    path = save_master(tiny_model(), tmp_path)
+    options = open_session(str(path), Platform.CPU).get_session_options()
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert compile_for_cpu(path, "f32").get_property("ENABLE_CPU_PINNING") is False
+
+
 @pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO])
 def test_a_master_that_cannot_be_read_is_an_engine_error(tmp_path: Path, kind: EngineKind) -> None:
     spec = real_spec(tmp_path, kind)

@@ -29,6 +29,10 @@ def test_a_priority_that_names_no_level_means_the_default(priority: int, level: 
     assert Batching().level(priority) == 0
 
 
+def test_a_load_generators_requests_fit_into_the_default_queue() -> None:
+    assert Recipe().batching.max_queue >= 4096
+
+
 def test_each_level_has_room_of_its_own() -> None:
     levels = Recipe.from_yaml(LEVELS).batching
     assert [levels.room(level) for level in levels.levels] == [8, MAX_QUEUE, MAX_QUEUE]

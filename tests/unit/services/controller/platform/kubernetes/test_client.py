@@ -106,6 +106,7 @@ def test_a_forbidden_request_names_the_verb_to_grant() -> None:
     error = explained(_answer(403), "watch", "nodes", "in the cluster")
     assert isinstance(error, NotReadyError)
     assert "cannot watch nodes in the cluster: forbidden" in str(error)
+    assert "An API server also answers this while it starts" in str(error)
     assert "grant the controller's ServiceAccount the verb 'watch' on nodes" in str(error)
 
 
