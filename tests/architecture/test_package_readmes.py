@@ -1,7 +1,7 @@
 """A package's README names every file of its folder, and every folder below it.
 
 Of a folder below, it names either all files or only some that matter: of one whose files it
-mostly names, a reader takes the list for all.
+mostly names, a reader takes the list for all. Each file that it names exists.
 """
 
 import re
@@ -30,6 +30,15 @@ def lacking(readme: Path) -> Iterator[str]:
             yield folder.name
 
 
+def gone(readme: Path) -> Iterator[str]:
+    """Files that it names which neither lie below the package nor, by path, in a folder above."""
+    above = [folder for folder in readme.parents if folder.is_relative_to(ROOT)]
+    for name in re.findall(r"`((?:\w+/)*\w+\.py)`", readme.read_text()):
+        is_above = any((folder / name).exists() for folder in above)
+        if not is_above and not any(readme.parent.rglob(name)):
+            yield name
+
+
 def folders(top: Path) -> Iterator[Path]:
     """A package and those below it that have no README of their own."""
     yield top
@@ -43,11 +52,17 @@ def test_every_file_and_folder_is_named(readme: Path) -> None:
     assert list(lacking(readme)) == []
 
 
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_every_named_file_exists(readme: Path) -> None:
+    assert list(gone(readme)) == []
+
+
 def test_what_is_looked_for_is_found(tmp_path: Path) -> None:
     for name in ("a", "b/__init__", "b/c", "b/d", "b/e", "f/__init__", "f/g"):
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.touch()
     readme = tmp_path / "README.md"
-    readme.write_text("`b/`: `b/c.py`, `d.py`")
+    readme.write_text("`b/`: `b/c.py`, `d.py`, `b/g.py`")
     assert list(lacking(readme)) == ["a.py", "e.py", "f"]
+    assert list(gone(readme)) == ["b/g.py"]

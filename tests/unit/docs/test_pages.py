@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from services.contracts.model.batching import MAX_QUEUE
 from services.contracts.model.recipe import Recipe
+from services.gateway.settings import GatewaySettings
 from tests.reference.commands import all_commands
 from tests.reference.pages import reference_pages
 from tests.unit.docs.markdown import ROOT, anchors, blocks, links, pages, prose
@@ -108,13 +110,27 @@ def _printed(file: Path) -> Iterator[str]:
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = ROOT / "docs" / "README.md"
     listed = {(contents.parent / link.partition("#")[0]).resolve() for link in links(contents)}
-    assert [name_of(page) for page in DOCS if page not in {*listed, contents}] == []
+    packages = sorted((ROOT / "services").glob("*/README.md"))
+    assert [name_of(page) for page in DOCS + packages if page not in {*listed, contents}] == []
 
 
 def test_every_result_is_in_the_table_of_results() -> None:
     page = ROOT / "docs" / "results.md"
     linked = {(page.parent / link).resolve() for link in links(page)}
     assert [name_of(file) for file in RESULTS.rglob("*.md") if file not in linked] == []
+
+
+def test_the_page_of_tritons_clients_has_our_bounds_and_perf_analyzers_options() -> None:
+    page = (ROOT / "docs" / "how-to" / "use-triton-clients.md").read_text()
+    bounds = (f"{MAX_QUEUE:,}", f"{GatewaySettings().max_in_flight:,}")
+    assert [word for word in (*bounds, "--shape", "--input-data") if word not in page] == []
+
+
+def test_a_typical_change_touches_six_files_of_code_at_most() -> None:
+    page = ROOT / "docs" / "explanation" / "what-a-change-touches.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    files = [set(re.findall(r"\(([^()]+\.(?:py|proto))\)", row)) for row in rows]
+    assert 5 <= max(map(len, files)) <= 6
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
