@@ -50,7 +50,7 @@ REQUEST_MEMORY = _gauge(
 )
 REQUEST_MEMORY_LIMIT = _gauge(
     "smelt_request_memory_limit_bytes",
-    "How much of that there is; large requests beyond it are copied to replicas.",
+    "Capacity of that shared memory; large requests beyond it are copied to replicas.",
     unit="bytes",
 )
 CONNECTIONS = _gauge("smelt_gateway_connections", "Clients that are connected to the gateway.")
@@ -113,7 +113,7 @@ REPLICAS_READY = _gauge(
 )
 REPLICA_EJECTIONS = _counter(
     "smelt_replica_ejections_total",
-    "Times a gateway sent a replica no requests for a while, by reason.",
+    "Ejections of replicas that failed as outliers, by reason.",
     ("model", "version", "generation", "reason"),
 )
 CONTROLLER_CONNECTED = _gauge(
@@ -122,7 +122,7 @@ CONTROLLER_CONNECTED = _gauge(
 )
 ACCESS_LOG_DROPPED = _counter(
     "smelt_access_log_dropped_total",
-    "Lines of the access log that were left out, as the disk did not keep up.",
+    "Lines of the access log that were dropped, as writing was too slow.",
 )
 WORKERS_SERVING = _gauge(
     "smelt_gateway_workers_serving",
@@ -155,7 +155,7 @@ REAL_ELEMENTS = _counter(
 )
 PADDED_ELEMENTS = _counter(
     "smelt_padded_elements_total",
-    "Elements that engines computed beside those of the requests.",
+    "Elements of padding that engines computed.",
     ("model", "version"),
 )
 QUEUE_DROPPED = _counter(
@@ -219,12 +219,12 @@ FALLBACKS = _counter(
 )
 FALLBACKS_REFUTED = _counter(
     "smelt_fallbacks_refuted_total",
-    "Times ONNX Runtime was the fallback as torch's answers wrong, by what showed it.",
+    "Times ONNX Runtime replaced torch.compile as its outputs were wrong, by the check.",
     ("model", "version", "generation", "reason"),
 )
 ENGINE_RETURNS = _counter(
     "smelt_engine_returns_total",
-    "Times an engine failed in service and the one before it served again.",
+    "Rollbacks to the engine before, after an engine failed in service.",
     _KIND,
 )
 ENGINE_LOAD_DURATION = _histogram(
@@ -239,7 +239,10 @@ BUILDS = _counter(
     ("generation", "kind", "precision", "outcome"),
 )
 BUILD_DURATION = _histogram(
-    "smelt_build_duration_seconds", "Time of the builder alone.", _BUILT, buckets.BUILD_BUCKETS_S
+    "smelt_build_duration_seconds",
+    "Time of a build without its proof and publication.",
+    _BUILT,
+    buckets.BUILD_BUCKETS_S,
 )
 PROOFS = _counter(
     "smelt_proofs_total",
@@ -276,7 +279,7 @@ REPLICAS_ATTACHED = _gauge(
 )
 MODELS_UNPLACED = _gauge(
     "smelt_models_unplaced",
-    "1 while replicas of a model version are on no node, as none has room for them.",
+    "1 while replicas of a model version are unschedulable.",
     ("model", "version"),
 )
 ON_DEMAND_LOAD_DURATION = _histogram(
@@ -287,7 +290,7 @@ ON_DEMAND_LOAD_DURATION = _histogram(
 )
 ON_DEMAND_EVICTIONS = _counter(
     "smelt_on_demand_evictions_total",
-    "On-demand models whose replicas were stopped as others had no room.",
+    "Evictions of on-demand models.",
     ("model", "version"),
 )
 CONTROLLER_BUILDS = _gauge(

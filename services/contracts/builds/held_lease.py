@@ -111,10 +111,10 @@ class HeldLease:
             self._find_out()
         except SmeltError as error:
             # The next beat tries again; no other worker took it before that can be read.
-            logger.warning("the lease of %s is not renewed: %s", self._digest[:12], error)
+            logger.warning("the lease of %s could not be renewed: %s", self._digest[:12], error)
         except Exception:
             # Whatever it is: beats that ended would do so in silence, and the work would go on.
-            logger.exception("the lease of %s is not renewed", self._digest[:12])
+            logger.exception("the lease of %s could not be renewed", self._digest[:12])
 
     def _find_out(self) -> None:
         """See whether another one took the lease, or only an answer to us was lost."""

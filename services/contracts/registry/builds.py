@@ -151,7 +151,7 @@ class BuildRegistry(RecordKeeper):
         except StoreError as error:
             if not self._is_delete_refused:
                 _logger.warning(
-                    "former leases stay in the store, which costs room alone: %s", error
+                    "former leases cannot be deleted, which costs disk space alone: %s", error
                 )
             self._is_delete_refused = True
 

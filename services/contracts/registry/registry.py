@@ -142,9 +142,9 @@ class SameStore:
         self._known = self._known or found
         if found != self._known:
             raise StoreError(
-                f"{self._store!r} is {'another store' if found else 'empty'} now: it says "
-                f"'{found}', wanted '{self._known}'. What serves is left as it is; put the store "
-                "back (is its volume mounted?), or start the fleet anew to go on with this one"
+                f"{self._store!r} is {'another store' if found else 'empty'} now: expected the "
+                f"identity '{self._known}', found '{found}'. Replicas keep serving; restore the "
+                "store (is its volume mounted?), or restart the fleet to go on with this one"
             )
 
 

@@ -121,9 +121,9 @@ class FleetControl(fleet_grpc.FleetControlServicer):
             async with asyncio.timeout(timeout_s):
                 fault = await self.state.looked()
         except TimeoutError:
-            fault = "the controller started a moment ago and still reads them; ask again"
+            fault = "it has just started; retry in a few seconds"
         if fault:
-            why = f"store and fleet were not read yet: {fault}"
+            why = f"the controller has not completed a first sync of store and cluster: {fault}"
             # UNAVAILABLE is the code of a controller that cannot be reached.
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 

@@ -106,8 +106,8 @@ def _standby(found: LeaseRevision, lease_s: float) -> fleet.Standby:
         lease_s = lease.lease_s
         when = f" since {readable_time(since)}"
     reason = (
-        f"this controller stands by: {holder} holds the lease of this store's controller{when}, "
-        "and builds and records events. This one serves, and builds nothing; it takes over when "
-        f"that one ends or renews nothing for {lease_s:g} s. Two fleets need two stores"
+        f"standby: {holder} holds the controller lease of this store{when}, builds and records "
+        "events. This controller serves, and builds nothing; it takes over when that one ends or "
+        f"does not renew the lease for {lease_s:g} s. Use one store for each fleet"
     )
     return fleet.Standby(holder=holder, since=since, reason=reason)

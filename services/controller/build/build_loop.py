@@ -280,9 +280,9 @@ class BuildLoop:
         try:
             self._launcher.forget(start.name)
         except SmeltError as error:
-            logger.warning("task %s goes on, another model waits for it: %s", start.name, error)
+            logger.warning("task %s is not preempted and still runs: %s", start.name, error)
             return False
-        logger.info("task %s is ended: another model has no engine yet", start.name)
+        logger.info("task %s is preempted: another model has no engine yet", start.name)
         return True
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
@@ -323,7 +323,7 @@ class BuildLoop:
                     await asyncio.to_thread(self._record, record)
             except Exception:
                 # Each sync records it too: nothing is lost meanwhile.
-                logger.exception("the watch on the fleet failed; it begins again")
+                logger.exception("the watch of the fleet failed; starting it again")
                 await asyncio.sleep(self._pace.resync_s)
 
 

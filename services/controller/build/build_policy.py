@@ -282,7 +282,7 @@ def _quarantined(
         generation=pool.node_class.generation,
         key=key,
         mark=mark,
-        why=f"{why}; let out by: smelt rebuild {version.name}",
+        why=f"{why}; to retry: smelt rebuild {version.name}",
     )
 
 

@@ -251,7 +251,7 @@ def _why_unplanned(start: TaskStart, status: TaskStatus, view: FleetView) -> str
                 f"the node detects: {', '.join(others)}; its labels differ: set them "
                 "by: smelt node-labels"
             )
-    return "it ended well and made no plan"
+    return "it exited with code 0 and wrote no plan"
 
 
 def _planned_key(digest: str, view: FleetView) -> BuildKey | None:

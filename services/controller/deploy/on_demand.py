@@ -143,7 +143,7 @@ class OnDemand:
                     self._on_placed()
             except Exception as error:
                 is_waiting = True
-                logger.warning("which on-demand models could leave is unknown: %r", error)
+                logger.warning("which on-demand models can be evicted is unknown: %r", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s if is_waiting else None):
                     await self._started.wait()
@@ -171,11 +171,11 @@ class OnDemand:
         last_s = max(self._last_s(key, deployment), deployment.began_s)
         idle = f"after {now_s - last_s:.0f} s without a request"
         for_whom = next(w for w in (*request.waiting, key) if w.generation == key.generation)
-        why = f"{for_whom.name} version {for_whom.version} on {key.generation} had no room"
+        why = f"{for_whom.name} version {for_whom.version} on {key.generation} had no capacity"
         self._left_s[key.name, key.generation] = now_s
         self._leaving_s = now_s
-        self._why_left[key.name] = f" (it left {utc_now():%Y-%m-%d %H:%M:%S} UTC, as {why})"
-        logger.info("%s version %d on %s leaves %s: %s", *key, idle, why)
+        self._why_left[key.name] = f" (evicted {utc_now():%Y-%m-%d %H:%M:%S} UTC, as {why})"
+        logger.info("%s version %d on %s is evicted %s: %s", *key, idle, why)
         if key in request.modest:
             self._full_until_s[key.generation] = now_s + _FULL_FOR_S
         else:

@@ -80,7 +80,7 @@ def _gone_words(generation: str, view: FleetView) -> str:
         if pool.node_class.generation == generation and pool.num_known
         for name in pool.names
     ]
-    return f"its nodes take nothing new: {', '.join(names)}" if names else "no node has it"
+    return f"its nodes are unschedulable: {', '.join(names)}" if names else "it has no node"
 
 
 def _class_words(node_class: NodeClass) -> str:
@@ -112,7 +112,7 @@ def _waiting(start: TaskStart, detail: str) -> Event:
 
 def gave_way(start: TaskStart) -> Event:
     """That a build of further engines was ended for another model's first."""
-    why = "ended, as another model has no engine yet; it is begun again behind that"
+    why = "preempted: another model has no engine yet; queued again behind it"
     changes = {"kind": EventKind.BUILD_WAITING, "mark": f"{start.name} gave way", "why": why}
     return _started(start).model_copy(update=changes)
 

@@ -111,7 +111,7 @@ def _why(key: dict[str, Any], model: str) -> str:
         case KeyState.PROVEN:
             return words
         case KeyState.QUARANTINED:
-            words = f"given up after {key['num_failures']} failures: {words}; let out by: "
+            words = f"quarantined after {key['num_failures']} failures: {words}; to retry: "
             words += f"smelt rebuild {model}"
         case KeyState.PROOF_FAILED:
             words += "; where such answers will do, `tolerances` in the recipe allow them; "

@@ -73,10 +73,12 @@ class BuildMetrics:
             try:
                 await asyncio.to_thread(self.look)
             except SmeltError as error:
-                logger.warning("builds are not counted now, the next look tries again: %s", error)
+                logger.warning(
+                    "build metrics are not updated; retrying at the next sync: %s", error
+                )
             except Exception:
                 # Whatever it is: a task that ended would leave figures that never change.
-                logger.exception("builds are not counted now; the next look tries again")
+                logger.exception("build metrics are not updated; retrying at the next sync")
             # Compilers write from anywhere, and a store has no events.
             await asyncio.sleep(period_s)
 

@@ -116,7 +116,7 @@ class FleetMetrics:
                 self.show(snapshot)
             except Exception:
                 # Whatever it is: figures that stand still look as if all were well.
-                logger.exception("the fleet is not shown now; its next change tries again")
+                logger.exception("fleet metrics are not updated; retrying at the next change")
 
     def show(self, snapshot: fleet.FleetSnapshot) -> None:
         """Show one state."""

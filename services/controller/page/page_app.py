@@ -150,7 +150,7 @@ class PageApp:
     def _seen_now(self) -> tuple[fleet.FleetSnapshot, tuple[FleetView, Registry] | None]:
         snapshot, latest = self._seen()
         if snapshot is None:
-            raise NotReadyError("the controller has only begun to look at store and fleet")
+            raise NotReadyError("the first sync is not complete yet; reload in a few seconds")
         return snapshot, latest
 
     def _make_state(self, before: bytes) -> bytes:

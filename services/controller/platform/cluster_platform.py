@@ -158,8 +158,8 @@ class CombinedNodes:
         # Seconds and attempts in it grow, and make no other fault of it.
         same = _FIGURES.sub("", fault)
         if self._faults[index] != same:
-            what = "are left out" if self._last[index] is None else "stay as they were known"
-            logger.error("%s; its nodes %s until that is mended", fault, what)
+            what = "ignoring its" if self._last[index] is None else "using the last known"
+            logger.error("%s; %s nodes until the source recovers", fault, what)
             self._faults[index] = same
 
 

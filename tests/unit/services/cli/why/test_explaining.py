@@ -110,7 +110,7 @@ class TestWhy:
         self, registry: Registry
     ) -> None:
         text = smelt("why", "m", "--generation", world.GENERATION)
-        assert "given up after 3 failures: no compiler" in text
+        assert "quarantined after 3 failures: no compiler" in text
         assert "smelt rebuild m" in text.replace("\n", " ")
         assert "2.00 ms" in text
         assert text.index("onnxruntime") < text.index("inductor")

@@ -129,7 +129,7 @@ async def test_a_second_controller_stands_by_and_takes_over(
             assert lease is not None
             found = await second.stands_by()
             assert (found.holder, found.since) == (lease.holder_process, lease.taken_at)
-            assert "This one serves, and builds nothing" in found.reason
+            assert "This controller serves, and builds nothing" in found.reason
             assert (first.num_building(), second.num_building()) == (1.0, 0.0)
             assert not first.state.snapshot().HasField("standby")
             kinds = Counter(event.kind for _, event in registry.last_events(100))
@@ -139,7 +139,7 @@ async def test_a_second_controller_stands_by_and_takes_over(
         assert not second.state.snapshot().HasField("standby")
         assert (first.num_building(), second.num_building()) == (0.0, 1.0)
     assert len(standby.messages) == 1
-    assert "stands by" in standby.messages[0]
+    assert standby.messages[0].startswith("standby: ")
     assert registry.lease(CONTROLLER).is_free
 
 
@@ -171,7 +171,7 @@ async def test_a_lease_that_makes_no_sense_ends_no_loop(
         registry.offer_lease(CONTROLLER, 2, _taken())
         while standby.is_set.clear() or "node-2" not in standby.messages[-1]:
             assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
-    assert "nothing for 3600 s" in standby.messages[-1]
+    assert "the lease for 3600 s" in standby.messages[-1]
 
 
 async def test_one_that_has_the_lease_again_reads_what_others_recorded(registry: Registry) -> None:

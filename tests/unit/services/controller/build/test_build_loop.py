@@ -97,7 +97,7 @@ async def test_a_build_that_gives_way_is_recorded_and_begun_again(
     assert [task.model for task in worker.tasks.values()] == ["n"]
     (event,) = [e for _, e in registry.last_events(99) if e.kind is EventKind.BUILD_WAITING]
     assert event.model == "m"
-    assert event.why.startswith("ended, as another model has no engine yet")
+    assert event.why.startswith("preempted: another model has no engine yet")
 
 
 @pytest.mark.parametrize(

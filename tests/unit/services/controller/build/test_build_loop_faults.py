@@ -283,7 +283,7 @@ async def test_a_plan_of_unknown_labels_contradicts_nothing(here: World) -> None
     await loop.sync()
     end = here.registry.task_end(name)
     assert end is not None
-    assert end.detail == "it ended well and made no plan"
+    assert end.detail == "it exited with code 0 and wrote no plan"
 
 
 async def test_a_version_that_still_serves_gets_engines_for_new_nodes(here: World) -> None:

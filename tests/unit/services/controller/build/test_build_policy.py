@@ -69,7 +69,7 @@ class TestKeys:
         (quarantined,) = decision.quarantined
         assert quarantined.key == ORT.digest()
         assert quarantined.why == (
-            "onnxruntime fp32: failed 3 times, the last time: no; let out by: smelt rebuild m"
+            "onnxruntime fp32: failed 3 times, the last time: no; to retry: smelt rebuild m"
         )
 
     def test_one_that_others_left_too_little_memory_waits_longer_and_is_never_given_up(

@@ -31,8 +31,8 @@ async def test_one_that_is_added_is_deployed_where_there_is_room_and_evicts_none
         world.now_s += 60
     assert world.states == {"a": "READY", "b": "READY", "c": "STANDBY"}
     (model,) = (model for model in world.state.models() if model.name == "c")
-    assert model.reason.startswith("on demand: not loaded; its next request loads it (it left ")
-    assert model.reason.endswith(f" UTC, as c version 1 on {OLD} had no room)")
+    assert model.reason.startswith("on demand: not loaded; its next request loads it (evicted ")
+    assert model.reason.endswith(f" UTC, as c version 1 on {OLD} had no capacity)")
     assert (model.num_replicas_wanted, model.unplaced) == (0, "")
     for _ in range(3):
         await world.sync()

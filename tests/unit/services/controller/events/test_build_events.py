@@ -124,4 +124,4 @@ class TestBuilds:
             "rebuild_requested",
             "quarantined",
         ]
-        assert recorded(registry)[-1].why.endswith("let out by: smelt rebuild m")
+        assert recorded(registry)[-1].why.endswith("to retry: smelt rebuild m")

@@ -29,7 +29,7 @@ class TestHardware:
         away = replace(world.pool(0), num_known=1, names=("node-a (cordoned)",))
         recorder.observe(view(pools=(away,)))
         assert recorded(registry)[-1].kind is EventKind.GENERATION_GONE
-        assert recorded(registry)[-1].why == "its nodes take nothing new: node-a (cordoned)"
+        assert recorded(registry)[-1].why == "its nodes are unschedulable: node-a (cordoned)"
 
     def test_a_generation_comes_changes_and_goes(
         self, registry: EventRegistry, recorder: EventRecorder

@@ -72,7 +72,7 @@ def test_a_wrong_description_keeps_nobody_from_knowing_the_nodes(
     assert generations(nodes) == [OLD, NEW]
     path.write_text("pools: {}")
     assert generations(nodes) == [OLD, NEW]
-    assert "stay as they were known" in caplog.text
+    assert "using the last known nodes" in caplog.text
 
 
 def test_nodes_that_were_never_known_are_not_none() -> None:

@@ -13,7 +13,7 @@ from services.gateway.access.verbs import Verb
 from services.gateway.api.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
 
-WHY = "it left, as secret version 1 had no room"
+WHY = "evicted, as secret version 1 had no capacity"
 INDEX = pb.RepositoryIndexResponse(
     models=[
         pb.RepositoryIndexResponse.ModelIndex(name=name, version="1", reason=WHY)
