@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m compiler_worker", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="build, prove and publish engines of a model")
-    plan = commands.add_parser("plan", help="keep what is to be built for this class of machines")
+    plan = commands.add_parser("plan", help="write the build plan of this node class")
     for command in (build, plan):
         _add_model(command)
         command.add_argument("--generation", action="append", type=_generation, metavar="G")
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "--key", action="append", type=_digest, metavar="DIGEST", help="build or prove this one"
     )
     build.add_argument("--first", action="store_true", help="stop once one engine is proven")
-    build.add_argument("--untried", action="store_true", help="leave out what failed before")
+    build.add_argument("--untried", action="store_true", help="skip keys that failed before")
     prove = commands.add_parser("prove", help="prove a published engine on this machine")
     prove.add_argument("target", metavar="DIGEST")
     sign = commands.add_parser("sign", help="sign published engines with SMELT_SIGNING_KEY")
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true")
     # Commands of their own, so that `ps` shows what a child does.
     for name in CHILD_JOBS:
-        child = commands.add_parser(name, help="a throw-away child of this compiler")
+        child = commands.add_parser(name, help="internal: a child process of this compiler")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")
         child.add_argument("--parent-pid", type=int, required=True, metavar="PID")
     return parser

@@ -176,7 +176,9 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
         record = attempt.failed(error)
     except Exception as error:
         # A fault of our own is reported as such, and keeps no other key from being built.
-        logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
+        logger.exception(
+            "build of %s %s failed with an internal error of the worker", key.kind, key.generation
+        )
         record = attempt.failed(error, _fault_words(error, worker.settings.cache_dir))
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
     if record.outcome.is_good or not worker.stop_reason():
@@ -188,7 +190,7 @@ def _fault_words(error: Exception, cache_dir: Path) -> str:
     """What went wrong outside of compilers and proofs; a full disk is no fault of the code."""
     if isinstance(error, OSError) and error.errno in FULL:
         return f"{error.strerror}: {error.filename or cache_dir}; make room there"
-    return f"fault of the worker: {error!r}"
+    return f"internal error of the worker: {error!r}"
 
 
 def _run_steps(
@@ -203,7 +205,7 @@ def _run_steps(
     is_proven = proof.outcome is ProofOutcome.PASSED
     return attempt.record(
         BuildOutcome.PROVEN if is_proven else BuildOutcome.BUILT,
-        reason="" if is_ours else "another worker published this key first; its engine counts",
+        reason="" if is_ours else "another worker published this key first; its engine is used",
         proof=proof,
     )
 

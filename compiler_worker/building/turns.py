@@ -68,7 +68,7 @@ def awaited_lease(digest: str, key: BuildKey, worker: WorkerContext) -> Iterator
         if lease is not None:
             break
         if not reported:
-            reported = f"another worker is at it: {_holder_words(found.lease)}"
+            reported = f"another worker holds the lease: {_holder_words(found.lease)}"
             worker.on_progress(key, ChildEvent(stage=Stage.WAIT, line=reported))
         _pause(lease_s)
     with lease:
@@ -114,7 +114,7 @@ class _Queued:
         self._reported = ""
 
     def turn(self) -> Turn | None:
-        """What is to be done now; None when another worker is at it."""
+        """What is to be done now; None when another worker has its lease."""
         if (engine := self._published()) is not None:
             return Turn(key=self._key, published=engine)
         registry = self._worker.registry

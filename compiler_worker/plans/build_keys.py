@@ -36,7 +36,7 @@ class Wanted:
         kinds, precisions: default: the recipe's.
         keys: digests; only these, also those that failed or are proven before.
         is_first: stop once one engine is proven; the others are another run's.
-        is_untried: leave out what failed when it was tried last.
+        is_untried: skip what failed when it was tried last.
         is_elsewhere: for nodes that are not there yet, whatever this machine is: nothing that
             is tuned on a device.
         compiler: what the launcher of this run calls its compiler; plans repeat it.

@@ -19,7 +19,7 @@ def time_per_op(report: ProfileReport) -> str:
     before = bars((short_name(op.target), op.time_s) for op in report.eager_ops if op.num_bytes)
     after = bars((chain_words(k.chain) or k.name, k.time_s) for k in report.kernels)
     panels = {"Before: eager PyTorch, per op": before, "After: Inductor, per kernel": after}
-    where = f"{report.device_name}, the quietest of {report.num_runs} runs"
+    where = f"{report.device_name}, the fastest of {report.num_runs} runs"
     return drawn(panels, f"{title(report)}\n{where}")
 
 

@@ -65,7 +65,7 @@ class Side(Document):
         num_bytes: before: inputs and outputs of each op; after: reads and writes of each kernel.
         num_flops: of matrix products, convolutions and attention.
         time_s: of all ops or kernels together.
-        latency_s: of one run without the profiler, the quietest.
+        latency_s: of one run without the profiler, the fastest.
         roofline_share: of all its parts together.
     """
 
@@ -86,7 +86,7 @@ class EagerOp(Document):
         name, target: of the graph's node.
         dispatched: the ATen ops that it became, views too.
         num_bytes: inputs and outputs of those, each read or written once.
-        time_s: of its quietest run. On a GPU the time of its kernels.
+        time_s: of its fastest run. On a GPU the time of its kernels.
     """
 
     name: str
@@ -125,7 +125,7 @@ class KernelCall(Document):
         num_chain_ops, num_side_inputs: n and c, when it is one chain on tensors of one size.
         predicted_gain: (2n + c) / (2 + c) then.
         measured_gain: eager bytes to its own.
-        time_s: of its quietest run; None when the profiler did not record it.
+        time_s: of its fastest run; None when the profiler did not record it.
     """
 
     name: str
@@ -187,7 +187,7 @@ class ProfileReport(Document):
         sizes: the dynamic dimensions that were run: the largest of the bucket.
         toolchain: versions by library.
         num_threads: of torch on a CPU.
-        num_runs: profiled runs of each side; times are of the quietest, for each op on its own.
+        num_runs: profiled runs of each side; times are of the fastest, for each op on its own.
         compiled_as: by what route, in words.
         rewrites: how often each rewrite applied to the imported graph, before Inductor got it.
         eager_ops: of the imported graph.

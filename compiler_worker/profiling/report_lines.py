@@ -65,7 +65,7 @@ def measured_line(report: ProfileReport) -> str:
     return (
         f"this machine in the same run: {peaks.flops_per_s / _GB:.4g} GFLOP/s, "
         f"{peaks.bytes_per_s / _GB:.3g} GB/s ({peaks.measured_by}); {report.num_threads} threads; "
-        f"times are the quietest of {report.num_runs} runs"
+        f"times are of the fastest of {report.num_runs} runs"
     )
 
 

@@ -94,7 +94,7 @@ def num_kernels(call: Callable[[], Any], device: str) -> int:
 
 
 def node_times(found: Profiled, device: str) -> dict[str, float]:
-    """Seconds by node of an eager graph, each in its quietest run."""
+    """Seconds by node of an eager graph, each in its fastest run."""
     seen: dict[str, list[float]] = defaultdict(list)
     for run in found.runs:
         for event in _host_events(run):
@@ -106,7 +106,7 @@ def node_times(found: Profiled, device: str) -> dict[str, float]:
 def kernel_times(
     found: Profiled, kernels: Sequence[FusedKernel], device: str
 ) -> list[float | None]:
-    """Seconds by kernel call, each in its quietest run; None for one that was not seen.
+    """Seconds by kernel call, each in its fastest run; None for one that was not seen.
 
     Args:
         found: what the profiler recorded, run by run.
@@ -141,7 +141,7 @@ def plain_name(name: str) -> str:
 
 
 def latency_s(calls: Sequence[Callable[[], Any]], device: str) -> list[float]:
-    """Seconds of each call's quietest run without the profiler; they take turns."""
+    """Seconds of each call's fastest run without the profiler; they take turns."""
     seen: list[list[float]] = [[] for _ in calls]
     spent_s = 0.0
     while len(seen[0]) < _LEAST_RUNS or (len(seen[0]) < _NUM_RUNS and spent_s < _PATIENCE_S):

@@ -160,7 +160,7 @@ class Comparing:
         self._require_kept(answer)
 
     def _require_kept(self, answer: "_Answer") -> None:
-        fault = "an answer that was given is another one after later runs"
+        fault = "an output changed after later runs: its memory was used again"
         for name in filter(answer.has_changed, answer.copies):
             self._keep(answer.sample, (_fault_check(answer.sample, name, fault),))
 

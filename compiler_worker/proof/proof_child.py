@@ -27,7 +27,7 @@ from compiler_worker.references.models import FxModel, Model
 from compiler_worker.references.reference import Reference, open_eager, open_reference
 from compiler_worker.timing.benchmark import Contender
 from compiler_worker.timing.host_turns import beside_others
-from compiler_worker.timing.together import time_together
+from compiler_worker.timing.together import time_engines
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import (
     EngineError,
@@ -53,7 +53,7 @@ def prove_one(request: ProofRequest, events: Events) -> ProofResult:
         EngineIncompatibleError: it is for another device or library; no verdict either.
     """
     started = time.monotonic()
-    result = _Proving(request, events).run()
+    result = _ProofRun(request, events).run()
     duration_s = time.monotonic() - started - events.waited_s
     proof = result.proof.model_copy(update={"duration_s": duration_s})
     if proof.outcome is ProofOutcome.FAILED:
@@ -67,7 +67,7 @@ def _check_room(error: Exception, request: ProofRequest) -> None:
         raise ProofError(f"no verdict while a disk is full: {error}; make room") from error
 
 
-class _Proving:
+class _ProofRun:
     """State of one proof."""
 
     def __init__(self, request: ProofRequest, events: Events) -> None:
@@ -167,7 +167,7 @@ class _Proving:
     ) -> ProofResult:
         """The proof with the curve of the engine beside eager, the fallback and the best so far."""
         request = self._request
-        timed = time_together(
+        timed = time_engines(
             request,
             Contender(model=engine, held_bytes=proof.peak_memory_bytes),
             Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),

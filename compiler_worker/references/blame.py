@@ -57,7 +57,7 @@ def agreed(
     if found is None:
         return reference
     if reference.tie_breaker is None:
-        raise untrusted(reference, found, "no third implementation is at hand")
+        raise untrusted(reference, found, "no third implementation is available")
     third, answer = _asked(reference, reference.tie_breaker, found)
     by_witness = _fault(reference.witness, answer, found, claim)
     by_import = _fault(reference.model, answer, found, claim)
@@ -74,7 +74,9 @@ def agreed(
         sides = (
             f"{by_import or 'agrees'} from the import, {by_witness or 'agrees'} from the witness"
         )
-        raise untrusted(reference, found, f"{evaluator_name()} does not say who is wrong: {sides}")
+        raise untrusted(
+            reference, found, f"{evaluator_name()} does not decide which is wrong: {sides}"
+        )
     confirmed = _with_witness(reference, third, found)
     found = disagreement(confirmed, claim.master, claim.recipe, samples, errors, typical)
     if found is not None:
@@ -112,7 +114,7 @@ def _asked(
         third = tie_breaker.open_third()
         return third, third.run(found.sample.inputs)
     except ProofError as error:
-        raise untrusted(reference, found, f"a third cannot be asked: {error}") from error
+        raise untrusted(reference, found, f"a third implementation cannot run: {error}") from error
 
 
 def _without_import(

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _SLOWEST_S = 0.2
 
 
-def time_together(
+def time_engines(
     request: ProofRequest, engine: Contender, eager: Contender, events: Events
 ) -> JointResult:
     """Time an engine beside others of its request, eager and the fallback, at each shape.

@@ -259,9 +259,11 @@ def infer(
 
 @app.command(epilog="Example: smelt token alice --verb infer --model 'ranker*'")
 def token(
-    name: Annotated[str, typer.Argument(help="Whose token it is; stands in the gateway's log.")],
-    verb: Annotated[list[Verb] | None, typer.Option(help="What it may do; infer.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="On which models, with `*`; all.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the caller, as the access log has it.")],
+    verb: Annotated[list[Verb] | None, typer.Option(help="Permitted verb; default infer.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Pattern of model names; default *.")
+    ] = None,
 ) -> None:
     """Make a bearer token for a gateway that has an access file."""
     from services.cli.requests.token import run_token

@@ -46,7 +46,7 @@ def build(
 def rebuild(
     name: Annotated[str, model_argument("Model to try again.")],
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
-    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    version: Annotated[int, typer.Option(min=0, help="Version of the model; 0: newest.")] = 0,
     reason: Annotated[str, typer.Option(help="Why, for the event.")] = "",
     store: Store = "",
 ) -> None:
@@ -73,7 +73,7 @@ def profile(
         str, typer.Option(help="Label of one of its buckets; by default the largest.")
     ] = "",
     precision: Annotated[
-        Precision, typer.Option(help="Of both sides: fp32, fp16, bf16.")
+        Precision, typer.Option(help="Precision of both sides: fp32, fp16, bf16.")
     ] = Precision.FP32,
     source: Annotated[
         str,
@@ -94,11 +94,9 @@ def profile(
 @builds_app.command(epilog="Example: smelt prune --older-than 30 --yes")
 @has_tables
 def prune(
-    older_than: Annotated[
-        int, typer.Option(help="Days, from 1 on; what was written later stays.")
-    ] = 30,
+    older_than: Annotated[int, typer.Option(help="Least age in days, from 1 on.")] = 30,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Delete it; without, it is only shown.")
+        bool, typer.Option("--yes", help="Delete; without it, only show what would go.")
     ] = False,
     store: Store = "",
 ) -> None:

@@ -29,9 +29,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     files: Annotated[bool, typer.Option("--files", help="List the files instead.")] = False,
-    ray: Annotated[
-        bool, typer.Option("--ray", help="What Ray itself writes too, of no trouble.")
-    ] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Show Ray's informational lines too.")] = False,
 ) -> None:
     """Show the logs of this host's fleet, of all its processes in the order of time."""
     from services.cli.logs.logs import run_log_files, run_logs

@@ -181,7 +181,7 @@ class TestWrongWitness:
         lying = Altered(subject.engine, louder)
         odd = Altered(lying, louder)
         with pytest.raises(
-            ProofError, match=r"does not say who is wrong: rel_l2 .* from the import"
+            ProofError, match=r"does not decide which is wrong: rel_l2 .* from the import"
         ):
             judged_beside(tmp_path, lying, subject.engine, lambda: odd)
 

@@ -159,6 +159,6 @@ def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s:
                     return
         except grpc.RpcError as error:
             raise NotReadyError(
-                f"gateway {grpc_address} cannot ask model '{model}': {error.details()}"
+                f"gateway {grpc_address} cannot reach model '{model}': {error.details()}"
             ) from error
     raise NotReadyError(f"gateway {grpc_address} stopped before it could ask model '{model}'")

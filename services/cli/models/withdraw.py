@@ -35,7 +35,7 @@ def run_models_remove(settings: CliSettings, name: str, version: int | None) -> 
     then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
     text = f"{name}: {_versions(removed)} removed; {then}\n"
     text += (
-        "Its server is asked no more"
+        "Its server gets no more requests"
         if is_external
         else "Its engines stay in the store: adding the same model again, with the same recipe, "
         "makes a next version, which serves with them at once"

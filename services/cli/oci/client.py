@@ -55,7 +55,7 @@ _AWAY_BY_TLS = (
     "Without TLS, on a network that you trust: SMELT_OCI_PLAIN_HTTP={registry}; then try again"
 )
 _REFUSALS: dict[int, tuple[type[SmeltError], str]] = {
-    401: (UnauthenticatedError, "log in as somebody whom it knows: docker login {registry}"),
+    401: (UnauthenticatedError, "not authenticated; log in: docker login {registry}"),
     403: (NotAllowedError, "log in as somebody who may: docker login {registry}"),
     404: (NotFoundError, "is the repository, tag or digest right, and was it pushed?"),
 }

@@ -68,7 +68,7 @@ def test_it_is_waited_for_and_then_held(worker: WorkerContext) -> None:
     with awaited_lease(DIGEST, KEY, replace(worker, on_progress=end_theirs)) as lease:
         assert not worker.registry.lease(DIGEST).is_free
         assert lease.lost_to() == ""
-    assert told == [(KEY, Stage.WAIT, "another worker is at it")]
+    assert told == [(KEY, Stage.WAIT, "another worker holds the lease")]
     assert worker.registry.lease(DIGEST).is_free
 
 

@@ -123,7 +123,7 @@ class Tiring:
         answer = self._engine.run(inputs)
         return {n: a * 0 for n, a in answer.items()} if self._is_tired else answer
 
-    def time_together(self, *_: object) -> JointResult:
+    def time_engines(self, *_: object) -> JointResult:
         self._is_tired = True
         return JointResult(shapes=(), failed={}, fallback="", kernels={})
 
@@ -138,7 +138,7 @@ def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
     request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
     engine = Tiring(engine_loading.load_engine(request, []))
     monkeypatch.setattr(proof_child, "load_engine", lambda *_: engine)
-    monkeypatch.setattr(proof_child, "time_together", engine.time_together)
+    monkeypatch.setattr(proof_child, "time_engines", engine.time_engines)
     proof = prove_one(request, Events(stream)).proof
     assert proof.outcome is ProofOutcome.FAILED
     assert "after many runs, output 'hidden'" in proof.reason

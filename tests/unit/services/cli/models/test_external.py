@@ -42,7 +42,7 @@ def test_from_first_to_last(registry: Registry) -> None:
         run("build", "chat")
     removed = run("models", "remove", "chat", "--version", "2")
     assert "version 1 is to serve" in removed
-    assert "Its server is asked no more" in removed
+    assert "Its server gets no more requests" in removed
     assert "nothing is left to serve" in run("models", "remove", "chat")
     assert registry.external_names() == []
 

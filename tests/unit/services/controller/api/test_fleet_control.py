@@ -116,7 +116,10 @@ async def test_a_command_waits_for_the_first_look(control: _Control) -> None:
 
 @pytest.mark.parametrize("control", [{"look_timeout_s": 0.0}], indirect=True)
 async def test_a_command_learns_that_the_controller_still_reads(control: _Control) -> None:
-    with pytest.raises(NotReadyError, match="has not completed a first sync .*: it has just started; retry in a few seconds$"):
+    with pytest.raises(
+        NotReadyError,
+        match="has not completed a first sync .*: it has just started; retry in a few seconds$",
+    ):
         await asyncio.to_thread(get_fleet, control.address)
     # Not yet known to be unreadable.
     control.state.attach(fleet.ReplicaReport(replica_id="r"))
