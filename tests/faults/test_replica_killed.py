@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from urllib.request import urlopen
 
 import numpy as np
-import psutil
 import pytest
 
 from services.contracts.kserve.tensors import Array
@@ -182,23 +181,26 @@ async def test_the_controller(fleet: LocalFleet) -> None:
 
 
 async def test_the_raylet(fleet: LocalFleet) -> None:
-    """Its replicas end with it; Ray is started again, and the controller joins the new one."""
+    """All of its Ray ends with it; Ray is started again, and the controller joins the new one."""
     ray = fleet.child("services.controller.ray_node")
     lost = {r["process_id"] for model in ("pair", "solo") for r in fleet.replicas(model)}
-    ended = [psutil.Process(pid) for pid in lost]
+    all_of_it = ray.children(recursive=True)
+    replicas = [process for process in all_of_it if process.pid in lost]
+    assert len(replicas) == len(lost)
     (raylet,) = (process for process in ray.children() if process.name() == "raylet")
     load = load_on(fleet, "pair")
     async with load.running(NUM_CALLERS):
         await load.wait_for(OK, 500)
         raylet.kill()
         killed_s = time.monotonic()
-        assert await asyncio.to_thread(still_running, ended) == []
+        assert await asyncio.to_thread(still_running, replicas) == []
         # Only replicas of the new Ray can answer.
         await load.wait_for(OK, 500)
         await asyncio.to_thread(controller_answers, fleet)
         back_s = await is_back(fleet, "pair", 2, lost) - killed_s
         await load.wait_for(OK, 500)
     check_and_print("the raylet killed", load, back_s)
+    assert still_running(all_of_it) == []
     assert fleet.child("services.controller.ray_node").pid != ray.pid
     status = fleet.smelt_process("status").stdout
     assert "ray was started again 1 time" in status

@@ -154,8 +154,8 @@ def ready_in(snapshot: pb.FleetSnapshot, model: str, version: int = 1) -> list[p
 
 def still_running(processes: list[psutil.Process]) -> list[str]:
     """What of these processes lives; one that only waits to be reaped does not."""
-    # Ray's agents look now and then whether their node lives: seen after more than 10 s.
-    _, left = psutil.wait_procs(processes, timeout=60)
+    # Ray's agents end last: for 60 s they try to report to a GCS that ended that the raylet did.
+    _, left = psutil.wait_procs(processes, timeout=120)
     living = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     return [f"{process.pid} {process.name()}" for process in living]
 
