@@ -239,10 +239,7 @@ BUILDS = _counter(
     ("generation", "kind", "precision", "outcome"),
 )
 BUILD_DURATION = _histogram(
-    "smelt_build_duration_seconds",
-    "Time of a build without its proof and publication.",
-    _BUILT,
-    buckets.BUILD_BUCKETS_S,
+    "smelt_build_duration_seconds", "Build time without proof.", _BUILT, buckets.BUILD_BUCKETS_S
 )
 PROOFS = _counter(
     "smelt_proofs_total",
@@ -278,9 +275,7 @@ REPLICAS_ATTACHED = _gauge(
     ("model", "version", "generation", "kind", "state", "reason"),
 )
 MODELS_UNPLACED = _gauge(
-    "smelt_models_unplaced",
-    "1 while replicas of a model version are unschedulable.",
-    ("model", "version"),
+    "smelt_models_unplaced", "1 while replicas are unschedulable.", ("model", "version")
 )
 ON_DEMAND_LOAD_DURATION = _histogram(
     "smelt_on_demand_load_duration_seconds",

@@ -173,7 +173,7 @@ class TestWrongWitness:
 
         subject = Subject.of(tmp_path, GRAPH, **WEIGHTS)
         lying = Altered(subject.engine, louder)
-        with pytest.raises(ProofError, match=r"differs in output 'y'.* cannot be asked: .*such op"):
+        with pytest.raises(ProofError, match=r"differs in output 'y'.* cannot run: .*such op"):
             judged_beside(tmp_path, lying, subject.engine, refuses)
 
     def test_a_third_that_sides_with_nobody_proves_nothing(self, tmp_path: Path) -> None:
