@@ -83,7 +83,7 @@ async def test_a_fleet_that_never_follows_is_not_waited_for_without_end(
     monkeypatch.setattr("services.gateway.api.model_control.FOLLOW_TIMEOUT_S", 0.05)
     monkeypatch.setattr(echo_fleet.controller, "is_late", True)
     async with asyncio.timeout(60):
-        with pytest.raises(InferenceServerException, match="did not see that of model 'echo'"):
+        with pytest.raises(InferenceServerException, match="did not get the state of 'echo'"):
             await client.unload_model("echo")
 
 
