@@ -51,6 +51,8 @@ _CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild
 _ENDING: Final = ("serving", "joint", "quarantined")
 # Marks of these begin with a number.
 _NUMBERED: Final = {"load", "weights", "rebuild", "record"}
+# Of keys: of a model that is removed no more is to come, and a fleet builds keys without end.
+_OF_KEYS: Final = ("engine", "proof", "quarantined")
 _T = TypeVar("_T")
 
 
@@ -98,6 +100,9 @@ class EventState:
         else:
             # Only marks and keys are compared later; a checkpoint holds one event of each subject.
             self._last.put(subject, event.model_copy(update={"why": ""}))
+        if what == "removal" and self._is_gone(event.model):
+            for each in [each for kind in _OF_KEYS for each in self._last.of(kind, event.model)]:
+                self._last.remove(each)
         if what == "once":
             self._forget_oldest()
 
@@ -206,6 +211,11 @@ class EventState:
             other.generation == last.generation and other.version > last.version
             for other in self.serving(last.model)
         )
+
+    def _is_gone(self, model: str) -> bool:
+        newest = self.newest(model)
+        versions = range(1, newest.version + 1 if newest else 1)
+        return all(self.is_removed(model, version) for version in versions)
 
     def _sharing(self, model: str) -> list[int]:
         """The versions that share requests by weights."""

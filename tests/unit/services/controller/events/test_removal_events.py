@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from services.controller.build.build_view import FleetView
 from services.controller.build.key_status import RetryPolicy
 from services.controller.events import event_recorder
 from services.controller.events.event_recorder import EventRecorder
+from services.controller.events.event_state import EventState
 from tests.unit.services.controller import build_world as world
 
 NOTHING_LEFT = "no version is left to serve"
@@ -201,3 +202,22 @@ def test_what_people_ask_of_external_models_is_recorded_too(tmp_path: Path) -> N
     assert removed.why == "requests that name no version are shared: v1=90"
     seen.registry.remove_external("m", who="bob")
     assert [(each.version, each.why) for each in seen.look()] == [(1, NOTHING_LEFT)]
+
+
+def test_of_a_model_that_is_gone_nothing_is_kept_of_its_keys() -> None:
+    """Only that it was published and each of its versions removed."""
+    state = EventState()
+    sizes = []
+    for number in range(1, 4):
+        of = {"model": f"m{number}", "at": world.AT}
+        for version in (1, 2):
+            state.apply(Event(kind=EventKind.MODEL_PUBLISHED, version=version, mark="p", **of))
+            for kind in (EventKind.BUILD_FINISHED, EventKind.PROOF_PASSED, EventKind.QUARANTINED):
+                key = f"{number}{version}"
+                state.apply(Event(kind=kind, version=version, key=key, mark=f"{kind} {key}", **of))
+        num_before = len(state.checkpoint().last)
+        for version in (1, 2):
+            assert len(state.checkpoint().last) == num_before + version - 1
+            state.apply(Event(kind=EventKind.MODEL_REMOVED, version=version, mark="r", **of))
+        sizes.append(len(state.checkpoint().last))
+    assert [after - before for before, after in pairwise([0, *sizes])] == [3, 3, 3]
