@@ -64,7 +64,7 @@ class Editor:
         return node
 
     def join_weights(self, tensors: Sequence[torch.Tensor], before: fx.Node) -> fx.Node:
-        """A new weight: these, side by side along the last axis."""
+        """A new weight, [..., sum of columns]: these, [..., columns], along the last axis."""
         parts = tuple(tensor.detach() for tensor in tensors)
         node = self.add_weight(torch.cat(parts, dim=-1), before)
         self.joined[str(node.target)] = parts

@@ -41,7 +41,7 @@ class Answers:
     seed: int
 
     def by_column(self, figures: Array) -> Array:
-        """Figures of the columns in a shape that broadcasts over the array."""
+        """Figures of the columns, [columns], in a shape that broadcasts over the array."""
         shape = [1] * self.array.ndim
         if self.axis is not None:
             shape[self.axis] = -1
@@ -49,7 +49,7 @@ class Answers:
 
     @property
     def weakest(self) -> Array:
-        """1 at the column that varies least of those that are compared so, 0 at the others."""
+        """1 at the column that varies least of those compared so, 0 at others; as `by_column`."""
         spread = self.sums.spread
         is_weakest = np.zeros_like(spread)
         # Of few rows none is.

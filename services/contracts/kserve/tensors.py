@@ -18,6 +18,8 @@ from services.contracts.kserve.byte_strings import (
 )
 from services.contracts.kserve.tensor_spec import TensorSpec
 
+# Where a docstring says nothing else, a mapping has one for each input or output, by its name, in
+# the shape of its TensorSpec: a number for each dimension, the same for dimensions of one name.
 Array = NDArray[Any]
 
 # The one table; its inverse is derived. Elements of BYTES have lengths of their own: they are

@@ -41,7 +41,7 @@ class Drift(NamedTuple):
 
 
 def features(rows: Iterable[Mapping[str, Array]], version: ModelVersion) -> Features:
-    """What is compared, an array for each row: sizes of dynamic dimensions, values of inputs.
+    """What is compared, of each row: sizes of dynamic dimensions, [1], and values of inputs, [n].
 
     Padding that a mask of one dimension marks counts as neither.
 

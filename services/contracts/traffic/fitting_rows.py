@@ -71,7 +71,7 @@ def bucket_of(row: Row, version: Served) -> Bucket | None:
 
 
 def stacked_rows(rows: Sequence[Row], version: Served) -> dict[str, Array]:
-    """One array for each input: padded to the largest row, and to the least that buckets take."""
+    """One array for each input, [rows, ...]: padded to the largest row and the least of buckets."""
     arrays = {}
     for spec in version.master.inputs:
         each = [row[spec.name] for row in rows]
