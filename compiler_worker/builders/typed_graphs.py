@@ -39,7 +39,7 @@ def typed_graph(
         feeds: reads what int8 and fp8 are calibrated with; others ignore it.
 
     Raises:
-        UnsupportedGraphError: the graph cannot be had in that precision.
+        UnsupportedGraphError: the graph is not available in that precision.
         BuildError: it could not be calibrated, or there is nothing to calibrate it with.
     """
     import onnx

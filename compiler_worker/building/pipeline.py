@@ -189,7 +189,7 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
 def _fault_words(error: Exception, cache_dir: Path) -> str:
     """What went wrong outside of compilers and proofs; a full disk is no fault of the code."""
     if isinstance(error, OSError) and error.errno in FULL:
-        return f"{error.strerror}: {error.filename or cache_dir}; make room there"
+        return f"{error.strerror}: {error.filename or cache_dir}; free disk space there"
     return f"internal error of the worker: {error!r}"
 
 

@@ -64,7 +64,7 @@ def prove_one(request: ProofRequest, events: Events) -> ProofResult:
 
 def _check_room(error: Exception, request: ProofRequest) -> None:
     if is_of_full_disk(error, request.cache_dir):
-        raise ProofError(f"no verdict while a disk is full: {error}; make room") from error
+        raise ProofError(f"no verdict while a disk is full: {error}; free disk space") from error
 
 
 class _ProofRun:

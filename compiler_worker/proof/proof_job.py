@@ -113,7 +113,7 @@ def _proof(
 
 
 def _best_beside(job: ProofJob, worker: WorkerContext) -> JointEntrant | None:
-    """The best engine so far; None without one, and where its files cannot be had."""
+    """The best engine so far; None without one, and where its files are not available."""
     best = best_beside(job.manifest, job.version, job.device, worker)
     try:
         return entrant_of(best, worker) if best else None

@@ -33,7 +33,7 @@ class RoundedModel:
             precision: fp16 or bf16.
 
         Raises:
-            UnsupportedGraphError: the graph cannot be had in that precision.
+            UnsupportedGraphError: the graph is not available in that precision.
         """
         module = fx_graph(master_path, precision)
         self._model = FxModel(module, master, device="cpu", is_double=False)

@@ -161,7 +161,7 @@ def status(model: Annotated[str, model_argument("Only this model.")] = "") -> No
 @has_tables
 def events(
     model: Annotated[str, model_argument("Only events of this model, and of hardware.")] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow until Ctrl-C.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     store: Store = "",
 ) -> None:
@@ -294,7 +294,7 @@ def main() -> None:
 def _disk_words(error: OSError) -> str:
     """What to do about a full disk, or a home that cannot be used, which are no bugs; else ""."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there"
+        return f"{error.strerror}: {error.filename or 'SMELT_HOME'}; free disk space there"
     from services.cli.settings import ANOTHER_HOME, CliSettings
 
     home = CliSettings().home

@@ -26,7 +26,7 @@ def logs(
             "replica:MODEL:VERSION; raylet, gcs_server and serve are Ray's own."
         ),
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     files: Annotated[bool, typer.Option("--files", help="List the files instead.")] = False,
     ray: Annotated[bool, typer.Option("--ray", help="Show Ray's informational lines too.")] = False,

@@ -64,7 +64,7 @@ async def serve(settings: ControllerSettings) -> bool:
     """Run until SIGTERM or SIGINT; False if a loop ended before.
 
     Raises:
-        InvalidRequestError: the store's URL is wrong, or a port cannot be had.
+        InvalidRequestError: the store's URL is wrong, or a port is not available.
         StoreError: the store cannot be opened, or lies about conditional creates.
     """
     stop_requested = asyncio.Event()

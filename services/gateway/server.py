@@ -239,7 +239,7 @@ class GatewayServer:
         """Listen, and begin to follow the controller.
 
         Raises:
-            InvalidRequestError: the port cannot be had.
+            InvalidRequestError: the port is not available.
             NotReadyError: this is a worker, and the process above it has gone.
         """
         if self._keeper:

@@ -118,7 +118,7 @@ class ReplicaServer:
         Raises:
             NotFoundError: no such model or version in the store.
             EngineError: no engine and no fallback can be loaded.
-            InvalidRequestError: an address cannot be had.
+            InvalidRequestError: an address is not available.
         """
         model, device, manager, tokeniser, sampler = await asyncio.to_thread(self._open)
         self._manager = manager

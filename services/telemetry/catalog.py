@@ -290,7 +290,7 @@ ON_DEMAND_EVICTIONS = _counter(
 )
 CONTROLLER_BUILDS = _gauge(
     "smelt_controller_builds",
-    "1 while this controller builds for its store; 0 while it stands by for another controller.",
+    "1 while this controller builds for its store; 0 while another one does and this is standby.",
 )
 BUILDS_RUNNING = _gauge(
     "smelt_builds_running",
@@ -299,7 +299,7 @@ BUILDS_RUNNING = _gauge(
 )
 BUILDS_WAITING = _gauge(
     "smelt_builds_waiting",
-    "Build tasks that run nowhere yet: no node has room, or their image cannot be pulled.",
+    "Build tasks that run nowhere yet: no node has capacity, or their image cannot be pulled.",
     ("model", "generation"),
 )
 KEYS_QUARANTINED = _gauge(

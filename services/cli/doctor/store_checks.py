@@ -22,7 +22,7 @@ from services.contracts.store.store_url import store_folder
 
 _FOLDER: Final = "selftest/"
 _CREDENTIALS: Final = "its credentials and endpoint come from AWS_*, GOOGLE_* or AZURE_* variables"
-_WRITABLE: Final = "let this user write there and make room on its disk, or --store FOLDER"
+_WRITABLE: Final = "let this user write there and free space on its disk, or --store FOLDER"
 
 
 def check_store(settings: CliSettings) -> Iterator[Finding]:

@@ -149,7 +149,7 @@ def _refuse_without_device(
         )
     for (name, generation), memory in too_large.items():
         if name not in found:
-            raise InvalidRequestError(f"{name} has no room on {generation}: {memory.words()}")
+            raise InvalidRequestError(f"{name} does not fit on {generation}: {memory.words()}")
 
 
 def _uses(

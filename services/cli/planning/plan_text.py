@@ -40,7 +40,7 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
     )
     for each in document["without_engines"]:
         if each["num_devices"] is None:
-            yield f"With {each['computes']} it cannot be had: {each['reason']}"
+            yield f"With {each['computes']} it is not available: {each['reason']}"
         else:
             yield (
                 f"With {each['computes']} it takes {counted(each['num_devices'], 'device')} "
@@ -49,7 +49,7 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
     if any(each["is_wild"] for each in document["models"]):
         yield "?: timed while its machine was busy, so it may be far off: smelt why MODEL"
     for each in document["too_large"]:
-        yield f"{each['model']} has no room on {each['generation']}: {each['reason']}"
+        yield f"{each['model']} does not fit on {each['generation']}: {each['reason']}"
     for each in document["not_measured"]:
         yield f"{each['model']} was not measured on {each['generation']}, which is left out for it"
 

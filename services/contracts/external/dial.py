@@ -39,8 +39,8 @@ def token_headers(model: ExternalModel, folder: Path | None) -> dict[str, str]:
             raise ValueError("it is of several lines, or has control characters")
     except (OSError, ValueError) as error:
         raise ExternalServerError(
-            f"model '{model.name}': token '{model.token}' cannot be had: {error}; name the folder "
-            "that has it: SMELT_GATEWAY_EXTERNAL_TOKEN_DIR, and the same for the controller"
+            f"model '{model.name}': token '{model.token}' is not available: {error}; name the "
+            "folder that has it: SMELT_GATEWAY_EXTERNAL_TOKEN_DIR, and the same for the controller"
         ) from error
     return {"authorization": f"Bearer {token}"}
 

@@ -48,7 +48,7 @@ class YamlFault(yaml.YAMLError):
 class _Loader(yaml.SafeLoader):
     """Refuses what the library lets pass.
 
-    Of a key that stands twice it takes the last value in silence, and a value that cannot be had is
+    Of a key that stands twice it takes the last value in silence, and a value that has no form is
     a ValueError without a place.
     """
 
@@ -78,7 +78,7 @@ def value_from_yaml(text: str) -> Any:
     """What a text says; None for one without a word in it.
 
     Raises:
-        YamlFault: it is no YAML, or a value in it cannot be had: a date that is none, a
+        YamlFault: it is no YAML, or a value in it has no form: a date that is none, a
             number of thousands of digits, thousands of brackets; or it has more than a million
             characters. The library lets those pass as whatever Python raises on the way.
     """

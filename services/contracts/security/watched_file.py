@@ -109,7 +109,7 @@ class WatchedFiles:
         self.all = tuple(WatchedFile(path, period_s) for path in paths)
         self._what = what
         self._logger = logger
-        self._complaint = Complaint(partial(logger.warning, "%s stays as it was: %s", what))
+        self._complaint = Complaint(partial(logger.warning, "%s stays the previous one: %s", what))
 
     def renew(self, take: Callable[[], None]) -> None:
         """Let `take` read them all if one was changed.

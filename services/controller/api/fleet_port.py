@@ -31,7 +31,7 @@ def listen(server: grpc.aio.Server, address: str, tls: FleetTls | None) -> int:
         The port.
 
     Raises:
-        RuntimeError: the address cannot be had.
+        RuntimeError: the address is not available.
     """
     if tls is None:
         warn_in_the_clear("the controller", address.rpartition(":")[0])

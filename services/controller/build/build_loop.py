@@ -225,10 +225,10 @@ class BuildLoop:
         try:
             return await self.sync()
         except SmeltError as error:
-            logger.warning("build sync failed, the next one goes on: %s", error)
+            logger.warning("build sync failed; retrying at the next one: %s", error)
         except Exception:
             # Whatever it is, Ray's errors included: a loop that ended would do so in silence.
-            logger.exception("build sync failed; the next one goes on")
+            logger.exception("build sync failed; retrying at the next one")
         finally:
             if not self._threads.is_exhausted:  # else it looked at nothing
                 self.last_sync_s = self._clock()

@@ -202,7 +202,7 @@ class Deployments:
         if key not in self._withdrawals:
             for other, deployment in self._known.items():
                 if key in deployment.unplaced.gives_way:
-                    message = "%s version %d on %s is withdrawn to make room for version %d"
+                    message = "%s version %d on %s is withdrawn to free capacity for version %d"
                     logger.warning(message, *key, other.version)
             self._withdrawals[key] = asyncio.create_task(self._withdraw(key))
 

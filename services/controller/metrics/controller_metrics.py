@@ -65,7 +65,7 @@ class ControllerMetrics:
             page_of: makes the page of this port, which is given what was seen last.
 
         Raises:
-            InvalidRequestError: the port cannot be had.
+            InvalidRequestError: the port is not available.
         """
         fleet_metrics = FleetMetrics(self.recorder)
         builds = BuildMetrics(self.recorder, BuildHistory(store), latest)

@@ -57,7 +57,7 @@ class Gate:
 
         Raises:
             UnauthenticatedError: there is no token, or it is not valid.
-            NotReadyError: the keys of the token's issuer cannot be had now.
+            NotReadyError: the keys of the token's issuer are not available now.
         """
         self._refresh()
         token = _bearer_token(metadata)

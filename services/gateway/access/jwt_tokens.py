@@ -52,7 +52,7 @@ class JwtTokens:
 
         Raises:
             UnauthenticatedError: it is not valid; with the reason.
-            NotReadyError: its issuer's keys cannot be had now.
+            NotReadyError: its issuer's keys are not available now.
         """
         header, claims = _unproven(token)
         if (known := self._issuers.get(str(claims.get("iss")))) is None:

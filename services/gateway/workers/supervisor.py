@@ -166,7 +166,7 @@ class Workers:
         `trace_share` is the share of requests that workers trace until a client changes it.
 
         Raises:
-            InvalidRequestError: the port cannot be had.
+            InvalidRequestError: the port is not available.
         """
         # Held, without listening, so that it stays ours while workers come and go.
         self._held = reserved_port(settings.grpc_host, settings.grpc_port)

@@ -72,7 +72,7 @@ class CheckedFallback:
 
         Raises:
             EngineError: there can be none.
-            StoreError, NotFoundError, OSError: the kept answers or the master cannot be had.
+            StoreError, NotFoundError, OSError: the kept answers or the master is not available.
         """
         found = _by_importer(model) or self._by_torch(model)
         if not isinstance(found, Refutation):

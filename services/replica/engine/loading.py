@@ -74,7 +74,7 @@ class EngineLoader:
 
         Raises:
             EngineError: its kind cannot run here.
-            StoreError, NotFoundError, OSError: the files cannot be had.
+            StoreError, NotFoundError, OSError: the files are not available.
         """
         start_s = self.clock()
         kind = engine.manifest.key.kind

@@ -83,7 +83,7 @@ class DataServer:
         """Listens on `host:port` or `unix:/path` and returns the address; port 0 takes a free one.
 
         Raises:
-            InvalidRequestError: the address is malformed or cannot be had.
+            InvalidRequestError: the address is malformed or is not available.
         """
         parts = parse_address(address)
         try:

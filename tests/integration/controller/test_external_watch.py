@@ -224,9 +224,11 @@ async def test_a_server_of_another_model_or_with_another_token(
     watched: Watched, server: OpenAiServer, tmp_path: Path
 ) -> None:
     await watched.follow(external_model(server.url, remote_name="Llama", token="llm"))
-    await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' cannot be had")
+    await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' is not available")
     (tmp_path / "llm").write_text("right\nand another")
-    await watched.until("UNAVAILABLE", "refusing: model 'chat': token 'llm' cannot be had: it is o")
+    await watched.until(
+        "UNAVAILABLE", "refusing: model 'chat': token 'llm' is not available: it is o"
+    )
     server.token = "right"
     (tmp_path / "llm").write_text("wrong")
     await watched.until("UNAVAILABLE", "refusing: GET /models is answered 401: ")

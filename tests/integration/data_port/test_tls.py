@@ -160,7 +160,7 @@ async def test_a_rotated_certificate_is_shown_and_old_connections_live_on(
     new_key = files.key.read_bytes()
     files.key.write_bytes(key)
     assert await shown_serial(address, fleet.gateway) == first
-    assert "certificate stays as it was" in caplog.text
+    assert "certificate stays the previous one" in caplog.text
     files.key.write_bytes(new_key)
     assert await shown_serial(address, fleet.gateway) == serial_of(files) != first
     assert await connection.infer(b"old") == b"old"

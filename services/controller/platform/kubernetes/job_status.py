@@ -45,7 +45,7 @@ def task_status(
     if "Complete" in conditions:
         return TaskStatus(state=TaskState.ENDED)
     if (job.get("spec") or {}).get("suspend"):
-        return TaskStatus(state=TaskState.WAITING, detail="suspended: its queue has no room yet")
+        return TaskStatus(state=TaskState.WAITING, detail="suspended: its queue has no quota yet")
     # `ready` alone: a Pod counts as active from the moment that it is asked for.
     if status.get("ready") or _phase(pod) == "Running":
         return TaskStatus(state=TaskState.RUNNING)

@@ -51,8 +51,8 @@ def unplaced(
         if other != key
     )
     return Unplaced(
-        f"no node has room for {num_replicas} of its replicas: each wants {_amounts(wanted)} on a "
-        f"node of {key.generation}; {have or 'there is none'}; "
+        f"no node has capacity for {num_replicas} of its replicas: each wants {_amounts(wanted)} "
+        f"on a node of {key.generation}; {have or 'there is none'}; "
         f"replicas there: {replicas or 'none'}{_FIX}"
     )
 

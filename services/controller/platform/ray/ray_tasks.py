@@ -82,7 +82,7 @@ class RayBuildLauncher:
         try:
             self._launched[task.name] = actor_class.remote(arguments, not task.is_anywhere)
         except (ray.exceptions.RayError, ValueError) as error:
-            raise NotReadyError(f"Ray takes no build task now: {error}") from error
+            raise NotReadyError(f"Ray accepts no build task now: {error}") from error
 
     def statuses(self) -> dict[str, TaskStatus]:
         """All tasks that Ray knows, and those of this process that it lost."""

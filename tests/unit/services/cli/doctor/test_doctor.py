@@ -289,7 +289,7 @@ class FullStore(ObstoreArtifactStore):
         raise StoreError("no space left on device")
 
 
-@pytest.mark.parametrize(("url", "fix"), [("s3://bucket", "AWS_*"), ("/srv/store", "room")])
+@pytest.mark.parametrize(("url", "fix"), [("s3://bucket", "AWS_*"), ("/srv/store", "free space")])
 def test_what_cannot_be_written_comes_with_the_fix_of_its_kind(url: str, fix: str) -> None:
     (found,) = store_findings(FullStore(MemoryStore(), url))
     assert found.level is Level.PROBLEM

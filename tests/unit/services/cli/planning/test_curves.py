@@ -162,7 +162,7 @@ def test_a_replica_needs_what_its_proofs_measured_of_a_gpu(tmp_path: Path) -> No
     curves = {("m", g): sides for g, sides in measured_curves(registry, model).items()}
     demand = ModelDemand(requests_per_s=1, p99_ms=1000)
     profile = PlanProfile(models={"m": demand}, devices=offers)
-    with pytest.raises(InvalidRequestError, match="m has no room on cuda-sm90: a replica needs"):
+    with pytest.raises(InvalidRequestError, match="m does not fit on cuda-sm90: a replica needs"):
         sizing_document(profile, {"m": model}, curves, {("m", "cuda-sm90"): small})
 
 

@@ -135,7 +135,9 @@ def test_files_that_could_not_be_read_once_are_tried_again(
         for _ in range(3):
             assert (tls.pems(), tokens.newest) == (former, "old")
     assert (tls.pems()[0], tokens.newest) == (newer.cert.read_bytes(), "newest")
-    assert caplog.text.count("stays as it was") == caplog.text.count("stay as they were") == 1
+    assert (
+        caplog.text.count("stays the previous one") == caplog.text.count("stay as they were") == 1
+    )
 
 
 def test_files_that_were_read_but_could_not_be_used_once_are_tried_again(

@@ -125,6 +125,6 @@ def test_files_of_which_one_has_changed_are_read_until_they_can_be_used(
             files.renew(take)
         assert taken.pop() == [newer.encode(), b"1"]
         why_not = "no descriptor"
-    messages = ["the pair stays as it was: no descriptor", "the pair was read again"]
+    messages = ["the pair stays the previous one: no descriptor", "the pair was read again"]
     assert [record.getMessage() for record in caplog.records] == messages * 2
     assert {record.name for record in caplog.records} == {"of the pair"}

@@ -225,7 +225,9 @@ async def test_on_a_full_gpu_the_old_version_makes_room_for_the_new_one(
             await world.loop.reconcile()
         await world.loop.deployments.withdrawn()
     assert world.fake.removed == [KEY]
-    assert caplog.text.count(f"m version 1 on {OLD} is withdrawn to make room for version 2") == 1
+    assert (
+        caplog.text.count(f"m version 1 on {OLD} is withdrawn to free capacity for version 2") == 1
+    )
     world.fake.starting.clear()
     await world.sync(2)
     assert [key for key, _ in world.asked] == [KEY, NEXT]

@@ -62,7 +62,7 @@ FAILED = {
             {"metadata": {}, "spec": {"suspend": True}},
             None,
             TaskState.WAITING,
-            "suspended: its queue has no room yet",
+            "suspended: its queue has no quota yet",
         ),
     ],
 )

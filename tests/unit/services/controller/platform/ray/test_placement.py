@@ -60,7 +60,7 @@ def test_it_says_what_is_wanted_what_there_is_and_who_holds_it() -> None:
         dict([holder("other", 1, 0.0, "10.0.0.1")])
         | {KEY: Held(amounts={"CPU": 4.0, "GPU": 0.0}, nodes=[])},
     )
-    assert "no node has room for 2 of its replicas: each wants 4 CPU on a node of" in words
+    assert "no node has capacity for 2 of its replicas: each wants 4 CPU on a node of" in words
     assert (
         "10.0.0.1 has 1 GPU, 16 CPU, free: 1 GPU, 3 CPU; replicas there: other version 1 (1)."
         in (words)
