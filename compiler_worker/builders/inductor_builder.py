@@ -28,7 +28,7 @@ _CUDA_REASONS = {
     Precision.INT8_WEIGHT_ONLY: "on a GPU Inductor would bring int8 weights back to floats in "
     "every call: use fp16 or bf16",
 }
-# Measured in tests/benchmarks/results/inductor_int8_cpu_202611.md.
+# Measured in tests/benchmarks/results/proofs/inductor_int8_cpu_202611.md.
 _CPU_REASONS = {
     Precision.FP16: "fp16 on a CPU is slower than fp32: use bf16 where the generation has it",
     Precision.FP8: "Inductor has no fp8 products on a CPU and would compute in floats: use int8",

@@ -41,7 +41,7 @@ _SCRIPT = _Found(
 _PYTHON = _Found(
     "a Python file",
     "a function in it that returns a PyTorchModel is a source: smelt models add NAME "
-    "MODULE:FUNCTION, run in its folder; see docs/how-to/add-a-model.md",
+    "MODULE:FUNCTION, run in its folder; see docs/how-to/models/add-a-model.md",
 )
 _PROGRAM = _Found(
     "a program of torch.export",

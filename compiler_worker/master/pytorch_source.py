@@ -126,6 +126,6 @@ def load_factory(source: TorchFactory) -> PyTorchModel:
     if not isinstance(model, PyTorchModel):
         raise InvalidModelError(
             f"factory {source} returned {type(model).__name__}, a PyTorchModel wanted (from "
-            f"{PyTorchModel.__module__}; docs/how-to/add-a-model.md has one)"
+            f"{PyTorchModel.__module__}; docs/how-to/models/add-a-model.md has one)"
         )
     return model

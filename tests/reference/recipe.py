@@ -13,7 +13,7 @@ INTRODUCTION = (
     f"value that does not exist is refused with its name. [{SCHEMA}]({SCHEMA}) is its JSON schema, "
     "as `smelt recipe schema` prints it: an editor with a YAML language server checks and "
     f"completes a recipe that begins with `# yaml-language-server: $schema={SCHEMA}`. "
-    "[How to write one](../how-to/write-a-recipe.md) has examples."
+    "[How to write one](../how-to/models/write-a-recipe.md) has examples."
 )
 
 

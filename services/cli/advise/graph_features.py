@@ -22,8 +22,8 @@ _VOCABULARY = 4096
 # A core does these in a few tenths of a millisecond, and calls of an engine take a tenth.
 _SMALL_FLOPS = 2e7
 _SERVER = (
-    "an LLM server (vLLM, TensorRT-LLM, llama.cpp) is the tool; docs/how-to/front-a-server.md has "
-    "one behind the gateway"
+    "an LLM server (vLLM, TensorRT-LLM, llama.cpp) is the tool; "
+    "docs/how-to/clients/front-a-server.md has one behind the gateway"
 )
 
 

@@ -121,7 +121,7 @@ def test_every_result_is_in_the_table_of_results() -> None:
 
 
 def test_the_page_of_tritons_clients_has_our_bounds_and_perf_analyzers_options() -> None:
-    page = (ROOT / "docs" / "how-to" / "use-triton-clients.md").read_text()
+    page = (ROOT / "docs" / "how-to/clients/use-triton-clients.md").read_text()
     bounds = (f"{MAX_QUEUE:,}", f"{GatewaySettings().max_in_flight:,}")
     assert [word for word in (*bounds, "--shape", "--input-data") if word not in page] == []
 

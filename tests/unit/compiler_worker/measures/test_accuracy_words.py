@@ -44,7 +44,7 @@ def test_no_word_loosens_a_bound() -> None:
 
 
 def test_the_page_for_owners_has_the_same_numbers() -> None:
-    page = Path(__file__).parents[4] / "docs/how-to/write-a-recipe.md"
+    page = Path(__file__).parents[4] / "docs/how-to/models/write-a-recipe.md"
     rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines()]
     stated = {
         row[0]: [float(cell) for cell in row[1:]] for row in rows if row[0] in list(Precision)

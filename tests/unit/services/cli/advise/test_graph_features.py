@@ -57,7 +57,7 @@ def test_a_decoder_with_caches_is_for_an_llm_server() -> None:
     )
     (words,) = graph_remarks(EMPTY, record)
     assert words.startswith("Smelt is the wrong tool: a decoder with 1 caches")
-    assert "docs/how-to/front-a-server.md" in words
+    assert "docs/how-to/clients/front-a-server.md" in words
 
 
 @pytest.mark.parametrize(("num_classes", "is_told"), [(32000, True), (9, False)])
