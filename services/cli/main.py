@@ -259,10 +259,12 @@ def infer(
 
 @app.command(epilog="Example: smelt token alice --verb infer --model 'ranker*'")
 def token(
-    name: Annotated[str, typer.Argument(help="Name of the caller, as the access log has it.")],
-    verb: Annotated[list[Verb] | None, typer.Option(help="Permitted verb; default infer.")] = None,
+    name: Annotated[str, typer.Argument(help="Caller name, written to the access log.")],
+    verb: Annotated[
+        list[Verb] | None, typer.Option(help="Permitted verb (default: infer).")
+    ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Pattern of model names; default *.")
+        list[str] | None, typer.Option(help="Model name pattern (default: `*`).")
     ] = None,
 ) -> None:
     """Make a bearer token for a gateway that has an access file."""

@@ -48,7 +48,7 @@ def bench(
 ) -> None:
     """Measure a served model under load: requests per second, latencies and errors.
 
-    Inputs are random, of values that the model takes. Each caller sends its next request when its
+    Inputs are random, of values that the model accepts. Each caller sends its next request when its
     last one has ended. The exit code is 1 when a request failed.
     """
     from services.cli.bench.bench import BenchOptions, run_bench

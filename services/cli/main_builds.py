@@ -46,8 +46,8 @@ def build(
 def rebuild(
     name: Annotated[str, model_argument("Model to try again.")],
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
-    version: Annotated[int, typer.Option(min=0, help="Version of the model; 0: newest.")] = 0,
-    reason: Annotated[str, typer.Option(help="Why, for the event.")] = "",
+    version: Annotated[int, typer.Option(min=0, help="Model version (0: newest).")] = 0,
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the event.")] = "",
     store: Store = "",
 ) -> None:
     """Build again what failed or was given up, and prove again what is published.
@@ -73,7 +73,7 @@ def profile(
         str, typer.Option(help="Label of one of its buckets; by default the largest.")
     ] = "",
     precision: Annotated[
-        Precision, typer.Option(help="Precision of both sides: fp32, fp16, bf16.")
+        Precision, typer.Option(help="Precision of baseline and compiled run: fp32, fp16, bf16.")
     ] = Precision.FP32,
     source: Annotated[
         str,
@@ -94,7 +94,7 @@ def profile(
 @builds_app.command(epilog="Example: smelt prune --older-than 30 --yes")
 @has_tables
 def prune(
-    older_than: Annotated[int, typer.Option(help="Least age in days, from 1 on.")] = 30,
+    older_than: Annotated[int, typer.Option(help="Minimum age in days (at least 1).")] = 30,
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete; without it, only show what would go.")
     ] = False,

@@ -11,7 +11,7 @@ host_app = typer.Typer()
 
 @host_app.command(epilog="Example: smelt doctor --store s3://bucket/smelt")
 def doctor(store: Store = "") -> None:
-    """Look at this host: devices, engines, ports, disk, store, Ray; exit code 1 for a problem."""
+    """Check this host: devices, engines, ports, disk, store, Ray; exit code 1 for a problem."""
     from services.cli.doctor.doctor import run_doctor
 
     raise typer.Exit(run_doctor(settings_for(store)))
@@ -29,7 +29,9 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Follow until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     files: Annotated[bool, typer.Option("--files", help="List the files instead.")] = False,
-    ray: Annotated[bool, typer.Option("--ray", help="Show Ray's informational lines too.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Include Ray's informational log lines.")
+    ] = False,
 ) -> None:
     """Show the logs of this host's fleet, of all its processes in the order of time."""
     from services.cli.logs.logs import run_log_files, run_logs

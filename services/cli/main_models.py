@@ -59,7 +59,7 @@ def models_add(
         str, typer.Option(help="Version there, of a KServe server; by default its own choice.")
     ] = "",
     token: Annotated[
-        str, typer.Option(help="Name of its token's file in the gateway's folder of them.")
+        str, typer.Option(help="File name of its token in the gateway's token folder.")
     ] = "",
     args: Annotated[Path | None, typer.Option(help="Arguments of ray+..., a YAML file.")] = None,
     manifest: Annotated[Path | None, typer.Option(help="Manifest of k8s+..., a YAML file.")] = None,

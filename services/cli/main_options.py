@@ -74,7 +74,9 @@ GatewayWorkers = Annotated[
         help="Gateway processes that share the port; each has bounds and a cache of its own.",
     ),
 ]
-MeasuredVersion = Annotated[int, typer.Option(min=0, help="Version; 0: newest with timed engines.")]
+MeasuredVersion = Annotated[
+    int, typer.Option(min=0, help="Model version (0: newest with timed engines).")
+]
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 _WIDE = Annotated[
     bool, typer.Option("--wide", help="Show every column, however wide the lines become.")

@@ -45,10 +45,10 @@ def plan(
 @has_tables
 def advise(
     model: Annotated[
-        str, model_argument("Model to advise on; without one, how advice did for all.")
+        str, model_argument("Model to advise on; without one, how well past advice did for all.")
     ] = "",
     generation: Annotated[
-        str, typer.Option(help="For this one, not those that the store has plans for.")
+        str, typer.Option(help="Generation; by default those that the store has plans for.")
     ] = "",
     measure: Annotated[
         bool,

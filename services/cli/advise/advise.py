@@ -108,7 +108,7 @@ def other_models(registry: Registry, name: str) -> Iterator[Advised]:
         try:
             yield Advised(registry, registry.model_version(each), is_sampled=False)
         except SmeltError as error:
-            print_remark(f"{each} is left out: {error}")
+            print_remark(f"{each} is skipped: {error}")
 
 
 def devices_of(advised: Iterable[Advised], generation: str) -> dict[str, DeviceFacts | None]:

@@ -49,7 +49,7 @@ def run_build(
     lines = report_lines(report, settings.store_url)
     show(report_document(report), chain(lines, again_lines(registry, report)))
     if not OUTPUT_FORM.get().as_json and not is_anything_there(report):
-        print_error(f"no engine of {name} can be built as asked; the reasons stand above")
+        print_error(f"no engine of {name} can be built as asked; see the reasons above")
     # A script that needs an engine must not go on without one.
     return 0 if report.is_success and is_anything_there(report) else 1
 

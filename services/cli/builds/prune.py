@@ -33,8 +33,8 @@ def run_prune(settings: CliSettings, *, older_than_days: int, is_confirmed: bool
     """
     if older_than_days < 1:
         raise InvalidRequestError(
-            f"--older-than {older_than_days}: expected 1 or more: what is being published is named "
-            "by nothing yet, and would go"
+            f"--older-than {older_than_days}: expected 1 or more: objects of a publish in progress "
+            "are not referenced yet and would be deleted"
         )
     store = open_store(settings.store_url, must_exist=True)
     registry = Registry(store, settings.cache_dir)

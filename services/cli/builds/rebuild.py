@@ -38,8 +38,7 @@ def run_rebuild(
         f"{counted(len(request.disregarded), 'failed one')} to be tried again. "
         "See: smelt events --follow"
         if is_received
-        else "kept in the store; no fleet on it runs here, so the next controller that reads it "
-        "does it."
+        else "written to the store; no fleet of this store runs here: its next controller does it"
     )
     document = {"number": number, "is_received": is_received} | request.model_dump(mode="json")
     show(document, [f"{name} version {request.version}: {text}"])

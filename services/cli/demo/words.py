@@ -20,7 +20,7 @@ _WORDS = {
     EventKind.BUILD_FAILED: "build failed",
     EventKind.PROOF_PASSED: "proof passed",
     EventKind.PROOF_FAILED: "proof failed",
-    EventKind.QUARANTINED: "given up",
+    EventKind.QUARANTINED: "quarantined",
     EventKind.ENGINES_COMPARED: "timed together",
     EventKind.REPLICA_LOST: "replica lost",
     EventKind.REPLICA_RESTORED: "replica restored",
@@ -76,7 +76,7 @@ def end_words(cases: Sequence[dict[str, Any]]) -> str:
     """Why the demo ends: all is built, perhaps not timed yet, or no plan could be made."""
     given_up = next((case["given_up"] for case in cases if case["given_up"]), "")
     if given_up:
-        return f"given up: {given_up}"
+        return f"quarantined: {given_up}"
     if not any(map(_awaits_timing, cases)):
         return _ALL_BUILT
     return (
@@ -91,9 +91,9 @@ def next_steps() -> Iterator[str]:
     smelt = _program()
     # "hello world"
     ids = "--input 'input_ids=[[101, 7592, 2088, 102]]'"
-    yield f"Ask it: {smelt} infer {MODEL} {ids} --input 'attention_mask=[[1, 1, 1, 1]]'"
+    yield f"Query it: {smelt} infer {MODEL} {ids} --input 'attention_mask=[[1, 1, 1, 1]]'"
     yield f"Add your own model: {smelt} models add NAME FILE.onnx"
-    yield f"Look at it: {smelt} why {MODEL}; with Prometheus: make run ARGS=--observe"
+    yield f"Inspect it: {smelt} why {MODEL}; with Prometheus: make run ARGS=--observe"
 
 
 def served_digest(case: dict[str, Any]) -> str:

@@ -38,8 +38,8 @@ def check_devices(pci_devices: Path = _PCI_DEVICES) -> Iterator[Finding]:
         yield Finding(
             check="GPU",
             level=Level.WARNING,
-            found="an NVIDIA device is there, and no driver shows it",
-            wanted="libcuda.so.1 and a device that it shows",
+            found="an NVIDIA device is present, but no driver reports it",
+            wanted="libcuda.so.1 and a device that it reports",
             fix="install NVIDIA's driver; start a container with --gpus all",
         )
     else:
@@ -56,7 +56,7 @@ def check_instructions() -> Iterator[Finding]:
 def instructions_finding(flags: frozenset[str]) -> Finding:
     """Which classes of instructions there are; `flags` as the kernel has them."""
     if not flags:
-        return Finding(check="instructions", found="not known of this machine: no x86")
+        return Finding(check="instructions", found="unknown: not an x86 machine")
     has = {isa: X86_ISA_FLAGS[isa] <= flags for isa in _NAMES}
     there = ", ".join(name for isa, name in _NAMES.items() if has[isa])
     lacks = ", ".join(name for isa, name in _NAMES.items() if not has[isa])

@@ -50,7 +50,7 @@ def store_findings(store: ObstoreArtifactStore) -> Iterator[Finding]:
             fix=_CREDENTIALS if "://" in store.url else _WRITABLE,
         )
         return
-    yield Finding(check="store", found=f"{store.url}: reachable, and honours create-if-absent")
+    yield Finding(check="store", found=f"{store.url}: reachable; create-if-absent works")
     yield clock_finding(clock_skew_s(store))
 
 

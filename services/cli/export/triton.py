@@ -97,7 +97,7 @@ def _entry(
         plans = {}
     remarks = [] if plans or backend == ONNX else missing
     if registry.version_weights(name):
-        remarks.append("older versions and weights: left out: the newest version gets all requests")
+        remarks.append("older versions and weights: skipped: the newest version gets all requests")
     config = triton_config(version, plans)
     return _Entry(version, plans, config, [*remarks, *lost_words(version, config)])
 

@@ -62,13 +62,13 @@ def lost_words(version: ModelVersion, config: pb.ModelConfig) -> Iterator[str]:
     if not config.max_batch_size:
         yield "requests are not joined: not every input and output begins with the batch dimension"
         if batching.priority_levels or any(policy.default_timeout_ms for policy in policies):
-            yield "priority levels and queue policies: left out, as they are of dynamic batching"
+            yield "priority levels and queue policies: skipped, as they are of dynamic batching"
     if any(policy.max_timeout_ms for policy in policies):
-        yield "max_timeout_ms: left out: a request's own timeout has no bound in Triton"
+        yield "max_timeout_ms: skipped: a request's own timeout has no bound in Triton"
     if version.recipe.text:
-        yield f"text: left out: clients send token ids, which {TOKENIZER_FILE} beside it makes"
+        yield f"text: skipped: clients send token ids, which {TOKENIZER_FILE} beside it makes"
     if batching.max_queue_bytes:
-        yield "max_queue_bytes: left out: Triton bounds the number of requests, not their bytes"
+        yield "max_queue_bytes: skipped: Triton bounds the number of requests, not their bytes"
     for tensor in _tensors(config):
         if tensor.HasField("reshape"):
             yield f"{tensor.name}: clients send and get a last dimension of 1 more than here"

@@ -79,7 +79,7 @@ def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
     snapshot = get_fleet(address, settings)
     if snapshot.store_url != settings.store_url:
         raise InvalidRequestError(
-            f"controller {address} works on store {snapshot.store_url}, this command on "
+            f"controller {address} uses store {snapshot.store_url}, this command on "
             f"{settings.store_url}: set SMELT_STORE_URL to the former"
         )
     if lacks_models(snapshot):
@@ -100,8 +100,8 @@ def notify_fleet(settings: CliSettings) -> bool:
         reconcile(address, settings)
     except NotReadyError as error:
         print_warning(
-            f"this is in the store, and the fleet does not act on it yet: {error}. Its "
-            "controller reads the store periodically; smelt status shows what keeps it from that"
+            f"written to the store, but the fleet does not act on it yet: {error}. Its controller "
+            "reads the store periodically; smelt status shows what prevents that"
         )
     return True
 
@@ -161,4 +161,4 @@ def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s:
             raise NotReadyError(
                 f"gateway {grpc_address} cannot reach model '{model}': {error.details()}"
             ) from error
-    raise NotReadyError(f"gateway {grpc_address} stopped before it could ask model '{model}'")
+    raise NotReadyError(f"gateway {grpc_address} stopped before it could reach model '{model}'")

@@ -118,8 +118,8 @@ def _other_recipe(former: ModelVersion, version: ModelVersion) -> str:
     if not lost:
         return ""
     return (
-        f"recipes are not taken over, and that of version {former.version} is another "
-        f"({', '.join(lost)}): for the same give its file, --recipe FILE"
+        f"recipes are not inherited, and that of version {former.version} differs "
+        f"({', '.join(lost)}): to use it, give its file, --recipe FILE"
     )
 
 

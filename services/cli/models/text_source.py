@@ -73,8 +73,8 @@ def text_source(
         return TextSource(opened=opened, unpooled=opened, recipe=recipe, words=tuple(words))
     if fault := _input_fault(opened.inputs):
         if is_own:
-            raise InvalidModelError(f"text cannot be taken: {fault}")
-        words.append(f"text is not taken: {fault}")
+            raise InvalidModelError(f"text is not accepted: {fault}")
+        words.append(f"text is not accepted: {fault}")
         return TextSource(opened=opened, unpooled=opened, recipe=recipe, words=tuple(words))
     if text.pooling and not asked.pooling and _SENTENCE in {spec.name for spec in opened.outputs}:
         words.append(f"no pooling is appended: the model has {_SENTENCE}")

@@ -63,7 +63,7 @@ def run_models_serve(settings: CliSettings, name: str, *, is_served: bool) -> No
     registry.require_version(name)
     is_changed = registry.set_served(name, is_served=is_served, who=who_asks())
     notify_fleet(settings)
-    before = "" if is_changed else " (it was so before)"
+    before = "" if is_changed else " (unchanged)"
     if is_served:
         words = f"is to be served{before}; follow it: smelt status"
     else:

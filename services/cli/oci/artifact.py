@@ -140,7 +140,7 @@ def proven(
             faults[each.digest] = f"its proof says {each.proof.outcome}"
         elif fault := recipe_fault(each, version):
             faults[each.digest] = fault
-    left_out = [f"engine {e[:12]} left out: {f.partition(';')[0]}" for e, f in faults.items()]
+    left_out = [f"engine {e[:12]} skipped: {f.partition(';')[0]}" for e, f in faults.items()]
     return [each for each in engines if each.digest not in faults], left_out
 
 

@@ -55,8 +55,8 @@ _AWAY_BY_TLS = (
     "Without TLS, on a network that you trust: SMELT_OCI_PLAIN_HTTP={registry}; then try again"
 )
 _REFUSALS: dict[int, tuple[type[SmeltError], str]] = {
-    401: (UnauthenticatedError, "not authenticated; log in: docker login {registry}"),
-    403: (NotAllowedError, "log in as somebody who may: docker login {registry}"),
+    401: (UnauthenticatedError, "not authenticated: docker login {registry}"),
+    403: (NotAllowedError, "log in as a user with access: docker login {registry}"),
     404: (NotFoundError, "is the repository, tag or digest right, and was it pushed?"),
 }
 
@@ -231,5 +231,5 @@ def login_of(registry: str) -> str:
         # Neither its words nor where it comes from: they may hold what is secret.
         raise InvalidRequestError(
             f"{path}, or the credential helper that it names, cannot be read "
-            f"({type(error).__name__}); write it anew: docker login {registry}"
+            f"({type(error).__name__}); create it again: docker login {registry}"
         ) from None

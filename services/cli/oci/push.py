@@ -82,8 +82,8 @@ def _without_requests(version: ModelVersion) -> tuple[ModelVersion, list[str]]:
     if version.traffic is None:
         return version, []
     words = (
-        f"the {version.traffic.num_samples} rows of requests that it is calibrated with are left "
-        "out: a fleet that pulls it calibrates by its own traffic"
+        f"the {version.traffic.num_samples} rows of requests that it is calibrated with are not "
+        "pushed: a fleet that pulls it calibrates by its own traffic"
     )
     return version.model_copy(update={"calibration": None, "traffic": None}), [words]
 

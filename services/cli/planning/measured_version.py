@@ -30,7 +30,7 @@ def measured_version(
     if found.version == newest.version:
         return newest, ""
     return found, (
-        f"{name}: version {found.version} is taken, the newest with timed engines; version "
+        f"{name}: version {found.version} is used, the newest with timed engines; version "
         f"{newest.version} has none yet"
     )
 

@@ -11,7 +11,7 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
     """The plan as tables and sentences."""
     what_if = " and ".join(document["what_if"])
     yield Table(
-        f"Devices, with room for the nodes that may be lost{what_if and f', if {what_if}'}",
+        f"Devices, with capacity for the nodes that may be lost{what_if and f', if {what_if}'}",
         ("generation", "nodes", "devices", "shared", "load", "memory", "a day"),
         [
             (
@@ -40,7 +40,7 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
     )
     for each in document["without_engines"]:
         if each["num_devices"] is None:
-            yield f"With {each['computes']} it is not available: {each['reason']}"
+            yield f"With {each['computes']} it is not possible: {each['reason']}"
         else:
             yield (
                 f"With {each['computes']} it takes {counted(each['num_devices'], 'device')} "
@@ -51,7 +51,7 @@ def plan_text(document: dict[str, Any]) -> Iterator[str | Table]:
     for each in document["too_large"]:
         yield f"{each['model']} does not fit on {each['generation']}: {each['reason']}"
     for each in document["not_measured"]:
-        yield f"{each['model']} was not measured on {each['generation']}, which is left out for it"
+        yield f"{each['model']} was not measured on {each['generation']}, which is skipped for it"
 
 
 def _shared_table(shared: Sequence[Mapping[str, Any]]) -> Table:

@@ -19,7 +19,7 @@ from services.contracts.model.recipe import InputRole, Recipe
 
 _WIDTH = 88
 _HEAD = """\
-# Recipe of {title}, as it is by default. What is left out stays so.
+# Recipe of {title}, as it is by default. Omitted keys keep their defaults.
 #   smelt recipe check {path} --model {model}
 #   smelt models add {name} {source} --recipe {path}
 # An editor completes and checks it after: smelt recipe schema > recipe.schema.json
@@ -126,7 +126,7 @@ def _examples(model: RecipeModel) -> dict[str, Any]:
 
 
 def _interface(model: RecipeModel) -> Iterator[str]:
-    yield "# What the model takes and gives:"
+    yield "# Inputs and outputs of the model:"
     known = model.master.input_values
     for spec in model.master.inputs:
         values = f", {known[spec.name].words}" if spec.name in known else ""

@@ -59,7 +59,7 @@ def gateway_error(address: str, error: "grpc.RpcError", hint: str = "") -> Smelt
     status = error.code()
     details = error.details() or ""
     if "http1.x server" in details or "Failed parsing HTTP/2" in details:
-        hint = "; that is a port of HTTP/1.1, the one of gRPC wanted, which smelt status prints"
+        hint = "; this is an HTTP/1.1 port, not the gRPC port, which smelt status prints"
     elif "Connection refused" in details:
         hint = "; nothing listens there, and smelt status prints where the gateway does"
     # Of several errors with this status the first; those that are INTERNAL have little in common.
@@ -97,8 +97,8 @@ def require_way_in(settings: CliSettings) -> None:
 
     if read_settings(GatewaySettings).tls is not None and settings.tls_ca_file is None:
         raise NotReadyError(
-            "the gateway would take TLS alone (SMELT_GATEWAY_TLS_CERT_FILE), and these commands "
-            "trust no authority: set SMELT_TLS_CA_FILE to its PEM file"
+            "the gateway would accept TLS only (SMELT_GATEWAY_TLS_CERT_FILE), and these commands "
+            "have no CA: set SMELT_TLS_CA_FILE to its PEM file"
         )
 
 

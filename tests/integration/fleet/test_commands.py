@@ -149,7 +149,7 @@ def test_a_controller_on_another_store_is_not_believed(fleet: LocalFleet, tmp_pa
         store_url="s3://other/store",
         fleet_token_file=fleet.settings.fleet_token_file,
     )
-    with pytest.raises(InvalidRequestError, match="works on store .*, this command on s3://other"):
+    with pytest.raises(InvalidRequestError, match="uses store .*, this command on s3://other"):
         fleet_on_store(settings)
 
 

@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_read_keeps_advice_on_no_other(
     document.write_text("{}")
     for words in (["m"], []):
         done = CliRunner().invoke(app, ["advise", *words, "--json"], catch_exceptions=False)
-        assert done.stderr.startswith("n is left out: ")
+        assert done.stderr.startswith("n is skipped: ")
         found = json.loads(done.stdout)
         assert found == wanted if words else found["num_judged"] == 1
     with pytest.raises(StoreError, match="models/n/"):

@@ -23,5 +23,7 @@ def test_what_is_unused_and_newer_is_counted(tmp_path: Path) -> None:
 
 def test_less_than_a_day_is_refused_with_the_reason(tmp_path: Path) -> None:
     command = ["prune", "--store", str(tmp_path), "--older-than", "0"]
-    with pytest.raises(InvalidRequestError, match="being published is named by nothing yet"):
+    with pytest.raises(
+        InvalidRequestError, match="objects of a publish in progress are not referenced"
+    ):
         CliRunner().invoke(app, command, catch_exceptions=False)

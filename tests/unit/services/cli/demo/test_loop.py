@@ -172,7 +172,7 @@ def test_a_plan_that_was_given_up_ends_it_with_the_reason(tmp_path: Path) -> Non
         yield fleet_of()
 
     _, cases = followed(tmp_path, registry, looks())
-    assert end_words(cases) == "given up: no plan could be made"
+    assert end_words(cases) == "quarantined: no plan could be made"
 
 
 def test_the_time_for_a_change_begins_anew_after_another_build(

@@ -182,7 +182,7 @@ def test_the_newest_version_leaves_under_its_number(
     text = run("export", "triton", str(tmp_path / "out"))
     assert "tiny/2/model.onnx" in names_in(tmp_path / "out")
     assert not (tmp_path / "out" / "tiny" / "1").exists()
-    assert "older versions and weights: left out" in " ".join(text.split())
+    assert "older versions and weights: skipped" in " ".join(text.split())
 
 
 def test_labels_of_several_lines_keep_their_places(

@@ -31,7 +31,7 @@ def test_what_was_published_is_no_failure_when_the_controller_is_away(
     assert notify_fleet(CliSettings(home=tmp_path)) is False
     assert notify_fleet(CliSettings(home=tmp_path, controller="127.0.0.1:1")) is True
     said = capsys.readouterr().err
-    assert "warning: this is in the store, and the fleet does not act on it yet" in said
+    assert "warning: written to the store, but the fleet does not act on it yet" in said
     assert "controller at 127.0.0.1:1" in said
 
 

@@ -216,7 +216,7 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     onnx.save(model, tmp_path / "b.onnx")
     again = ["models", "add", "tiny", str(tmp_path / "b.onnx")]
     done = CliRunner().invoke(app, again, catch_exceptions=False)
-    lost = "recipes are not taken over, and that of version 2 is another (buckets)"
+    lost = "recipes are not inherited, and that of version 2 differs (buckets)"
     assert lost in done.stderr
 
 

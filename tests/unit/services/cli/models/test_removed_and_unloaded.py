@@ -78,7 +78,7 @@ def test_what_is_unloaded_says_so_until_it_is_loaded_or_removed(
     add(registry, source(tmp_path / "a"))
     assert "undo it with: smelt models load tiny" in said("unload", "tiny")
     assert registry.unloaded_models() == {"tiny"}
-    assert "(it was so before)" in said("unload", "tiny")
+    assert "(unchanged)" in said("unload", "tiny")
     assert "serves after: smelt models load tiny" in said("add", "tiny", source(tmp_path / "b", 8))
     assert said("load", "tiny") == "tiny is to be served; follow it: smelt status"
     assert registry.unloaded_models() == set()

@@ -115,8 +115,8 @@ def test_an_embedding_of_the_models_own_is_not_pooled_again(tmp_path: Path) -> N
 def test_inputs_that_no_tokenizer_makes(tmp_path: Path, inputs: tuple[str, ...]) -> None:
     found = taken(tmp_path, hub=hub_of(tmp_path), inputs=inputs)
     assert found.recipe.text is None
-    assert found.words[1].startswith("text is not taken: ")
-    with pytest.raises(InvalidModelError, match="text cannot be taken: "):
+    assert found.words[1].startswith("text is not accepted: ")
+    with pytest.raises(InvalidModelError, match="text is not accepted: "):
         taken(tmp_path, None, AskedText(tokenizer=tmp_path / "tokenizer.json"), inputs=inputs)
 
 

@@ -214,6 +214,6 @@ def test_a_wrong_configuration_is_named_without_what_it_holds(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
     configure(tmp_path, **config)
-    with pytest.raises(InvalidRequestError, match="write it anew: docker login r") as caught:
+    with pytest.raises(InvalidRequestError, match="create it again: docker login r") as caught:
         login_of("r")
     assert "p%ss" not in str(caught.value)

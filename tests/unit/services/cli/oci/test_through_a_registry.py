@@ -89,7 +89,7 @@ def test_rows_of_requests_never_leave(
     version = here.registry.add_changed_version(version, {"calibration": rows, "traffic": traffic})
     here.build(version)
     pushed = here.json("export", f"oci://{stub.address}/tiny:1", "tiny")
-    assert "the 40 rows of requests that it is calibrated with are left out" in str(pushed)
+    assert "the 40 rows of requests that it is calibrated with are not pushed" in str(pushed)
     assert not {f"sha256:{each.sha256}" for each in (held_out, rows)} & set(stub.blobs)
     there("models", "add", "tiny", f"oci://{stub.address}/tiny:1")
     got = there.registry.model_version("tiny")
@@ -268,7 +268,7 @@ def test_a_signature_travels_and_decides_what_is_pulled(
         [signed.digest, unsigned]
     )
     told = there("models", "add", "tiny", place, SMELT_TRUST_ROOT=str(keys.public))
-    assert f"engine {unsigned[:12]} left out: not signed by a trusted key" in told
+    assert f"engine {unsigned[:12]} skipped: not signed by a trusted key" in told
     engines = there.registry.engines(version.master.digest)
     assert [each.digest for each in engines] == [signed.digest]
     trust = TrustRoot(keys.public)

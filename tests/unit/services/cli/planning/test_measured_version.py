@@ -18,7 +18,7 @@ from services.contracts.traffic.sampled_rows import SampledRow
 from tests.unit.services.cli.report.report_world import add_generation, store_with_model
 
 HERE = "cpu-x86_64-v3"
-WORDS = "m: version 1 is taken, the newest with timed engines; version 2 has none yet"
+WORDS = "m: version 1 is used, the newest with timed engines; version 2 has none yet"
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ def test_a_fleet_that_its_own_commands_could_not_ask_is_not_started(
 @pytest.mark.parametrize(
     ("details", "hint"),
     [
-        ("Trying to connect an http1.x server", "a port of HTTP/1.1, the one of gRPC wanted"),
-        ("Failed parsing HTTP/2", "a port of HTTP/1.1, the one of gRPC wanted"),
+        ("Trying to connect an http1.x server", "an HTTP/1.1 port, not the gRPC port"),
+        ("Failed parsing HTTP/2", "an HTTP/1.1 port, not the gRPC port"),
         ("connect: Connection refused (111)", "nothing listens there"),
         ("Socket closed", None),
     ],
