@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true")
     # Commands of their own, so that `ps` shows what a child does.
     for name in CHILD_JOBS:
-        child = commands.add_parser(name, help="internal: a child process of this compiler")
+        child = commands.add_parser(name, help="internal: child process")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")
         child.add_argument("--parent-pid", type=int, required=True, metavar="PID")
     return parser

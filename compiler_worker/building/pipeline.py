@@ -177,7 +177,7 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
     except Exception as error:
         # A fault of our own is reported as such, and keeps no other key from being built.
         logger.exception(
-            "build of %s %s failed with an internal error of the worker", key.kind, key.generation
+            "build of %s %s failed with an internal worker error", key.kind, key.generation
         )
         record = attempt.failed(error, _fault_words(error, worker.settings.cache_dir))
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
@@ -190,7 +190,7 @@ def _fault_words(error: Exception, cache_dir: Path) -> str:
     """What went wrong outside of compilers and proofs; a full disk is no fault of the code."""
     if isinstance(error, OSError) and error.errno in FULL:
         return f"{error.strerror}: {error.filename or cache_dir}; free disk space there"
-    return f"internal error of the worker: {error!r}"
+    return f"internal worker error: {error!r}"
 
 
 def _run_steps(

@@ -108,7 +108,7 @@ def run_request(job: ChildJob[Any, Any], request_path: Path, events: Events) -> 
         return _failed(result_path, error, str(error), log_tail)
     except Exception as error:
         # Not foreseen, so the place is kept too: the record is all that is left of a child.
-        logger.exception("a fault that is not the engine's")
+        logger.exception("an internal error, not the engine's")
         message = f"{type(error).__name__}: {error}"
         return _failed(result_path, error, message, tuple(format_exc().splitlines()))
     result_path.write_bytes(result.canonical_json())

@@ -264,7 +264,7 @@ class _Watch(Generic[Result]):
         self._outcome.is_counted = not allowed.is_temporary
         fix = f"raise {self._limits.memory_setting} if it needs more"
         if allowed.is_temporary:
-            fix = "free memory on this host, or try again when others leave more"
+            fix = "free memory on this host, or retry when other processes use less"
         return (
             f"{used / _GIB:.2f} GiB of memory in use in stage '{self._outcome.stage}', "
             f"{allowed.num_bytes / _GIB:.2f} allowed{allowed.words}; {fix}"

@@ -82,7 +82,7 @@ def _check_import(path: Path) -> None:
     except UnsupportedGraphError as error:
         raise UnsupportedGraphError(
             f"{error}; above opset {NEWEST_RUN_OPSET}, which is the newest of ONNX Runtime, only "
-            "what the importer translates is taken: convert the model to that opset with "
+            "what the importer translates is accepted: convert the model to that opset with "
             "onnx.version_converter.convert_version"
         ) from error
 
@@ -144,7 +144,7 @@ def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
         raise walk.refusal(
             node,
             opset,
-            f"custom domain '{domain}' found, only ai.onnx, {', '.join(DOMAINS[1:])} are taken; "
+            f"custom domain '{domain}' found, only ai.onnx, {', '.join(DOMAINS[1:])} are accepted; "
             f"{_NO_TOKENIZER if is_tokenizer else _NO_CUSTOM_OP}",
         )
     if domain and node.op_type == ZIPMAP:

@@ -92,7 +92,7 @@ class PyTorchModel:
         if size < 2 or not limits.min <= size <= limits.max:
             raise InvalidModelError(
                 f"dimension '{dim}' is {size} in example_inputs, a size above 1 within "
-                f"{limits.min}..{limits.max} wanted: an exporter takes 0 and 1 for constants"
+                f"{limits.min}..{limits.max} wanted: an exporter treats 0 and 1 as constants"
             )
 
 
@@ -102,7 +102,7 @@ def _check_distinct(sizes: dict[str, int]) -> None:
         if size in dim_of:
             raise InvalidModelError(
                 f"dimensions '{dim_of[size]}' and '{dim}' are both {size} in example_inputs, "
-                "different sizes wanted: an exporter may take them for one dimension"
+                "different sizes wanted: an exporter may merge them into one dimension"
             )
         dim_of[size] = dim
 

@@ -157,7 +157,7 @@ def _check_blindness(key: str, accepted: Iterable[str]) -> None:
     for fault in accepted:
         if fault not in known:
             raise InvalidRecipeError(
-                f"recipe: {key}: no proof knows '{fault}'"
+                f"recipe: {key}: unknown fault '{fault}'"
                 f"{nearest(fault, known)}; expected of {', '.join(known)}"
             )
 

@@ -47,7 +47,7 @@ def graph_refusal(
     if not builder_for(kind).is_ai_onnx_only:
         return import_refusal()
     found = ops().foreign
-    return f"{found}: kind {kind} knows the ops of ai.onnx alone" if found else ""
+    return f"{found}: kind {kind} supports only the ops of ai.onnx" if found else ""
 
 
 def ops_of_graph(proto: "onnx.ModelProto") -> GraphOps:
@@ -74,4 +74,4 @@ def _new_opset(opset: int) -> str:
 
     if opset <= NEWEST_RUN_OPSET:
         return ""
-    return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
+    return f"opset {opset} of ai.onnx: ONNX Runtime supports opsets up to {NEWEST_RUN_OPSET}"

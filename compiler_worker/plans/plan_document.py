@@ -154,7 +154,7 @@ def _only(plans: Sequence[BuildPlan], keys: Sequence[str]) -> list[BuildPlan]:
             "device or recipe. See what is: python -m compiler_worker plan MODEL"
         )
     for digest in missing:
-        logger.warning("key %s is not planned on this machine, and is left out", digest)
+        logger.warning("key %s is not planned on this machine; skipped", digest)
     named = [tuple(p for p in plan.planned if p.digest in keys) for plan in plans]
     return [
         plan.model_copy(update={"planned": planned, "skipped": ()})

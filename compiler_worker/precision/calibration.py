@@ -143,7 +143,7 @@ def _check_values(path: Path, spec: TensorSpec, array: Array, limits: ValueLimit
     what = f"{_KEY} {path}: column '{spec.name}'"
     if NUMPY_FROM_DATATYPE[spec.datatype].kind not in "iub":
         if not np.isfinite(array.astype(np.float32)).all():
-            raise InvalidRecipeError(f"{what} holds numbers that are not finite: leave them out")
+            raise InvalidRecipeError(f"{what} holds numbers that are not finite: remove them")
         return
     if not array.size:
         raise InvalidRecipeError(f"{what} is empty: rows {list(array.shape[1:])} calibrate nothing")

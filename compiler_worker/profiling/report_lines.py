@@ -65,7 +65,7 @@ def measured_line(report: ProfileReport) -> str:
     return (
         f"this machine in the same run: {peaks.flops_per_s / _GB:.4g} GFLOP/s, "
         f"{peaks.bytes_per_s / _GB:.3g} GB/s ({peaks.measured_by}); {report.num_threads} threads; "
-        f"times are of the fastest of {report.num_runs} runs"
+        f"times are the fastest of {report.num_runs} runs"
     )
 
 
@@ -153,7 +153,7 @@ def notes(report: ProfileReport) -> list[str]:
     words = {
         OpOutcome.FOLDED: "computed once, when compiled",
         OpOutcome.SHARED: "equal to an earlier op, computed once for both",
-        OpOutcome.UNUSED: "of no use to any output, left out",
+        OpOutcome.UNUSED: "used by no output, removed",
         OpOutcome.SIMPLIFIED: "simplified away",
     }
     lines = [

@@ -160,7 +160,7 @@ class Comparing:
         self._require_kept(answer)
 
     def _require_kept(self, answer: "_Answer") -> None:
-        fault = "an output changed after later runs: its memory was used again"
+        fault = "an output array changed after later runs: the engine reuses output memory"
         for name in filter(answer.has_changed, answer.copies):
             self._keep(answer.sample, (_fault_check(answer.sample, name, fault),))
 

@@ -48,5 +48,5 @@ def _masks(wrong: set[str], master: MasterRecord, recipe: Recipe) -> list[str]:
     if not pairs:
         return []
     # As of DeBERTa, whose attention from such a position is a mean over all, pads included.
-    words = "where answers at positions that a mask leaves out do not count, say so in the recipe"
+    words = "where answers at positions that a mask excludes are not used, say so in the recipe"
     return [f"{words} (outputs: {{{', '.join(pairs)}}})"]

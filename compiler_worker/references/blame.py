@@ -57,7 +57,7 @@ def agreed(
     if found is None:
         return reference
     if reference.tie_breaker is None:
-        raise untrusted(reference, found, "no third implementation is available")
+        raise untrusted(reference, found, "tie-breaker unavailable: no third implementation")
     third, answer = _asked(reference, reference.tie_breaker, found)
     by_witness = _fault(reference.witness, answer, found, claim)
     by_import = _fault(reference.model, answer, found, claim)
@@ -75,7 +75,7 @@ def agreed(
             f"{by_import or 'agrees'} from the import, {by_witness or 'agrees'} from the witness"
         )
         raise untrusted(
-            reference, found, f"{evaluator_name()} does not decide which is wrong: {sides}"
+            reference, found, f"tie-breaker {evaluator_name()} is inconclusive: {sides}"
         )
     confirmed = _with_witness(reference, third, found)
     found = disagreement(confirmed, claim.master, claim.recipe, samples, errors, typical)
@@ -114,7 +114,7 @@ def _asked(
         third = tie_breaker.open_third()
         return third, third.run(found.sample.inputs)
     except ProofError as error:
-        raise untrusted(reference, found, f"a third implementation cannot run: {error}") from error
+        raise untrusted(reference, found, f"tie-breaker unavailable: {error}") from error
 
 
 def _without_import(

@@ -41,7 +41,7 @@ def time_engines(
             try:
                 others[entrant.digest] = _loaded(entrant, request, samples, events)
             except (EngineError, InvalidRequestError) as error:
-                failed[entrant.digest] = f"it does not run beside the others: {error}"
+                failed[entrant.digest] = f"it does not run together with the others: {error}"
         events.line("opening the fallback")
         fallback = open_fallback(request, samples)
     held = {each.digest: each.held_bytes for each in request.beside}

@@ -253,7 +253,7 @@ def _pooling(folder: Path) -> tuple[Pooling | None, bool]:
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     unknown = [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]
     if unknown:
-        raise _otherwise(folder, f"modules.json has {unknown[0]}, of which nothing is known here")
+        raise _otherwise(folder, f"modules.json has {unknown[0]}, which is not supported")
     if "Pooling" not in kinds:
         return None, False
     order = ("Transformer", "Pooling", "Normalize")

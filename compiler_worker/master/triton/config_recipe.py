@@ -77,16 +77,16 @@ def recipe_words(text: ConfigText, recipe: Recipe) -> Iterator[str]:
     tensors: list[pb.ModelInput | pb.ModelOutput] = [*config.input, *config.output]
     for tensor in tensors:
         if tensor.HasField("reshape"):
-            yield f"{tensor.name}: reshape left out: clients send and get the ONNX file's shape"
+            yield f"{tensor.name}: reshape skipped: clients send and get the ONNX file's shape"
     labelled = [output.name for output in config.output if output.label_filename]
     yield from (
-        f"{name}: label_filename left out: {labelled[0]} has labels" for name in labelled[1:]
+        f"{name}: label_filename skipped: {labelled[0]} has labels" for name in labelled[1:]
     )
     options = config.parameters.keys() - {_LABELS, _LABEL_SCORES}
     empty = set() if options else {"parameters"}
     set_fields = (f.name for f, _ in config.ListFields() if f.name in _LEFT_OUT.keys() - empty)
     for name in dict.fromkeys((*set_fields, *text.unknown)):
-        yield f"{name}: left out: {_LEFT_OUT.get(name, 'Smelt has no such setting')}"
+        yield f"{name}: skipped: {_LEFT_OUT.get(name, 'Smelt has no such setting')}"
 
 
 def _batching(batching: pb.ModelDynamicBatching) -> Batching:
@@ -144,9 +144,9 @@ def _policy(policy: pb.ModelQueuePolicy, default_size: int) -> QueuePolicy:
 def _policy_words(batching: pb.ModelDynamicBatching) -> Iterator[str]:
     every = (batching.default_queue_policy, *batching.priority_queue_policy.values())
     if any(policy.timeout_action != _REJECT for policy in every):
-        yield "timeout_action DELAY: left out with its timeout: a request waits, or is refused"
+        yield "timeout_action DELAY: skipped with its timeout: a request waits, or is refused"
     if batching.preserve_ordering:
-        yield "preserve_ordering: left out: each answer is sent as soon as it is there"
+        yield "preserve_ordering: skipped: each answer is sent as soon as it is there"
 
 
 def _num_instances(config: pb.ModelConfig) -> int:

@@ -32,7 +32,7 @@ def open_triton(
     if buckets:
         words.append(f"taken as buckets {', '.join(bucket.label for bucket in buckets)}")
     elif text.config.model_warmup or text.config.dynamic_batching.preferred_batch_size:
-        words.append("warm-ups and preferred sizes: left out: they do not name every size")
+        words.append("warm-ups and preferred sizes: skipped: they do not name every size")
     return OpenedMaster(
         **vars(stored),
         recipe=recipe.model_copy(update={"buckets": buckets}),

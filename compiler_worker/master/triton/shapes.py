@@ -37,7 +37,7 @@ def tensor_words(
     for given in config.input:
         _check_tensor("input", given, of_file)
         yield from (
-            f"{given.name}: {flag} left out: requests have the ONNX file's inputs, each whole"
+            f"{given.name}: {flag} skipped: requests have the ONNX file's inputs, each whole"
             for flag in _FLAGS
             if getattr(given, flag)
         )

@@ -78,7 +78,7 @@ def generation_text(each: Mapping[str, Any]) -> Iterator[str | Table]:
         [(_engine(t), _range(t), _why(t)) for t in each["try"]],
     )
     left_out = [("\n".join(engines), reason) for reason, engines in each["left_out"].items()]
-    yield Table("Left out", ("engine", "why"), left_out)
+    yield Table("Skipped", ("engine", "why"), left_out)
     yield from each["remarks"]
     if found := each["outcome"]:
         yield _outcome(found)

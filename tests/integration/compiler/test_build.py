@@ -267,7 +267,7 @@ def test_a_child_that_dies_while_it_builds_leaves_a_record(
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (TypeError("not as meant"), "internal error of the worker: TypeError('not as meant')"),
+        (TypeError("not as meant"), "internal worker error: TypeError('not as meant')"),
         (
             OSError(errno.ENOSPC, "No space left on device", "/cache/x"),
             "No space left on device: /cache/x; free disk space there",

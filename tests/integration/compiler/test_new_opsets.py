@@ -46,4 +46,4 @@ def test_it_is_witnessed_by_onnxs_own_implementation(worker: WorkerContext, tmp_
     assert "float64 import, torch" in engine.proof.reference
     assert f"witness onnx.reference {onnx.__version__} fp32: ONNX Runtime" in engine.proof.reference
     (skipped,) = report.plans[0].skipped
-    assert skipped.reason == "opset 28 of ai.onnx: ONNX Runtime knows opsets up to 26"
+    assert skipped.reason == "opset 28 of ai.onnx: ONNX Runtime supports opsets up to 26"

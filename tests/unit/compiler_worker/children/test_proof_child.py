@@ -109,7 +109,7 @@ def test_one_that_does_not_run_beside_it_leaves_the_proof_as_it_is(
     beside = JointEntrant(manifest=foreign, engine_dir=tmp_path, held_bytes=0)
     found = prove_one(request.model_copy(update={"beside": (beside,)}), Events(stream))
     assert found.timed is not None
-    assert "does not run beside the others" in found.timed.failed[beside.digest]
+    assert "does not run together with the others" in found.timed.failed[beside.digest]
     assert (found.proof.outcome, len(found.proof.timings)) == (ProofOutcome.PASSED, 1)
 
 

@@ -60,7 +60,7 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
         ),
         (
             {"outputs": {"pooled": {"accept_blind": {"int8": ["2 percent off"]}}}},
-            r"pooled.accept_blind.int8: no proof knows '2 percent off', did you mean '2 % off'\?;",
+            r"pooled.accept_blind.int8: unknown fault '2 percent off', did you mean '2 % off'\?;",
         ),
         ({"precisions": ["fp32", "fp8"]}, r"precision fp8: its scales come from real inputs"),
     ],

@@ -63,7 +63,9 @@ def test_what_no_kernel_computes_is_told() -> None:
     )
     ops = tuple(graph_op(outcome.value, "aten.add.Tensor", outcome=outcome) for outcome in outcomes)
     told = "\n".join(notes(small_report().model_copy(update={"ops": ops})))
-    assert all(f"1 ops {words}" in told for words in ("computed once", "equal", "of no use"))
+    assert all(
+        f"1 ops {words}" in told for words in ("computed once", "equal", "used by no output")
+    )
     assert "simplified away: simplified" in told
     assert "free" not in told
 

@@ -84,11 +84,11 @@ def test_a_configuration_becomes_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "optimization: left out: Smelt builds engines itself",
-        "instance_group.rate_limiter: left out: Smelt has no such setting",
-        "parameters: left out: options of Triton's backend",
-        "preserve_ordering: left out",
-        "timeout_action DELAY: left out",
+        "optimization: skipped: Smelt builds engines itself",
+        "instance_group.rate_limiter: skipped: Smelt has no such setting",
+        "parameters: skipped: options of Triton's backend",
+        "preserve_ordering: skipped",
+        "timeout_action DELAY: skipped",
         "taken as labels: [l0, l1,",
         "instance_group KIND_GPU: the fleet's devices",
         "taken as batching: {max_delay_ms: 0.5,",
@@ -109,16 +109,16 @@ def test_each_part_is_told(tmp_path: Path, line: str) -> None:
         ("output { name: 'pooled' }", "output hidden: not in the configuration, so Triton"),
         (
             "max_batch_size: 4 input { name: 'ids' dims: -1 allow_ragged_batch: true }",
-            "ids: allow_ragged_batch left out: requests have",
+            "ids: allow_ragged_batch skipped: requests have",
         ),
         (
             (
                 "output { name: 'pooled' label_filename: 'labels.txt' } "
                 "output { name: 'hidden' label_filename: 'labels.txt' }"
             ),
-            "hidden: label_filename left out: pooled has labels",
+            "hidden: label_filename skipped: pooled has labels",
         ),
-        ("runtime: 'x.so'", "runtime: left out: Smelt has its own"),
+        ("runtime: 'x.so'", "runtime: skipped: Smelt has its own"),
         ("name: 'tiny'", "no dynamic_batching: waiting requests are joined all the same"),
     ],
 )
@@ -134,7 +134,7 @@ def test_what_labels_scores_are_comes_back_from_an_export(tmp_path: Path) -> Non
     found = opened(model(tmp_path, scores % "sigmoid"), tmp_path)
     assert found.recipe
     assert found.recipe.label_scores == "sigmoid"
-    assert not [each for each in found.remarks if "parameters: left out" in each]
+    assert not [each for each in found.remarks if "parameters: skipped" in each]
     folder = tmp_path / "odd"
     folder.mkdir()
     with pytest.raises(InvalidModelError, match="label_scores 'odd': expected one of softmax"):

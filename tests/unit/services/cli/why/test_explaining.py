@@ -286,7 +286,7 @@ class TestRebuild:
         assert (document["disregarded"], document["reprove"]) == ({}, {})
 
     def test_without_a_fleet_it_is_kept_for_the_next_one(self, registry: Registry) -> None:
-        assert "no fleet on it runs here" in smelt("rebuild", "m")
+        assert "no fleet of this store runs here" in smelt("rebuild", "m")
 
 
 class TestEvents:
