@@ -50,7 +50,7 @@ def rebuild(
     reason: Annotated[str, typer.Option(help="Reason, recorded in the event.")] = "",
     store: Store = "",
 ) -> None:
-    """Build again what failed or was given up, and prove again what is published.
+    """Build again what failed or was quarantined, and prove again what is published.
 
     A published engine is never overwritten: its key names everything that changes its bytes, so
     building it again could give no other one. It serves on while it is proven again, and is
