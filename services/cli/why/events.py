@@ -46,11 +46,11 @@ def run_events(settings: CliSettings, model: str, *, limit: int, is_followed: bo
         for _, event in shown:
             _show(event)
         position = shown[-1][0] if shown else end
-        for event in _followed(registry, position, model, is_stopped):
-            if not isinstance(event, str):
-                _show(event)
+        for entry in _followed(registry, position, model, is_stopped):
+            if not isinstance(entry, str):
+                _show(entry)
             elif not OUTPUT_FORM.get().as_json:
-                show_entry(None, event, is_folded=True)
+                show_entry(None, entry, is_folded=True)
 
 
 def _check_known(registry: Registry, model: str) -> None:
