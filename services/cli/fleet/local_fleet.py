@@ -107,7 +107,7 @@ class LocalFleet:
         signal.signal(signal.SIGTERM, _stop)
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None = None, *_: object) -> None:
         """Stop what runs: the processes in the reverse order of their start.
 
         Then what they left running: Ray's agents may outlive its daemon by a minute.
