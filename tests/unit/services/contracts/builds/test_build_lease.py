@@ -178,7 +178,7 @@ def test_a_store_that_lets_nobody_delete_keeps_all_and_says_so_once(
             assert registry.offer_lease("k", number, lease(holder=str(number)))
     assert len(numbers(store)) == 4
     (told,) = caplog.messages
-    assert "former leases stay in the store" in told
+    assert "former leases cannot be deleted" in told
     assert "access denied" in told
 
 
