@@ -220,7 +220,7 @@ async def test_no_more_than_a_few_wait_for_room(host: "Host") -> None:
     # One has room, eight wait.
     assert [stream for stream in streams if not client.seen(stream).is_ended] == list(streams[:9])
     refused = client.seen(streams[9])
-    assert (refused.status, "too many" in refused.trailers["grpc-message"]) == (14, True)
+    assert (refused.status, "upload memory" in refused.trailers["grpc-message"]) == (14, True)
     assert refused.trailers["retry-after-ms"] == "50"
     assert {(each.code.name, each.is_overload) for each in host.unhandled} == {
         ("UNAVAILABLE", True)
