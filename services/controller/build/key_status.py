@@ -64,7 +64,7 @@ class KeyState(StrEnum):
     @property
     def words(self) -> str:
         """For a table."""
-        return "given up" if self is KeyState.QUARANTINED else self.replace("_", " ")
+        return self.replace("_", " ")
 
     @property
     def is_open(self) -> bool:

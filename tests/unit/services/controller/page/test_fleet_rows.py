@@ -157,7 +157,7 @@ def test_a_build_that_failed_comes_before_what_serves() -> None:
     model = shown(serving("m", GENERATIONS[0], OPENVINO.digest()), view=view)
     (found,) = model["rows"]
     assert (model["attention"], found["state"]) == (Attention.FAILED, "ready")
-    assert found["trouble"].startswith("onnxruntime fp32: given up: signal 11")
+    assert found["trouble"].startswith("onnxruntime fp32: quarantined: signal 11")
     assert (len(found["trouble"]), found["num_troubles"]) == (240, 1)
 
 
