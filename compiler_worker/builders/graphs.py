@@ -112,7 +112,7 @@ def export_static(
 def zero_tensors(
     inputs: Sequence[TensorSpec], sizes: Sizes, device: str = "cpu"
 ) -> "tuple[torch.Tensor, ...]":
-    """Example inputs: zero is a valid index everywhere.
+    """Example inputs of any shape, that of their specs: zero is a valid index everywhere.
 
     Args:
         inputs: specs of the arguments, in order.

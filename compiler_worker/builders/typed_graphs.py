@@ -36,7 +36,8 @@ def typed_graph(
     Args:
         master_path: the master's `model.onnx`.
         precision: what the engine computes in.
-        feeds: reads what int8 and fp8 are calibrated with; others ignore it.
+        feeds: reads what int8 and fp8 are calibrated with, by input name, of any shape that the
+            master takes; others ignore it.
 
     Raises:
         UnsupportedGraphError: the graph is not available in that precision.

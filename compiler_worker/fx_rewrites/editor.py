@@ -20,7 +20,8 @@ class Editor:
     """A graph of ATen calls whose weights are attributes of its module.
 
     Every node carries a fake tensor of its result (`meta["val"]`), from the export or from
-    `call`, so that rewrites may ask for types and sizes; sizes can be symbols.
+    `call`, so that rewrites may ask for types and sizes; sizes can be symbols. A weight is of any
+    shape; those that are joined, [..., M] each, differ in M alone.
 
     Attributes:
         counts: how often each rewrite applied, by name.

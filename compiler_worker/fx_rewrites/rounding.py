@@ -100,7 +100,7 @@ def dequantised(editor: Editor, node: Any) -> Dequantised | None:
 
 
 def constant_of(editor: Editor, node: Any) -> torch.Tensor | None:
-    """The value of a weight, also reshaped or cast."""
+    """The value of a weight, of any shape, also reshaped or cast; None of anything else."""
     if is_call(node, aten.to.dtype, *RESHAPES):
         inner = constant_of(editor, node.args[0])
         return None if inner is None else node.target(inner, *node.args[1:])

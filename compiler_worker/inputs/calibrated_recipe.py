@@ -1,4 +1,7 @@
-"""What a calibrated engine is compared at: inputs like those that its scales were taken from."""
+"""What a calibrated engine is compared at: inputs like those that its scales were taken from.
+
+Legend: the arrays of a calibration set are [rows, ...] of their input's datatype.
+"""
 
 import math
 from collections.abc import Mapping

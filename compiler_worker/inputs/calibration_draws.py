@@ -31,7 +31,11 @@ def calibration_draws(
         master: names the inputs and their shapes.
         recipe: how each is drawn.
         buckets: those of the engine, whose largest and usual sizes are drawn in turn.
-        sampled: the rows of traffic; floats are drawn with their mean and spread.
+        sampled: the rows of traffic, [rows, ...] by input name; floats are drawn with their mean
+            and spread.
+
+    Returns:
+        Arrays by input name, each of its spec's shape at the sizes that were drawn.
     """
     batch = recipe.batching.batch_dim
     if all({*bucket.dims} <= {batch} for bucket in buckets):

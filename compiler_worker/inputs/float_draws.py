@@ -1,4 +1,7 @@
-"""Floats of proof inputs: of both signs and mostly near zero, or over a range that is known."""
+"""Floats of proof inputs: of both signs and mostly near zero, or over a range that is known.
+
+Legend: [*shape] = an input of any rank; P = places of its last axis.
+"""
 
 import math
 
@@ -40,6 +43,9 @@ def draw_floats(
         generator: that of this input.
         scale: by how many times larger than usual; 0 gives zeros, where the recipe's range, if
             there is one, holds them.
+
+    Returns:
+        float64 [*shape].
     """
     normal = _uneven_normal(shape, generator)
     ranges = float_ranges(recipe, known)
@@ -57,10 +63,10 @@ def put_ranges(drawn: Array, ranges: Ranges, normal: Array, scale: float = 1.0) 
     So each threshold of a tree is crossed, also the least of many that lie far apart.
 
     Args:
-        drawn: of the input, floats or integers; changed in place.
-        ranges: one for all places, or one for each place of the last axis; where one is empty,
+        drawn: of the input, floats or integers [*shape]; changed in place.
+        ranges: one for all places, or P, one for each place of the last axis; where one is empty,
             what was drawn stays.
-        normal: normally distributed values of the same shape.
+        normal: normally distributed values, float64 [*shape].
         scale: by how many times farther than usual from the middle of a range.
     """
     for place, ends in by_place(ranges):

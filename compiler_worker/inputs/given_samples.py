@@ -25,7 +25,7 @@ def given_samples(
     """Runs of the largest batch that the samples' bucket holds; of TRAFFIC runs of each bucket.
 
     Args:
-        samples: arrays by input name, one row per sample; None gives no runs.
+        samples: arrays by input name, [rows, ...], one row per sample; None gives no runs.
         master: names the inputs and their shapes.
         recipe: names the batch dimension.
         buckets: what is served.

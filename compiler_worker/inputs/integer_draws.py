@@ -60,6 +60,9 @@ def draw_integers(
         recipe: its own range counts before the graph's.
         known: what the graph shows.
         generator: that of this input.
+
+    Returns:
+        int64 [*shape].
     """
     low, high = (np.array(ends) for ends in zip(*map(_closed, _spans(recipe, known)), strict=True))
     ends = (low.squeeze(), high.squeeze())

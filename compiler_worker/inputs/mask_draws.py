@@ -36,7 +36,7 @@ def draw_mask(
         has_pads_first: every row has its valid positions last, and no holes.
 
     Returns:
-        True where a position is valid; ones where the mask has no position.
+        bool [*shape], True where a position is valid; float64 ones where the mask has no position.
     """
     length = shape[-1] if shape else 0
     if not length:

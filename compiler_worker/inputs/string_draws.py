@@ -19,6 +19,9 @@ def draw_strings(
         shape: of the input.
         words: the recipe's, or those by default.
         generator: that of this input.
+
+    Returns:
+        Strings [*shape].
     """
     places = np.resize(generator.permutation(len(words)), math.prod(shape))
     strings: Array = np.array(words, dtype=STRING_DTYPE)[generator.permutation(places)]

@@ -68,7 +68,7 @@ def other_sizes(traced: dict[str, int], limits: dict[str, DimLimits]) -> dict[st
 
 
 def resized_inputs(model: PyTorchModel, sizes: dict[str, int]) -> dict[str, torch.Tensor]:
-    """The example inputs cut or repeated along their dynamic axes: still valid values."""
+    """The example inputs, of any shape, cut or repeated along dynamic axes: still valid values."""
     inputs = dict(model.example_inputs)
     for name, axes in model.dynamic_dims.items():
         for axis, dim in axes.items():

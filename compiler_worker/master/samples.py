@@ -1,4 +1,7 @@
-"""Real inputs that a model version brings for its task: an .npz file, one array per input."""
+"""Real inputs that a model version brings for its task: an .npz file, one array per input.
+
+Legend: samples are [rows, ...]; what is read may be of any shape until it is checked.
+"""
 
 import zipfile
 from collections.abc import Mapping, Sequence

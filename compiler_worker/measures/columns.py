@@ -144,7 +144,7 @@ class Columns:
         """Take the values of one sample into account; those that are no numbers do not count.
 
         Args:
-            found: the engine's output as float64, in the output's own shape.
+            found: the engine's output as float64, of any shape that has the axes.
             wanted: the reference's, of the same shape.
             keep: True where an element counts, of the same shape.
         """
@@ -167,7 +167,7 @@ class Columns:
         Args:
             eager: a spread within its error is not compared.
             shifted: the same with the master's own roundings shifted.
-            bound_of: bounds by what eager errs: a wide one of one column excuses no other.
+            bound_of: bounds [c] by what eager errs, [c]: a wide one of one column excuses no other.
             least: spread by which columns are measured that vary by less.
         """
         worst = ColumnDistance()

@@ -1,4 +1,7 @@
-"""One output of a model against its reference, by the model's own specs and recipe."""
+"""One output of a model against its reference, by the model's own specs and recipe.
+
+Inputs and outputs are of any shape; a mask of valid positions has the leading axes of outputs.
+"""
 
 from collections.abc import Mapping
 

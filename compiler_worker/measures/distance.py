@@ -83,7 +83,8 @@ def compare(
     """Compare an output with its reference.
 
     Args:
-        found: the engine's output; its datatype must be the spec's, which the caller checks.
+        found: the engine's output, of any shape; its datatype must be the spec's, which the
+            caller checks.
         wanted: the reference of the same shape; float64 stands for every floating type.
         allowed: bounds for floating outputs; all others must be equal in every element.
         valid: mask over the leading axes, 0 where elements are not compared.
@@ -130,7 +131,7 @@ def _is_floating(array: Array) -> bool:
 
 
 def compared_elements(valid: Array | None, like: Array) -> NDArray[np.bool_]:
-    """Which elements are compared, in the shape of `like`."""
+    """Which elements of `like`, of any shape, are compared; `valid` has its leading axes."""
     if valid is None:
         return np.ones(like.shape, dtype=np.bool_)
     mask = np.asarray(valid) != 0

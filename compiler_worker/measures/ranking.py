@@ -1,6 +1,7 @@
 """Top-k rank agreement: does an embedding still find the neighbours that it should?
 
 Legend: N = samples, Q = queries, C = candidates, D = embedding, k = top_k.
+The samples of an input are [N, ...], a chunk of them [rows, ...].
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """Task metrics as pure functions of arrays.
 
 Legend: R = rows (all axes but the last), C = classes, k = top_k, N = boxes.
+Inputs and outputs of a run are of any shape.
 """
 
 import math

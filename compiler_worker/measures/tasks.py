@@ -40,7 +40,7 @@ class TaskSamples:
     drawn: Sequence[Sample]
 
     def runs(self) -> Iterator[tuple[dict[str, Array], int]]:
-        """Inputs of each run, and how many rows of it count; -1 for all.
+        """Inputs of each run by name, of any shape, and how many rows of it count; -1 for all.
 
         Raises:
             InvalidRequestError: the real samples do not fit the model or its buckets.

@@ -51,7 +51,7 @@ class FloatTypes:
 
 
 class GraphBuilder:
-    """Builds one fx graph and the module that owns its weights.
+    """Builds one fx graph and the module that owns its weights; values are of any shape.
 
     Attributes:
         graph: the fx graph under construction.

@@ -1,4 +1,4 @@
-"""Element types the importer translates, and their torch and numpy spellings.
+"""Element types the importer translates, in torch and numpy; what holds them is of any shape.
 
 torch computes in most of them. For the others it has few kernels or none, so inside the
 graph they are *carried* by a type that holds the same elements exactly:

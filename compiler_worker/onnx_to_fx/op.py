@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Op:
-    """A node with its inputs resolved.
+    """A node with its inputs resolved, which are of any shape.
 
     Attributes:
         proto: the node itself.

@@ -6,6 +6,8 @@
 * `Constant`: an array of the master, in neither place yet: small integers
   are read by the host, the rest becomes a parameter or buffer at first use.
 
+Values are of any shape.
+
 Legend for dims: one entry per axis; an int where it is the same in every call, a
 `Sym` where it is a size the host has computed already, None where it is not known yet.
 """

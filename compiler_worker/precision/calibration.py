@@ -1,9 +1,11 @@
 """Calibration sets: real inputs that the scales of quantised activations are taken from.
 
 Read and checked when a model is added, then kept in one form whatever the owner's file was,
-so that equal samples give equal bytes, hence one digest and one key. A row is a sample: of an
-input whose leading dimension counts samples it is one element along that, of any other input
-(its array has one dimension more) it is the whole input.
+so that equal samples give equal bytes, hence one digest and one key.
+
+Legend: an array is [rows, ...]. A row is a sample: of an input whose leading dimension counts
+samples it is one element along that, of any other input (its array has one dimension more) it is
+the whole input.
 """
 
 from collections.abc import Mapping, Sequence

@@ -45,7 +45,7 @@ def quantised_model(
     Args:
         model: checked, its weights in memory; it is not changed.
         precision: int8 or fp8.
-        feeds: calibration inputs, each for one run.
+        feeds: calibration inputs by name, of any shape that the model takes, each for one run.
 
     Raises:
         UnsupportedGraphError: control flow, an old opset, a graph that is quantised already, or

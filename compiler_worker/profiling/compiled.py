@@ -92,7 +92,7 @@ def compiled(
 
     Args:
         program: see `exported`.
-        inputs: what it is going to be run with.
+        inputs: what it is going to be run with, of any shape, in the program's order.
         config: settings of Inductor for the generation.
         folder: an empty folder.
         device: of torch.

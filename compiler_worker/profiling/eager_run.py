@@ -1,4 +1,7 @@
-"""Eager PyTorch, node by node: the graph's ops counted, or named for the profiler."""
+"""Eager PyTorch, node by node: the graph's ops counted, or named for the profiler.
+
+Inputs are those of the graph in order, of any shape.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

@@ -57,7 +57,8 @@ class InductorRecord:
 
     Args:
         folder: an empty folder for Inductor's debug files.
-        inputs: what the compiled code will be run with; their sizes stand in for symbols.
+        inputs: what the compiled code will be run with, of any shape; their sizes stand in for
+            symbols.
     """
 
     def __init__(self, folder: Path, inputs: Sequence[torch.Tensor]) -> None:

@@ -129,7 +129,7 @@ def _is_view(node: Node) -> bool:
 
 
 def symbol_values(graph: Any, inputs: Sequence[torch.Tensor]) -> dict[Any, int]:
-    """Sizes of the symbols in the shapes of the inputs, which are the last ones of the graph."""
+    """Sizes of the symbols in the inputs, of any shape, which are the last ones of the graph."""
     boxes = [box for box in graph.graph_inputs.values() if hasattr(box, "get_size")]
     return {
         symbol: size

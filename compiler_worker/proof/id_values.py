@@ -58,9 +58,9 @@ class IdValues:
 
         Args:
             output: name of the output of ids.
-            inputs: of the run.
-            found: the engine's ids, of the output's shape.
-            wanted: the reference's.
+            inputs: of the run, of any shape.
+            found: the engine's ids, integers of the output's shape.
+            wanted: the reference's, of the same shape.
             allowed: its `rel_l2` times the root mean square of the values is what counts as equal.
 
         Returns:

@@ -171,7 +171,7 @@ def is_extreme_in_range(reference: Reference, sample: Sample, wanted: Mapping[st
     Args:
         reference: has the witness.
         sample: of extreme values.
-        wanted: the reference's outputs at it.
+        wanted: the reference's outputs at it by name, of any shape.
     """
     if not has_numbers(wanted):
         return False

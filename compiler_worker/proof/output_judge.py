@@ -1,4 +1,4 @@
-"""One output of an engine over all samples: each alone, then all of them together."""
+"""One output of an engine, of any shape, over all samples: each alone, then all together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -185,7 +185,7 @@ class OutputJudge:
     def moments(self) -> tuple[int | None, ColumnSums, NDArray[np.bool_]]:
         """The reference's moments along the output's last fixed axis; of integers none.
 
-        The last are True for the columns that are compared by their own spread.
+        The last, [columns], are True for those that are compared by their own spread.
         """
         if not self.columns.is_begun:
             return None, NO_SUMS, NO_SUMS.num > 0

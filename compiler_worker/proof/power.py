@@ -3,7 +3,7 @@
 A bound proves nothing until something is beyond it. Copies of the reference's answers are spoilt in
 known ways and judged under the same bounds as the engine. Where a copy would pass, the bounds are
 tightened for this engine: it is refused unless the copy is more than twice as far off as it is.
-What passes even then is what the proof is blind to.
+What passes even then is what the proof is blind to. Answers are of any shape.
 """
 
 from collections.abc import Callable, Mapping, Sequence

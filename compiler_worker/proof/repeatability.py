@@ -1,4 +1,7 @@
-"""Whether an engine answers the same inputs as it did before: one that keeps state may not."""
+"""Whether an engine answers the same inputs as it did before: one that keeps state may not.
+
+The outputs of a run, by name, are of any shape.
+"""
 
 from collections.abc import Mapping
 

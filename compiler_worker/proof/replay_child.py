@@ -65,7 +65,7 @@ def _inputs(request: ReplayRequest) -> dict[str, Array]:
 
 
 def wanted_outputs(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
-    """The reference's outputs; an engine that gave no answer was compared with none."""
+    """The reference's outputs of any shape; an engine that gave no answer is compared with none."""
     kept = read_sample_arrays(request.arrays_path, "wanted") if request.arrays_path else {}
     if kept:
         return kept

@@ -23,10 +23,10 @@ class Answers:
     """One output of one sample, with what is known of the output over all samples.
 
     Attributes:
-        array: what the reference answered.
+        array: what the reference answered, of any shape.
         axis: whose indices are the columns; None for one column.
         sums: moments of the columns.
-        own: True for those that are compared by their own spread.
+        own: [c], True for those that are compared by their own spread.
         has_batch_axis: whether the first axis counts samples.
         share: of the largest sample's elements that this one has.
         seed: another one for each sample.
@@ -41,7 +41,7 @@ class Answers:
     seed: int
 
     def by_column(self, figures: Array) -> Array:
-        """Figures of the columns, [columns], in a shape that broadcasts over the array."""
+        """Figures of the columns, [c], to broadcast over the array: [1, ..., c, ..., 1]."""
         shape = [1] * self.array.ndim
         if self.axis is not None:
             shape[self.axis] = -1
@@ -49,7 +49,10 @@ class Answers:
 
     @property
     def weakest(self) -> Array:
-        """1 at the column that varies least of those compared so, 0 at others; as `by_column`."""
+        """1 at the column that varies least of those that are compared so, 0 at the others.
+
+        It is of the shape that `by_column` gives.
+        """
         spread = self.sums.spread
         is_weakest = np.zeros_like(spread)
         # Of few rows none is.

@@ -11,7 +11,7 @@ from services.contracts.kserve.tensors import Array
 
 
 class SpoiltModel:
-    """Answers as the reference does, but for one output."""
+    """Answers as the reference does, but for one output; arrays are of any shape."""
 
     def __init__(self, reference: Model, judge: OutputJudge, sabotage: Sabotage) -> None:
         """Answer with one output spoilt.

@@ -72,7 +72,7 @@ class WorstSample:
 
 
 def read_sample_arrays(path: Path, role: str) -> dict[str, Array]:
-    """The arrays of one role (`input`, `wanted`, `found`) by name."""
+    """The arrays, of any shape, of one role (`input`, `wanted`, `found`) by name."""
     with np.load(path) as archive:
         prefix = f"{role} "
         return {

@@ -138,7 +138,7 @@ def is_agreement(spec: TensorSpec, result: Comparison, wanted: Mapping[str, Arra
     Args:
         spec: of the output.
         result: of the comparison.
-        wanted: the reference's outputs by name.
+        wanted: the reference's outputs by name, of any shape.
     """
     if not result.fault or not result.num_differing or spec.datatype == BYTES:
         return not result.fault

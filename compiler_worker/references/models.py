@@ -1,4 +1,7 @@
-"""Runnable forms of a master that engines are compared with: fx, ONNX Runtime, ONNX's own."""
+"""Runnable forms of a master that engines are compared with: fx, ONNX Runtime, ONNX's own.
+
+Inputs and outputs are of any shape that fits the master's specs.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

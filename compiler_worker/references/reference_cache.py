@@ -49,7 +49,10 @@ class CachedModel:
         return self._open_model()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs from disk or from the model; raises what opening or running it raises."""
+        """Outputs from disk or from the model; raises what opening or running it raises.
+
+        Inputs and outputs are of any shape.
+        """
         path = self._directory / f"{_digest(self._identity, inputs)}.npz"
         kept = read_kept(path, _read)
         if kept is not None:

@@ -39,7 +39,7 @@ class RoundedModel:
         self._model = FxModel(module, master, device="cpu", is_double=False)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute all outputs; raises ProofError where PyTorch failed."""
+        """Compute all outputs from inputs of any shape; raises ProofError where PyTorch failed."""
         with _Rounding():  # type: ignore[no-untyped-call]
             return self._model.run(inputs)
 

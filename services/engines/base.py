@@ -61,7 +61,7 @@ class Engine(Protocol):
         ...
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute all outputs. Arrays have the master's names, datatypes and shapes.
+        """Compute all outputs. Arrays have the master's names, datatypes and shapes, of any rank.
 
         Raises:
             InvalidRequestError: a tensor is missing or has a wrong datatype or shape, or

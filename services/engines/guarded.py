@@ -22,7 +22,7 @@ _PATHS: Final = re.compile(r"(?:/[^\s/:,'\"]+){2,}")
 
 
 class GuardedEngine(ABC):
-    """Base of all engines; a kind writes `_compute` and `_release` only.
+    """Base of all engines, for arrays of any shape; a kind writes `_compute` and `_release` only.
 
     Libraries differ in what they do with a wrong shape, with two threads, or after they
     were closed; here all engines answer alike. Calls from several threads wait in line.

@@ -1,4 +1,7 @@
-"""Run half of kind `onnxruntime`: the master itself, or a typed copy of it, in ONNX Runtime."""
+"""Run half of kind `onnxruntime`: the master itself, or a typed copy of it, in ONNX Runtime.
+
+Arrays are of any shape.
+"""
 
 import ctypes
 import json

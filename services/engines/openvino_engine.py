@@ -28,7 +28,7 @@ PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16"}
 
 
 class OpenvinoEngine(GuardedEngine):
-    """One compiled model with one infer request; shapes are dynamic."""
+    """One compiled model with one infer request, for arrays of any shape."""
 
     name = "OpenVINO"
 

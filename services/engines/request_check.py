@@ -1,4 +1,4 @@
-"""Checks a call's arrays against the model's inputs, before any library sees them."""
+"""Checks a call's arrays, of any shape, against the model's inputs, before any library does."""
 
 from collections.abc import Collection, Mapping, Sequence
 

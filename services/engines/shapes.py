@@ -76,7 +76,7 @@ def write_padded(target: Array, source: Array, pad: float) -> None:
 
     Args:
         target: of the same rank, no dimension smaller than the source's; it is overwritten.
-        source: is copied.
+        source: is copied; of any shape.
         pad: in the unit of the tensor's values.
     """
     # The target is used again: values of the request before would be left in the padding.
@@ -86,7 +86,10 @@ def write_padded(target: Array, source: Array, pad: float) -> None:
 
 
 def zeros_at(spec: TensorSpec, sizes: Sizes) -> Array:
-    """An input of zeros: a valid index, a closed mask, and any value where values do not matter."""
+    """An input of zeros, of any shape that the spec has at these sizes.
+
+    They are a valid index, a closed mask, and any value where values do not matter.
+    """
     return np.zeros(shape_at(spec, sizes), dtype=NUMPY_FROM_DATATYPE[spec.datatype])
 
 

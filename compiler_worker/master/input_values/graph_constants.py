@@ -25,7 +25,7 @@ _NOT_CONSTANT = frozenset(
 
 
 def constant(value: ir.Value | None) -> NDArray[np.float64] | None:
-    """A small constant of numbers, or None."""
+    """A small constant of numbers, float64 of any shape, or None."""
     tensor = value.const_value if value is not None else None
     if tensor is None or value is None or value.is_graph_input():
         return None

@@ -57,7 +57,7 @@ class ListUses(InputUses):
         return self.spans_of(places, [1] * (len(shape) - 1) + [size])
 
     def lists_at(self, found: Spans) -> "np.ndarray[Any, np.dtype[np.object_]]":
-        """The list of each place of spans, in their shape; empty where none or several are."""
+        """The list of each place of spans, of any shape, in it; empty where none or several are."""
         lists = np.fromiter(self._lists, object)
         numbers: Bounds = np.where(found.low == found.high, found.low, 0)
         return lists[numbers.astype(np.int64).ravel()].reshape(numbers.shape)

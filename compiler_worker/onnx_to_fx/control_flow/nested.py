@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.values import Constant, Dims, Tensor
 
 
 class NestedBuilder(GraphBuilder):
-    """Builds a graph inside of another one; it owns no weights.
+    """Builds a graph inside of another one, of values of any shape; it owns no weights.
 
     A node of an outer graph becomes one more input of this one as soon as it is used, because
     torch's control flow passes tensors and sizes to its graphs as arguments only.

@@ -24,7 +24,7 @@ def stacked(op: Op, rows: Sequence[AnyValue]) -> Value:
 
 
 def empty_stack(op: Op, row: Tensor, length: HostInt, inner: NestedBuilder) -> Tensor:
-    """Return a stack with a place for each of `length` rows like `row`, all of them zero.
+    """Return a stack [length, ...] of rows like `row`, [...], all of them zero.
 
     Args:
         op: the loop; the stack is made in its graph.

@@ -38,7 +38,7 @@ class BenchRequests:
             version: "" leaves it to the gateway.
             size: of the inputs, for people.
             rows: of one request; 1 for a model without a batch dimension.
-            arrays: inputs by name, for each request.
+            arrays: inputs by name, of any shape, for each request.
 
         Raises:
             InvalidRequestError: a dtype has no datatype.

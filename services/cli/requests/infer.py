@@ -1,4 +1,7 @@
-"""`smelt infer`: one KServe v2 request from .npy files, strings as JSON, or texts."""
+"""`smelt infer`: one KServe v2 request from .npy files, strings as JSON, or texts.
+
+Inputs and outputs are of any shape.
+"""
 
 import io
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 
 
 def array_from_json(text: str) -> Array:
-    """A JSON list of strings, or of numbers: integers as int64, others as float64.
+    """A JSON list of strings, or of numbers, as [N, ...]: integers as int64, others as float64.
 
     Raises:
         InvalidRequestError: it is no list, or of another content, or of lists of several lengths.
@@ -39,7 +39,7 @@ def typed_arrays(
     """The arrays, those that were typed as numbers in the datatypes of a model's inputs.
 
     Args:
-        arrays: by the name of an input.
+        arrays: by the name of an input, of any shape.
         names: of those that were typed.
         datatypes: of the model's inputs, as `INT64`; what has none here stays as it is.
 

@@ -230,7 +230,8 @@ def best_cuts(costs_NIJ: NDArray[np.float64], num: int) -> list[Cut]:
     """The cheapest cut with exactly one shape, two and so on, where there is one.
 
     Args:
-        costs_NIJ: of items I to J as one stretch with N + 1 shapes; inf where that cannot be.
+        costs_NIJ: [N, I, J], of items I to J as one stretch with N + 1 shapes; inf where that
+            cannot be.
         num: most shapes in all.
     """
     most, num_items, _ = costs_NIJ.shape

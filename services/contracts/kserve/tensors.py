@@ -1,4 +1,7 @@
-"""Tensors of the KServe v2 protocol: its datatypes, numpy's, and bytes between them."""
+"""Tensors of the KServe v2 protocol: its datatypes, numpy's, and bytes between them.
+
+An array is of any shape.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -62,7 +65,7 @@ def strings_among(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -
 
 
 def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> Array:
-    """View raw little-endian bytes as an array, without a copy; the array is read-only.
+    """View raw little-endian bytes as an array [*shape], without a copy; it is read-only.
 
     Strings are copied, as numpy has no view of them.
 

@@ -30,7 +30,7 @@ _FIELD_FROM_DATATYPE = {
 
 
 def array_from_contents(tensor: "pb.ModelInferRequest.InferInputTensor", model: str) -> Array:
-    """The array of a tensor that carries typed contents.
+    """The array, of any shape, of a tensor that carries typed contents.
 
     Raises:
         InvalidRequestError: no field for the datatype, data in another field, a negative

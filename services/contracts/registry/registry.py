@@ -97,7 +97,10 @@ class Registry(
         return plain
 
     def put_samples(self, arrays: "Mapping[str, Array]", folder: Path) -> BlobRef:
-        """Store samples, sealed where there is a key; `folder` is for a file meanwhile."""
+        """Store samples, sealed where there is a key; `folder` is for a file meanwhile.
+
+        Arrays are [rows, ...].
+        """
         from services.contracts.traffic.sampled_rows import bytes_from_arrays
 
         data = bytes_from_arrays(arrays)
@@ -106,7 +109,7 @@ class Registry(
         return self._store.put_blob(file)
 
     def calibration_rows(self, version: ModelVersion) -> "list[dict[str, Array]]":
-        """The rows of a version's calibration set, by input; none where it has none.
+        """The rows, [...] by input, of a version's calibration set; none where it has none.
 
         Raises SealedError where they are sealed and the key is another one, or missing.
         """

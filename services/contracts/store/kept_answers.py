@@ -75,7 +75,7 @@ def fault_of(
     """The first output that is not as it was kept, in words; "" when all are.
 
     Args:
-        found: what a model answers to the kept inputs.
+        found: what a model answers to the kept inputs, of any shape.
         kept: what it should answer.
         outputs: their names and types.
         recipe: says which positions of an output count.

@@ -2,6 +2,8 @@
 
 0 is none, 1 is nothing in common. Noise is what the same rows show when they are parted by
 chance, each row on either side, into as many as the two sides have: the largest of some such.
+
+Legend: a row's array is [...] without the batch dimension, a feature float64 [values] of each row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

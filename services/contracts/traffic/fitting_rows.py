@@ -1,4 +1,7 @@
-"""Which samples a version may learn from; another master's or tokenizer's mean something else."""
+"""Which samples a version may learn from; another master's or tokenizer's mean something else.
+
+A row's arrays are [...], without the batch dimension.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -71,7 +74,7 @@ def bucket_of(row: Row, version: Served) -> Bucket | None:
 
 
 def stacked_rows(rows: Sequence[Row], version: Served) -> dict[str, Array]:
-    """One array for each input, [rows, ...]: padded to the largest row and the least of buckets."""
+    """[rows, ...] for each input: padded to the largest row, and to the least that buckets take."""
     arrays = {}
     for spec in version.master.inputs:
         each = [row[spec.name] for row in rows]

@@ -76,7 +76,7 @@ def traffic_state(registry: Registry, version: ModelVersion) -> TrafficState:
 
 
 def calibrated_rows(registry: Registry, version: ModelVersion) -> tuple[list[Row], str]:
-    """The rows of a version's calibration set; none, and why, where another key sealed them."""
+    """Rows [...] of a version's calibration set; none, and why, where another key sealed them."""
     try:
         return list(registry.calibration_rows(version)), ""
     except SealedError as error:

@@ -1,4 +1,7 @@
-"""Weights of an artifact, from the master where they are its own, shared by all buckets."""
+"""Weights of an artifact, from the master where they are its own, shared by all buckets.
+
+A weight is of any shape.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

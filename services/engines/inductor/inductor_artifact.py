@@ -40,7 +40,7 @@ class StaticInput:
     device: torch.Tensor
 
     def fill(self, array: Array, pad: float) -> None:
-        """Put a request's array into the origin corner of the staging memory, `pad` elsewhere."""
+        """Put an array, of any shape that fits, at the origin of the staging memory; else `pad`."""
         write_padded(array_over(self.staging), array, pad)
 
     def send(self) -> None:
@@ -97,7 +97,7 @@ class ArtifactProgram:
         return cls(spec, index, programs)
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
-        """Pad, replay, and copy this request's part of each output.
+        """Pad inputs of any shape, replay, and copy this request's part of each output.
 
         Raises InvalidRequestError for sizes outside every bucket.
         """

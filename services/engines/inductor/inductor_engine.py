@@ -23,7 +23,7 @@ _CALL = re.compile(r"^ +(\w+\()?(kernels\.)?(cpp_|aoti_torch_(cpu|proxy_executor
 
 
 class Program(Protocol):
-    """Compiled code that takes checked arrays."""
+    """Compiled code that takes checked arrays, of any shape."""
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         """Results in output order, owned by the caller; InvalidRequestError outside the buckets."""
@@ -31,7 +31,7 @@ class Program(Protocol):
 
 
 class InductorEngine(GuardedEngine):
-    """An engine of kernels that Inductor generated for one generation."""
+    """An engine of kernels that Inductor generated for one generation; arrays are of any shape."""
 
     name = "AOTInductor"
 

@@ -49,7 +49,7 @@ class PackageProgram:
         return cls(loader, union_of(spec.manifest.buckets))
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
-        """Results in output order; the package itself checks no shape.
+        """Results in output order, of any shape; the package itself checks none.
 
         Raises InvalidRequestError for sizes outside those that it was exported for.
         """

@@ -29,7 +29,7 @@ def program_on(path: Path, device: str) -> ExportedProgram:
 
 
 def lifted_weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants by name, in order of the graph's leading arguments."""
+    """Weights and constants, of any shape, by name, in order of the graph's leading arguments."""
     known = {**program.constants, **program.state_dict}
     # A request's inputs have no target.
     names = [spec.target for spec in program.graph_signature.input_specs if spec.target]

@@ -1,4 +1,4 @@
-"""Between numpy arrays and torch tensors, bfloat16 included."""
+"""Between numpy arrays and torch tensors of any shape, which is kept; bfloat16 included."""
 
 from typing import Any
 

@@ -76,7 +76,7 @@ def check_num_rows(rows: Sequence[Any], name: str) -> None:
 async def infer_rows(
     config: pb.ModelConfig, rows: Sequence[Any], output: str, ask: Ask
 ) -> list[tuple[Array, int]]:
-    """The answers of one output in fp32, [rows, ...] batch after batch, and the tokens of each.
+    """Answers of one output, float32 of any shape, batch after batch, and the tokens of each.
 
     Args:
         config: of the model.

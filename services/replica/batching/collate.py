@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRules:
-    """How calls of one model may be joined.
+    """How calls of one model, whose arrays are of any shape, may be joined.
 
     Attributes:
         batch_dim: None when calls can only run one by one.

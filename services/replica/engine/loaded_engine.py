@@ -36,7 +36,7 @@ class RunningEngine(Protocol):
     name: str
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute all outputs."""
+        """Compute all outputs; arrays are of any shape."""
         ...
 
     def close(self) -> None:

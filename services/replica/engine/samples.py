@@ -1,4 +1,4 @@
-"""Inputs that are only good for running an engine: to check it and to warm it."""
+"""Inputs, of any shape, that are only good for running an engine: to check it and to warm it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -186,7 +186,7 @@ class EngineWorker:
         go on meanwhile: what is found out counts only while its engine is in use.
 
         Args:
-            samples: each is run on its own, so that batches come between; drawn as needed.
+            samples: of any shape; each is run alone, so that batches come between; drawn as needed.
 
         Raises:
             EngineError: some fail there too.

@@ -118,7 +118,7 @@ def call_from_tensors(
 
     Args:
         call: of texts.
-        tensors: by input of the model.
+        tensors: int [B, T] by input of the model.
         signature: of the model.
 
     Raises:

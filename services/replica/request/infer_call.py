@@ -40,7 +40,8 @@ class InferCall(NamedTuple):
 def held_bytes(inputs: Mapping[str, Array], message_bytes: int) -> int:
     """What a request holds while it waits: its arrays, or its message where that is larger.
 
-    Arrays are larger that were sent as varints; views of a message are as large as it is.
+    Arrays, of any shape, are larger that were sent as varints; views of a message are as large as
+    it is.
     """
     num_bytes = num_strings = 0
     for array in inputs.values():

@@ -36,7 +36,7 @@ def response_from_outputs(
 
     Args:
         call: has the wanted outputs, in order, and the bytes that shared memory has room for.
-        outputs: of the engine by name, without padding.
+        outputs: of the engine by name, of any shape, without padding.
         signature: of the model.
 
     Raises:

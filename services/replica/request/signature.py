@@ -97,6 +97,8 @@ class Signature:
     def check_values(self, inputs: Mapping[str, Array]) -> None:
         """Refuse integers that graph or recipe do not allow: no engine may look them up.
 
+        Inputs are of any shape.
+
         Raises:
             InvalidRequestError: with input, place, the value found and those allowed.
         """

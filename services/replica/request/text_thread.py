@@ -29,8 +29,8 @@ class TextThread:
 
         Args:
             tokeniser: makes tensors of texts.
-            check: makes the call of one of texts and what they became, on the thread; what it
-                raises is the answer.
+            check: makes the call of one of texts and what they became, int [B, T] by input, on the
+                thread; what it raises is the answer.
             batcher: has texts in its queue.
         """
         self._tokeniser = tokeniser
