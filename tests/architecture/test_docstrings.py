@@ -1,9 +1,12 @@
-"""What docstrings of public functions must have: the arguments of many, and what is raised.
+"""What docstrings of public functions must have: arguments of many, shapes, and what is raised.
 
 A function with more than two parameters lists them under `Args:`. So does a constructor, or its
 class lists them, as attributes where they are such. One whose own body raises says
 so, under `Raises:` or in a sentence. Others may: an error that a call lets through is not looked
 for here. One that does what another one says may name that in place of both: "see `X`".
+
+One that takes or gives tensors names their shapes, or its class or its module does. Converters and
+kernels need not: most take any rank, as the operators of ONNX do.
 """
 
 import ast
@@ -23,6 +26,10 @@ SOURCES = sorted(
 MOST_UNLISTED = 2
 REFERENCE = re.compile(r"\bsee `", re.IGNORECASE)
 SAYS_WHAT_IT_RAISES = re.compile(r"\braises?\b|\bsee `", re.IGNORECASE)
+OPERATORS = tuple(ROOT / "compiler_worker/onnx_to_fx" / each for each in ("converters", "kernels"))
+TENSOR = re.compile(r"\b_?(?:Arrays?|NDArray|ndarray|Tensors?|Float64)\b")
+# `[B, T]`, not `list[str]`.
+SHAPE = re.compile(r"(?<!\w)\[[^\]]*\]|\bany\s(?:shape|rank)\b")
 # Faults of the code itself, which no caller handles.
 OWN_FAULTS = {"AssertionError", "NotImplementedError"}
 # Their arguments are options, which help texts describe, or they are called without any.
@@ -91,6 +98,12 @@ class Batch:
 
 class Queue:
     def __init__(self, a, b): ...
+
+    def size(self, a: Tensor) -> int:
+        """Size, as a list[int]."""
+
+    def first(self, a) -> dict[str, Array]:
+        """The first, [1, ...]."""
 
 class _Level:
     def __init__(self, a, b, c): ...
@@ -204,15 +217,29 @@ def unsaid(tree: ast.Module) -> list[str]:
     ]
 
 
+def shapeless(tree: ast.Module) -> list[str]:
+    """Functions with tensors of whose shapes neither they, their classes nor the module tell."""
+    faults = []
+    for node, owner in (*public_functions(tree), *public_constructors(tree)):
+        signature = f"{ast.unparse(node.args)} {ast.unparse(node.returns) if node.returns else ''}"
+        docstrings = (ast.get_docstring(each) or "" for each in (tree, owner, node) if each)
+        if TENSOR.search(signature) and not SHAPE.search("\n".join(docstrings)):
+            faults.append(f"line {node.lineno}: {node.name}: no shape")
+    return faults
+
+
 def test_there_are_sources() -> None:
     assert all((ROOT / package).is_dir() for package in PACKAGES)
 
 
-def test_arguments_and_errors_are_in_the_docstring() -> None:
+def test_arguments_shapes_and_errors_are_in_the_docstring() -> None:
     found = {}
     for path in SOURCES:
         tree = ast.parse(path.read_text())
-        if faults := [*unlisted(tree), *unlisted_of_constructors(tree), *unsaid(tree)]:
+        faults = [*unlisted(tree), *unlisted_of_constructors(tree), *unsaid(tree)]
+        if not any(folder in path.parents for folder in OPERATORS):
+            faults += shapeless(tree)
+        if faults:
             found[name_of(path)] = faults
     assert found == {}
 
@@ -226,3 +253,6 @@ def test_what_is_looked_for_is_found() -> None:
     (fault,) = unlisted_of_constructors(tree)
     assert fault.endswith(": Batch: no Args: of c")
     assert unsaid(tree) == ["line 2: load: raises ValueError"]
+    (fault,) = shapeless(tree)
+    assert fault.endswith(": size: no shape")
+    assert shapeless(ast.parse(f'"""Tensors are [rows, ...]."""\n{EXAMPLE}')) == []
