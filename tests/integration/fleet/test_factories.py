@@ -12,7 +12,7 @@ from .local_fleet import SMELT, WAIT_S
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "add-a-model.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/models/add-a-model.md"
 
 
 def test_the_factory_of_the_page_is_found_in_the_folder_of_the_user(tmp_path: Path) -> None:
