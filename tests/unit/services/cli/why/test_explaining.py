@@ -1,85 +1,33 @@
-"""`smelt events`, `why` and `rebuild` on a real store; no fleet runs."""
+"""`smelt why` on a real store; no fleet runs."""
 
-import asyncio
-import json
 import os
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.cli.why.events import event_line
-from services.contracts.builds.build_plan import SkippedKey
 from services.contracts.builds.build_record import BuildOutcome
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.model.manifest import FailedSample, ProofOutcome, SideTiming, Timing
+from services.contracts.model.manifest import FailedSample, ProofOutcome
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun, JointTiming
-from services.contracts.selection.proof_checks import PowerCheck
 from services.contracts.terms import proof_terms
-from services.controller.api.fleet_state import FleetState
-from services.controller.build.build_loop import BuildLoop, BuildPace
-from services.controller.build.key_status import RetryPolicy
+from tests.unit.services.cli.why.explained import (
+    CODE_WORD,
+    INDUCTOR,
+    OPENVINO,
+    ORT,
+    SKIPPED,
+    TERMS,
+    TIMING,
+    side,
+    smelt,
+    smelt_json,
+)
 from tests.unit.services.controller import build_world as world
-
-# Keys as the recipe of the model asks for them: else selection would pass them over.
-TERMS = proof_terms(Recipe(), world.key().precision, None)
-KINDS = (EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
-KEYS = tuple(world.key(kind, proof_terms=TERMS) for kind in KINDS)
-INDUCTOR, ORT, OPENVINO = KEYS
-TIMING = Timing(bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004)
-POWER = PowerCheck(output="y", refused=("a",), blind=("2 % off",), accepted=("2 % off",))
-SKIPPED = SkippedKey(kind="tensorrt", precision="fp32", reason="tensorrt needs a GPU")
-
-
-CODE_WORD = re.compile(r"\b[a-z]+_[a-z_]+\b")
-
-
-def side(p50_s: float) -> SideTiming:
-    return SideTiming(p50_s=p50_s, p95_s=p50_s, throughput=1.0, peak_memory_bytes=1)
-
-
-class Nodes:
-    def pools(self) -> list[Any]:
-        return [world.pool()]
-
-
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """A store in which ORT is proven, INDUCTOR given up and OPENVINO built elsewhere."""
-    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    made = world.registry_with_model(tmp_path)
-    made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))
-    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(TIMING,), power=(POWER,)))
-    unproven = world.proof(ProofOutcome.NOT_RUN, device=None, reason="needs such a device")
-    made.publish_engine(world.manifest(OPENVINO), {}, unproven)
-    for _ in range(3):
-        made.record_build(world.record(INDUCTOR, reason="no compiler"))
-    return made
-
-
-def smelt(*words: str) -> str:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def smelt_json(*words: str) -> Any:
-    return json.loads(smelt(*words, "--json"))
-
-
-def one_pass(registry: Registry) -> world.InstantWorker:
-    """What a controller would launch now."""
-    worker = world.InstantWorker(registry, world.plan(KEYS))
-    pace = BuildPace(retry=RetryPolicy(first_delay_s=0.0))
-    asyncio.run(BuildLoop(registry, Nodes(), worker, FleetState("", 0), pace=pace).sync())
-    return worker
 
 
 class TestWhy:
@@ -260,80 +208,6 @@ class TestWhy:
         result = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])
         assert result.exit_code != 0
         assert f"plans for {world.GENERATION}" in str(result.exception)
-
-
-class TestRebuild:
-    def test_it_pins_what_is_there_and_the_controller_does_it(self, registry: Registry) -> None:
-        assert one_pass(registry).launched[0].key_digests == (OPENVINO.digest(),)
-        document = smelt_json("rebuild", "m", "--reason", "new compiler")
-        assert document["disregarded"] == {INDUCTOR.digest(): 3}
-        assert document["reprove"] == {ORT.digest(): world.AT}
-        assert (document["number"], document["why"], document["is_received"]) == (
-            1,
-            "new compiler",
-            False,
-        )
-        (task,) = one_pass(registry).launched
-        assert set(task.key_digests) == {key.digest() for key in KEYS}
-        assert "REBUILD_REQUESTED".lower() in smelt("events", "m")
-
-    def test_what_never_failed_is_not_counted_as_failed(self, registry: Registry) -> None:
-        registry.record_build(world.record(ORT, BuildOutcome.PROVEN))
-        assert smelt_json("rebuild", "m")["disregarded"] == {INDUCTOR.digest(): 3}
-
-    def test_of_another_generation_it_pins_nothing(self, registry: Registry) -> None:
-        document = smelt_json("rebuild", "m", "--generation", "cuda-sm90")
-        assert (document["disregarded"], document["reprove"]) == ({}, {})
-
-    def test_without_a_fleet_it_is_kept_for_the_next_one(self, registry: Registry) -> None:
-        assert "no fleet of this store runs here" in smelt("rebuild", "m")
-
-
-class TestEvents:
-    def test_an_empty_trail_says_so(self, registry: Registry) -> None:
-        assert "no events yet" in smelt("events")
-        assert smelt_json("events") == {"events": []}
-
-    def test_the_newest_are_shown_oldest_first(self, registry: Registry) -> None:
-        one_pass(registry)
-        kinds = [event["kind"] for event in smelt_json("events")["events"]]
-        assert kinds[:2] == ["generation_appeared", "model_published"]
-        assert kinds[-1] == "quarantined"
-        assert [e["kind"] for e in smelt_json("events", "--limit", "1")["events"]] == kinds[-1:]
-        lines = smelt("events", "m", "--limit", "2", "--wide").splitlines()
-        assert len(lines) == 2
-        assert "given" not in lines[0]
-        assert "no compiler" in lines[1]
-
-    def test_a_removed_model_keeps_its_trail(self, registry: Registry) -> None:
-        one_pass(registry)
-        registry.remove_model("m", who="ann@host")
-        one_pass(registry)
-        removed = "model_removed        m v1 by ann@host: no version is left to serve"
-        assert removed in smelt("events", "m", "--wide")
-        # Nothing of it among the newest is no fault either.
-        gone = Event(at=world.AT, kind=EventKind.GENERATION_GONE, generation="cuda-sm90")
-        registry.append_event(gone, registry.event_end())
-        assert "generation_gone" in smelt("events", "m", "--limit", "1")
-        result = CliRunner().invoke(app, ["events", "n"])
-        assert "model 'n' not found; there are: none" in str(result.exception)
-
-    def test_a_line_has_who_what_why_and_how_long_after(self) -> None:
-        event = Event(
-            at="2026-11-21T05:31:02.123+00:00",
-            actor="ann@host",
-            kind=EventKind.ENGINE_SERVING,
-            model="m",
-            version=2,
-            generation="cuda-sm90",
-            key="e" * 64,
-            why="tensorrt fp16",
-            seconds_since_change=12.34,
-        )
-        assert event_line(event) == (
-            "2026-11-21 05:31:02Z engine_serving       m v2 cuda-sm90 eeeeeeeeeeee by ann@host: "
-            "tensorrt fp16 (12.3 s after the change)"
-        )
 
 
 def test_why_tells_what_became_of_a_plan_that_could_not_be_made(registry: Registry) -> None:
