@@ -49,8 +49,8 @@ def run_prune(settings: CliSettings, *, older_than_days: int, is_confirmed: bool
     text = _text(document, settings.store_url)
     if newer is not None:
         num = sum(map(len, newer.objects.values()))
-        words = f"newer: {num} objects, {readable_size(newer.num_bytes)}" if num else "nor newer"
-        text = iter([f"nothing unused is older than {older_than_days} days; {words}"])
+        words = f"{num} objects, {readable_size(newer.num_bytes)}" if num else "none"
+        text = iter([f"nothing unused is older than {older_than_days} days; newer: {words}"])
     show(document, text)
 
 

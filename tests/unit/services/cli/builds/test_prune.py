@@ -15,7 +15,7 @@ def test_what_is_unused_and_newer_is_counted(tmp_path: Path) -> None:
     store = open_store(url)
     command = ["prune", "--store", url]
     nothing = CliRunner().invoke(app, command, catch_exceptions=False).stdout
-    assert "nothing unused is older than 30 days; nor newer" in nothing
+    assert "nothing unused is older than 30 days; newer: none" in nothing
     store.create(f"blobs/sha256/{'0' * 64}", b"12345")
     newer = CliRunner().invoke(app, command, catch_exceptions=False).stdout
     assert "nothing unused is older than 30 days; newer: 1 objects, " in newer
