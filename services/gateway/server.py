@@ -123,7 +123,10 @@ class GatewayServer:
         self._keeper = keeper
         room_bytes = settings.response_cache_bytes
         self._cached = CachedInference(self._forwarded, self.endpoints, recorder, room_bytes)
-        self.triton_metrics = self._new_triton_metrics() if settings.triton_metrics else None
+        self.triton_metrics: TritonMetrics | None = None
+        if settings.triton_metrics:
+            counted = self._forwarded.num_in_flight, self._cached.statistics
+            self.triton_metrics = TritonMetrics(*counted)
         self._observers = request_observers(settings, recorder, tracing, self.triton_metrics)
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
@@ -183,9 +186,6 @@ class GatewayServer:
         address = (self._settings.controller, self._settings.gateway_id)
         uses = UseReports(*address, dialer, self.endpoints, held, forwarded.num_in_flight)
         return forwarded, uses
-
-    def _new_triton_metrics(self) -> TritonMetrics:
-        return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
 
     def _add_services(self, statuses: StatusTable, gate: Gate | None) -> Mapping[str, Any]:
         # The chain of interceptors, innermost first. Refusals are observed, so observers are

@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from services.gateway.api.fleet_statistics import OwnStatistics, ask_statistics
+from services.gateway.pipeline.inference import InferenceCall, RequestObserver, RequestOutcome
 from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.upstream.endpoint import Endpoint
 from services.pb import open_inference_v2_pb2 as pb
@@ -97,8 +98,8 @@ class _ReplicaShare:
         )
 
 
-class TritonMetrics(Collector):
-    """Counts as Triton does; used from the event loop, collected from any thread."""
+class TritonMetrics(RequestObserver, Collector):
+    """Counts as Triton does; used from the event loop, collected from any other thread."""
 
     def __init__(self, num_in_flight: Mapping[_Version, int], own: OwnStatistics) -> None:
         """Begin at zero.
@@ -120,22 +121,17 @@ class TritonMetrics(Collector):
         self._endpoints: EndpointSet | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def record(self, version: _Version, code: grpc.StatusCode, replica_id: str) -> None:
-        """Add a request that ended.
-
-        Args:
-            version: name and version of a model that the fleet knows; ("", "") is not counted.
-            code: of its answer.
-            replica_id: of the replica that had it last; "" for none.
-        """
-        if not version[0]:
+    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
+        """Count by model, status and replica; a model that the fleet does not know is not."""
+        code = outcome.code
+        if not call.model:
             return
         if code is not grpc.StatusCode.OK:
-            self._failures[*version, _REASONS.get(code, "OTHER")] += 1
+            self._failures[call.model, call.version, _REASONS.get(code, "OTHER")] += 1
             return
-        self._success[version] += 1
-        if replica_id:
-            self._num_own[replica_id] += 1
+        self._success[call.model, call.version] += 1
+        if call.replica_id:
+            self._num_own[call.replica_id] += 1
 
     def forget(self, model: str, version: str) -> None:
         """Drop what was counted of a version."""
@@ -221,7 +217,7 @@ class TritonMetrics(Collector):
         """Poll the replicas, from the thread of a scrape, and wait for their answers a little."""
         endpoints = self._endpoints
         loop = self._loop
-        if endpoints is None or loop is None or not loop.is_running() or _is_in_a_loop():
+        if endpoints is None or loop is None or not loop.is_running():
             return
         look = asyncio.run_coroutine_threadsafe(self._look_at_all(endpoints), loop)
         try:
@@ -245,14 +241,6 @@ def _totals(counted: pb.ModelStatistics) -> _Totals:
     steps = (stats.queue, stats.compute_input, stats.compute_infer, stats.compute_output)
     took_us = [part.ns / _NS_PER_US for part in (stats.success, *steps)]
     return counted.inference_count, took_us[0], counted.execution_count, *took_us[1:]
-
-
-def _is_in_a_loop() -> bool:
-    """Whether waiting here would stop an event loop."""
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        return True
-    return False
 
 
 def _added(known: _Totals | None, more: _Totals) -> _Totals:

@@ -21,7 +21,6 @@ from services.gateway.pipeline.inference import (
 )
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.settings import GatewaySettings
-from services.gateway.triton_metrics import TritonMetrics
 from services.grpc_server.server_options import UnhandledCall
 from services.telemetry.logs import REQUEST_ID
 from services.telemetry.recorder import Recorder
@@ -36,7 +35,7 @@ def request_observers(
     settings: GatewaySettings,
     recorder: Recorder,
     tracing: Tracing | None,
-    triton: TritonMetrics | None,
+    triton: RequestObserver | None,
 ) -> list[RequestObserver]:
     """Those of a gateway; the tracer is the first, as others write down which trace it was.
 
@@ -52,7 +51,7 @@ def request_observers(
     observers: list[RequestObserver] = [RequestTracer(tracing)] if tracing else []
     observers.append(RequestMetrics(recorder))
     if triton:
-        observers.append(_TritonCounts(triton))
+        observers.append(triton)
     if settings.access_log:
         log = AccessLog(settings.access_log, recorder, share=settings.access_log_share)
         observers.append(LoggedRequests(log))
@@ -85,17 +84,6 @@ def note_unhandled(observers: Sequence[RequestObserver]) -> Callable[[UnhandledC
         note_rejection(observers, request, outcome)
 
     return note
-
-
-class _TritonCounts(RequestObserver):
-    """Counts answers for Triton's metrics."""
-
-    def __init__(self, metrics: TritonMetrics) -> None:
-        self._metrics = metrics
-
-    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
-        """Count by model, status and replica."""
-        self._metrics.record((call.model, call.version), outcome.code, call.replica_id)
 
 
 class LoggedRequests(RequestObserver):

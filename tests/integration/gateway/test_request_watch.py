@@ -240,8 +240,12 @@ async def test_tritons_metrics_of_a_request(echo_fleet: "Fleet", inputs: Inputs)
     with pytest.raises(InferenceServerException):
         await client.infer("unknown", inputs())
     echo = {"model": "echo", "version": "1"}
-    await metrics.look([e for peers in echo_fleet.gateway.endpoints.peers() for e in peers])
-    assert echo_fleet.metric("nv_inference_request_success", **echo) == 1
-    assert (echo_fleet.metric("nv_inference_request_duration_us", **echo) or 0) > 0
-    assert echo_fleet.metric("nv_inference_pending_request_count", **echo) == 0
-    assert echo_fleet.metric("nv_inference_count", **echo) == 1
+
+    async def scraped(name: str) -> float | None:
+        # From another thread, as a scrape comes.
+        return await asyncio.to_thread(echo_fleet.metric, f"nv_inference_{name}", **echo)
+
+    assert await scraped("request_success") == 1
+    assert (await scraped("request_duration_us") or 0) > 0
+    assert await scraped("pending_request_count") == 0
+    assert await scraped("count") == 1

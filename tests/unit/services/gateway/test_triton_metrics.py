@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from services.gateway.pipeline.inference import InferenceCall, RequestOutcome
 from services.gateway.triton_metrics import TritonMetrics, typed_as_counters
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.prometheus_recorder import serve_metrics
@@ -59,7 +60,12 @@ class Gateway:
         """So many requests of this gateway were answered by a replica."""
         replica.num_answers += count
         for _ in range(count):
-            self.metrics.record(VERSION, grpc.StatusCode.OK, replica.replica.replica_id)
+            self.ended(VERSION, grpc.StatusCode.OK, replica.replica.replica_id)
+
+    def ended(self, version: tuple[str, str], code: grpc.StatusCode, replica_id: str) -> None:
+        """A request of this gateway was answered or refused; "" for no replica."""
+        call = InferenceCall(b"", model=version[0], version=version[1], replica_id=replica_id)
+        self.metrics.end(call, RequestOutcome(code, 0.1))
 
     def look(self, *replicas: Any) -> None:
         """Ask these."""
@@ -111,7 +117,7 @@ def test_shares_are_whole_numbers() -> None:
 
 def test_what_the_cache_answered_is_no_inference() -> None:
     gateway = Gateway()
-    gateway.metrics.record(VERSION, grpc.StatusCode.OK, "")
+    gateway.ended(VERSION, grpc.StatusCode.OK, "")
     gateway.cache.inference_stats.success.ns = 250_000_000
     assert (gateway.value("request_success"), gateway.value("count")) == (1, 0)
     assert gateway.value("request_duration_us") == 250_000
@@ -187,8 +193,8 @@ def test_failures_by_tritons_reasons() -> None:
         codes.INTERNAL,
         codes.INVALID_ARGUMENT,
     ):
-        gateway.metrics.record(VERSION, code, "a")
-    gateway.metrics.record(("", ""), codes.NOT_FOUND, "")
+        gateway.ended(VERSION, code, "a")
+    gateway.ended(("", ""), codes.NOT_FOUND, "")
     found = {
         reason: gateway.value("request_failure", reason=reason)
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
@@ -204,7 +210,7 @@ def test_both_formats_have_tritons_names_and_types(accept: str) -> None:
     gateway = Gateway()
     gateway.in_flight[VERSION] = 4
     gateway.answered(CountingReplica("a"), 1)
-    gateway.metrics.record(VERSION, grpc.StatusCode.INTERNAL, "a")
+    gateway.ended(VERSION, grpc.StatusCode.INTERNAL, "a")
     server = serve_metrics(0, gateway.registry, rewrite=typed_as_counters)
     headers = {"Accept": accept, "Accept-Encoding": "gzip"}
     try:
