@@ -8,11 +8,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import psutil
+
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.source import source_from_text
 from services.cli.demo.loop import DemoLoop
 from services.cli.demo.minilm import tokenise
-from services.cli.demo.progress_lines import ProgressLines, started_at
 from services.cli.demo.run import (
     MODEL,
     SOURCE,
@@ -29,7 +30,7 @@ from services.cli.demo.words import answers_words, end_words, served_precision
 from services.cli.fleet.child_process import spawn
 from services.cli.fleet.control_client import get_fleet, reconcile
 from services.cli.fleet.local_fleet import LocalFleet
-from services.cli.output.progress import Steps
+from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -60,22 +61,22 @@ def run_demo(fleet: LocalFleet) -> bool:
         SmeltError: the fleet does not start, or the model cannot be served.
     """
     settings = fleet.settings
-    step = Steps().step("Demo", time.time() - started_at())
+    # From the process's own start: imports have taken a moment by now.
+    step = Steps().step("Demo", time.time() - psutil.Process().create_time())
     with step as line, ExitStack() as held:
-        lines = ProgressLines(line)
         position = _event_end(settings)
-        version = _start(fleet, lines)
+        version = _start(fleet, line)
         client = held.enter_context(embedder(settings, fleet.running.grpc_address))
         traffic = held.enter_context(_traffic(fleet, client))
         look = partial(get_fleet, fleet.running.controller, settings)
-        loop = DemoLoop(settings, open_registry(settings), version, look, lines, traffic)
+        loop = DemoLoop(settings, open_registry(settings), version, look, line, traffic)
         cases = loop.follow(position)
-        lines.event(end_words(cases))
+        line.event(end_words(cases))
         # Of several generations any may answer.
         distance = max(allowed_distance(served_precision(case)) for case in cases)
         answers = ask(settings, client, distance)
         counts = traffic.counts()
-        end_s = lines.event("the answers are compared with sentence-transformers'")
+        end_s = line.event("the answers are compared with sentence-transformers'")
     document = {
         "answers": [vars(answer) for answer in answers],
         "generations": cases,
@@ -90,21 +91,21 @@ def run_demo(fleet: LocalFleet) -> bool:
     return counts.num_failed == 0 and all(answer.is_matched for answer in answers)
 
 
-def _start(fleet: LocalFleet, lines: ProgressLines) -> ModelVersion:
+def _start(fleet: LocalFleet, line: StepLine) -> ModelVersion:
     """Have the fleet up and the model published."""
     settings = fleet.settings
     with publishing(settings) as published:
-        lines.show("starting the fleet; exporting the model")
+        line.wait("starting the fleet; exporting the model")
         fleet.start()
-        lines.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
-        lines.show("exporting the model")
+        line.event(f"the fleet is up, and its gateway listens on {fleet.running.grpc_address}")
+        line.wait("exporting the model")
         # Five seconds: beside the export, and neither at the end nor beside a timing.
         expected_embeddings(settings)
         published()
     reconcile(fleet.running.controller, settings)
     version = open_registry(settings).model_version(MODEL)
-    lines.event(f"{version.name} version {version.version} is published")
-    lines.show("waiting for the first answer")
+    line.event(f"{version.name} version {version.version} is published")
+    line.wait("waiting for the first answer")
     return version
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
 from services.cli.demo.words import (
     best_digest,
@@ -13,6 +12,7 @@ from services.cli.demo.words import (
     served_digest,
     serving_words,
 )
+from services.cli.output.progress import StepLine
 from services.cli.settings import CliSettings
 from services.cli.why.why import model_cases
 from services.contracts.events import EventKind, EventPosition
@@ -43,7 +43,7 @@ class DemoLoop:
         registry: Registry,
         version: ModelVersion,
         look: Callable[[], fleet.FleetSnapshot],
-        lines: ProgressLines,
+        line: StepLine,
         traffic: DemoTraffic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -54,7 +54,7 @@ class DemoLoop:
             registry: on the fleet's store.
             version: that is followed.
             look: the fleet as it is now.
-            lines: gets a line for each event.
+            line: keeps a line for each event.
             traffic: sends requests meanwhile.
             clock: in seconds.
         """
@@ -62,7 +62,7 @@ class DemoLoop:
         self._registry = registry
         self._version = version
         self._look = look
-        self._lines = lines
+        self._line = line
         self._traffic = traffic
         self._clock = clock
         self._engines: dict[str, str] = {}
@@ -83,7 +83,7 @@ class DemoLoop:
             SmeltError: the model cannot serve, or the controller does not answer.
         """
         while True:
-            self._lines.show(self._traffic.counts().words)
+            self._line.wait(self._traffic.counts().words)
             # After the fleet, which plans before it proves: what an event counts is planned.
             snapshot = self._look()
             position = self._show_events(position, snapshot)
@@ -100,7 +100,7 @@ class DemoLoop:
             is_proof = event.kind in (EventKind.PROOF_PASSED, EventKind.PROOF_FAILED)
             done = done_words(self._cases(snapshot)) if is_proof else ""
             if words := event_words(event, done):
-                self._lines.event(words)
+                self._line.event(words)
         return position
 
     def _show_serving(self, snapshot: fleet.FleetSnapshot) -> None:
@@ -113,11 +113,11 @@ class DemoLoop:
             return
         words = "; ".join(map(serving_words, served))
         if self.first_answer_s is None:
-            since_s = self.first_answer_s = self._lines.event(
+            since_s = self.first_answer_s = self._line.event(
                 f"first answer, by {words}", answered_at
             )
         else:
-            since_s = self._lines.event(f"requests are answered now by {words}")
+            since_s = self._line.event(f"requests are answered now by {words}")
         if self.first_proven_s is None and served[0].kind is EventKind.ENGINE_SERVING:
             self.first_proven_s = since_s
         self._engines = engines

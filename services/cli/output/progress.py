@@ -143,6 +143,18 @@ class StepLine:
         if not self._is_quiet:
             print_remark(f"  {remark}")
 
+    def event(self, words: str, at: float | None = None) -> float:
+        """Keep what happened, with how many seconds after the start of the step; returns those.
+
+        Args:
+            words: one line.
+            at: when, in seconds since the epoch; None is now.
+        """
+        ago_s = 0.0 if at is None else time.time() - at
+        since_s = self._clock() - self._started - ago_s
+        self.keep(f"[{since_s:6.1f} s] {words}")
+        return since_s
+
     def update(self, detail: str) -> None:
         """Show what happens now, in a log too."""
         self._progress.update(self._task, detail=detail)

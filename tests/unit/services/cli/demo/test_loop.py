@@ -1,7 +1,6 @@
 """The demo follows a fleet until nothing is left to be built: a real store, and a script for it."""
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from services.cli.demo.loop import DemoLoop
-from services.cli.demo.progress_lines import ProgressLines
 from services.cli.demo.traffic import DemoTraffic
 from services.cli.demo.words import end_words
 from services.cli.output import progress, show
@@ -68,7 +66,7 @@ def followed(
     settings, version = CliSettings(home=tmp_path), registry.model_version("m")
     with Steps(is_quiet=False).step("Demo") as line:
         look: Callable[[], fleet.FleetSnapshot] = looks.__next__
-        loop = DemoLoop(settings, registry, version, look, ProgressLines(line), Answering(), clock)
+        loop = DemoLoop(settings, registry, version, look, line, Answering(), clock)
         return loop, loop.follow(EventPosition())
 
 
@@ -184,12 +182,3 @@ def test_the_time_for_a_change_begins_anew_after_another_build(
     looks.append(fleet_of(digest=KEY.digest()))
     _, (case,) = followed(tmp_path, registry, iter(looks), clock=itertools.count(0, 30).__next__)
     assert case["replicas"][0]["engine_digest"] == KEY.digest()
-
-
-def test_an_event_has_the_seconds_since_the_start_and_json_has_none(console: Console) -> None:
-    for is_quiet in (True, False):
-        with Steps(is_quiet=is_quiet).step("Demo") as line:
-            ProgressLines(line).event("[it] happened")
-    event, done = console.export_text().splitlines()
-    assert re.fullmatch(r" *\[ *[\d.]+ s\] \[it\] happened", event)
-    assert done.startswith("done Demo")

@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -212,6 +213,22 @@ def test_a_step_may_have_begun_before_its_line(capsys: pytest.CaptureFixture[str
     with Steps(is_quiet=False, clock=clock).step("Demo", 2.5):
         clock.now = 1.0
     assert capsys.readouterr().err.splitlines() == ["done Demo 3.5 s "]
+
+
+def test_an_event_has_the_seconds_since_the_start_and_json_has_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    for is_quiet in (True, False):
+        clock.now = 0.0
+        with Steps(is_quiet=is_quiet, clock=clock).step("Demo", 2.5) as line:
+            clock.now = 1.0
+            assert line.event("[it] happened") == 3.5
+            assert line.event("before", time.time() - 2.0) == pytest.approx(1.5, abs=0.5)
+    now, before, done = capsys.readouterr().err.splitlines()
+    assert now == "  [   3.5 s] [it] happened"
+    assert re.fullmatch(r"  \[   1\.[45] s\] before", before)
+    assert done.startswith("done Demo")
 
 
 def test_for_programs_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
