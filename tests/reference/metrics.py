@@ -11,8 +11,7 @@ from tests.reference.text import page, table
 METRICS = (
     "Gateway and controller serve `/metrics` themselves (`smelt up` prints where). What "
     "replicas record is exported by Ray's agent on each node, with the prefix `ray_`: "
-    "`smelt status --json` says where. Of a replica's histograms use buckets and counts: Ray's "
-    "agent makes up their sums. Times are seconds. `SMELT_GATEWAY_TRITON_METRICS=true` adds "
+    "`smelt status --json` says where. Times are seconds. `SMELT_GATEWAY_TRITON_METRICS=true` adds "
     "Triton's `nv_inference_*`."
 )
 ALERTS = (
