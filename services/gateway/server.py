@@ -125,8 +125,8 @@ class GatewayServer:
         self._cached = CachedInference(self._forwarded, self.endpoints, recorder, room_bytes)
         self.triton_metrics: TritonMetrics | None = None
         if settings.triton_metrics:
-            counted = self._forwarded.num_in_flight, self._cached.statistics
-            self.triton_metrics = TritonMetrics(*counted)
+            statistics = self._cached.statistics
+            self.triton_metrics = TritonMetrics(self._forwarded.num_in_flight, statistics)
         self._observers = request_observers(settings, recorder, tracing, self.triton_metrics)
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
