@@ -4,7 +4,8 @@ The event of a proof is of one engine alone, in its own state of the machine, an
 recorded. Only this one compares engines.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
@@ -86,21 +87,34 @@ def _found(
     if not (is_decided if now.engine is not None else now.fallback_reason in GATED):
         return {}
     before = select(engines, run.device, version=version, runs=runs[:-1])
+    names = _names(now, engines, run)
     words = (
-        f"{_best_words(now, engines, run)}{_place_words(now, before)}",
-        _others_words(now, engines, run),
+        f"{_best_words(now, names, run)}{_place_words(now, before)}",
+        _others_words(now, names, run),
         run.words,
     )
     key = now.engine.digest if now.engine else ""
     return {"key": key, "why": "; ".join(filter(None, words))}
 
 
-def _best_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
+def _names(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> dict[str, str]:
+    """What the best engine and those of the run are called, by digest; no two alike."""
+    named = {*run.digests, now.engine.digest if now.engine else ""}
+    words = {engine.digest: _words(engine) for engine in engines if engine.digest in named}
+    num_alike = Counter(words.values())
+    # Of one kind and precision there may be several, as of two toolchains. Without a best one the
+    # fastest has its digest whatever the others are.
+    return {
+        digest: f"{name} {digest[:_SHORT]}" if now.engine and num_alike[name] > 1 else name
+        for digest, name in words.items()
+    }
+
+
+def _best_words(now: Selection, names: Mapping[str, str], run: JointRun) -> str:
     if now.engine is None:
         # Sorted first: of equal ones every controller names the same.
         fastest = min(sorted(run.digests), key=run.mean_s)
-        name = next((_words(engine) for engine in engines if engine.digest == fastest), "engine")
-        subject = f"{name} {fastest[:_SHORT]}"
+        subject = f"{names.get(fastest, 'engine')} {fastest[:_SHORT]}"
         speed = speed_words(run.timings(fastest))
         if now.fallback_reason is FallbackReason.NOT_MEASURABLE:
             if is_wild(run.timings(fastest)):
@@ -110,12 +124,11 @@ def _best_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRu
     timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()
     speed = speed_words(timed)
     best = now.engine.digest
-    fitting = (now.engine, *now.runners_up)
-    close = [_words(e) for e in fitting if e.digest != best and overlaps(run, best, e.digest)]
+    close = [names[e.digest] for e in now.runners_up if overlaps(run, best, e.digest)]
     found = f"leads, too close to tell from {', '.join(close)}" if close else "is best"
     if verdict(timed) is SpeedVerdict.NOT_MEASURABLE:
         found = "stays best, although not measurable here now"
-    return f"{_words(now.engine)} {found}{speed and ': '}{speed}"
+    return f"{names[best]} {found}{speed and ': '}{speed}"
 
 
 def _place_words(now: Selection, before: Selection) -> str:
@@ -125,16 +138,16 @@ def _place_words(now: Selection, before: Selection) -> str:
     return ""
 
 
-def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
+def _others_words(now: Selection, names: Mapping[str, str], run: JointRun) -> str:
     """The run's results for the others: it may correct their proofs."""
     if now.engine is None:
         return ""
     gated = {r.digest: _GATED_WORDS[r.reason] for r in now.rejections if r.reason in GATED}
-    timed = [e for e in engines if e.digest in run.digests and e.digest != now.engine.digest]
+    timed = [digest for digest in names if digest != now.engine.digest]
     return ", ".join(
-        " ".join(filter(None, (_words(engine), eager_words(run.timings(engine.digest)))))
-        + gated.get(engine.digest, "")
-        for engine in sorted(timed, key=lambda engine: run.mean_s(engine.digest))
+        " ".join(filter(None, (names[digest], eager_words(run.timings(digest)))))
+        + gated.get(digest, "")
+        for digest in sorted(timed, key=run.mean_s)
     )
 
 

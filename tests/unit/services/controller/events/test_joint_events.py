@@ -1,6 +1,7 @@
 """The event of a joint run: who is best, by how much, in whose place; recorded once."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,10 +55,12 @@ def run(
     )
 
 
-def paired(low: float, high: float, created_at: str = FIRST) -> JointRun:
+def paired(
+    low: float, high: float, created_at: str = FIRST, digests: tuple[str, ...] = (A, B)
+) -> JointRun:
     """A run of both that found the same of each: so many times the fallback's speed."""
     found = Ratio(median=(low * high) ** 0.5, low=low, high=high, num_pairs=20)
-    plain = run({A: 3.0, B: 3.0}, created_at)
+    plain = run(dict.fromkeys(digests, 3.0), created_at)
     (shape,) = plain.shapes
     engines = {d: side(3.0).model_copy(update={"ratio": found}) for d in shape.engines}
     return plain.model_copy(update={"shapes": (shape.model_copy(update={"engines": engines}),)})
@@ -163,6 +166,24 @@ def test_wild_figures_of_others_are_not_recorded(registry: EventRegistry) -> Non
     [event] = compared(registry, view(clear.model_copy(update={"shapes": (mixed,)})))
     assert "onnxruntime fp32 is best: 2.00 x eager" in event.why
     assert "; openvino fp32 (not measurable beside the fallback); " in event.why
+
+
+def test_two_of_one_kind_and_precision_are_told_apart(registry: EventRegistry) -> None:
+    other = world.key(OPENVINO.kind, proof_terms=TERMS, builder_options={"code": "older"})
+    engine = world.engine(other, world.proof(timings=proven(3.0)))
+    c = engine.digest
+    runs = [paired(1.2, 1.3, digests=(B, c)), run({A: 3.0, B: 2.0, c: 1.0}, SECOND)]
+    plain = view()
+    engines = {B: plain.engines[B], c: engine}
+    close = replace(plain, engines=engines, runs={world.MASTER.digest: runs[:1]})
+    clear = replace(plain, engines=plain.engines | engines, runs={world.MASTER.digest: runs})
+    first, second = compared(registry, close, clear)
+    best, near = (B, c) if first.key == B else (c, B)
+    leads = f"openvino fp32 {best[:12]} leads, too close to tell from openvino fp32 {near[:12]}: "
+    assert first.why.startswith(leads)
+    assert second.why.startswith(f"openvino fp32 {c[:12]} is best: 6.00 x eager, ")
+    # The only one of its kind needs no digest.
+    assert f"; openvino fp32 {B[:12]} 3.00 x eager, onnxruntime fp32 2.00 x eager; " in second.why
 
 
 def test_a_run_that_lacks_a_newer_engine_waits_for_the_next_one(registry: EventRegistry) -> None:
