@@ -23,7 +23,7 @@ from services.cli.sizes.bucket_advice import (
 from services.cli.sizes.buckets_text import buckets_text
 from services.cli.sizes.measured_cost import BY_ELEMENTS, MeasuredCost, measured_cost
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
-from services.cli.sizes.worthwhile import kept_words, rows_by_size, share_moved
+from services.cli.sizes.worthwhile import kept_words, share_moved
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
@@ -245,7 +245,7 @@ def _advice(
         "waste_proposed": waste(seen, edges),
         "shapes_now": shapes,
         "shapes_proposed": proposed,
-        "moved": share_moved(seen, rows_by_size(shapes), rows_by_size(proposed)),
+        "moved": share_moved(seen, shapes, proposed),
         # More rows are faster anywhere.
         "is_exact": is_exact and {s.rows for s in proposed} <= {s.rows for s in shapes},
         "measured_on": measured.name if measured else "",

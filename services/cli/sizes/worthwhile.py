@@ -1,6 +1,6 @@
 """Whether other buckets are worth the engines that they have built and proven anew."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.cli.sizes.best_shapes import Shape
@@ -12,26 +12,16 @@ _LEAST_MOVED = 0.02
 _LEAST_SAVED = 0.05
 
 
-def rows_by_size(shapes: Iterable[Shape]) -> dict[int, list[int]]:
-    """The rows of the shapes of each size."""
-    rows: dict[int, list[int]] = {}
-    for shape in shapes:
-        rows.setdefault(shape.size, []).append(shape.rows)
-    return rows
-
-
-def share_moved(
-    seen: SizeCounts, now: Mapping[int, object], proposed: Mapping[int, object]
-) -> float:
+def share_moved(seen: SizeCounts, now: Sequence[Shape], proposed: Sequence[Shape]) -> float:
     """The share of requests that would run at another size, or with other rows.
 
     Args:
         seen: sizes of one dimension.
-        now: rows of today's buckets, by largest size; larger requests count as the largest.
+        now: shapes of today's buckets; larger requests count as the largest.
         proposed: of the others.
     """
     moved = sum(
-        count for size, count in seen.counts.items() if _shape(now, size) != _shape(proposed, size)
+        count for size, count in seen.counts.items() if _held(now, size) != _held(proposed, size)
     )
     return moved / seen.num_requests
 
@@ -65,6 +55,8 @@ def kept_words(dim: str, advice: Mapping[str, Any], *, is_padded: bool) -> str:
     )
 
 
-def _shape(rows: Mapping[int, object], size: int) -> tuple[int, object]:
-    edge = min((edge for edge in rows if edge >= size), default=max(rows))
-    return edge, rows[edge]
+def _held(shapes: Sequence[Shape], size: int) -> list[Shape]:
+    """Those of the smallest size that holds a request."""
+    sizes = [shape.size for shape in shapes]
+    edge = min((each for each in sizes if each >= size), default=max(sizes))
+    return [shape for shape in shapes if shape.size == edge]
