@@ -162,7 +162,12 @@ def status(model: Annotated[str, model_argument("Only this model.")] = "") -> No
 def events(
     model: Annotated[str, model_argument("Only events of this model, and of hardware.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Follow until Ctrl-C.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=1, help="At most so many, the newest; as many are searched, at least 2000."
+        ),
+    ] = 50,
     store: Store = "",
 ) -> None:
     """Show what happened: hardware, models, builds, proofs, and what came to serve."""

@@ -76,6 +76,10 @@ class Event(Document):
         after = "" if seconds is None else f" ({seconds:.1f} s after the change)"
         return f"{self.why or '-'}{after}"
 
+    def is_about(self, model: str) -> bool:
+        """Whether it concerns a model, or any for "": what has none, as hardware, concerns all."""
+        return not model or self.model in ("", model)
+
 
 class EventPosition(Document):
     """A place among the events: after event `number` of `day`; ("", 0) is its beginning."""

@@ -15,7 +15,7 @@ from services.cli.demo.words import (
 from services.cli.output.progress import StepLine
 from services.cli.settings import CliSettings
 from services.cli.why.why import model_cases
-from services.contracts.events import EventKind, EventPosition
+from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.controller.build.key_status import KeyState
@@ -26,7 +26,6 @@ _PERIOD_S = 0.5
 # A better engine is loaded and warmed beside the one in use before it serves.
 _CHANGE_S = 20.0
 _PLANNED_ANEW = (EventKind.BUILD_STARTED, EventKind.REBUILD_REQUESTED)
-_NUM_EVENTS_READ = 200
 
 
 class DemoLoop:
@@ -150,14 +149,16 @@ class DemoLoop:
         """Why a generation gets no plan; "" when it has one, or may get one."""
         if _is_planned(case):
             return ""
+
+        def decides(event: Event) -> bool:
+            is_ours = (event.model, event.version) == (self._version.name, self._version.version)
+            is_given_up = event.kind is EventKind.QUARANTINED and not event.key
+            is_here = event.generation in ("", case["generation"])
+            return is_ours and is_here and (is_given_up or event.kind in _PLANNED_ANEW)
+
         # It may have been given up before this demo began.
-        for _, event in reversed(self._registry.last_events(_NUM_EVENTS_READ, self._version.name)):
-            is_ours = event.version == self._version.version
-            if is_ours and event.generation in ("", case["generation"]):
-                if event.kind is EventKind.QUARANTINED and not event.key:
-                    return event.why
-                if event.kind in _PLANNED_ANEW:
-                    return ""
+        for _, event in self._registry.search_events(1, decides).events:
+            return event.why if event.kind is EventKind.QUARANTINED else ""
         return ""
 
 

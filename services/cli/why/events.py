@@ -8,6 +8,7 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.stop_signals import stop_signals
 from services.contracts.events import Event, EventPosition
+from services.contracts.registry.event_log import MOST_SEARCHED
 from services.contracts.registry.registry import Registry
 from services.contracts.text.words import readable_time
 from services.controller.explain.running_builds import running_builds, stage_name
@@ -33,13 +34,16 @@ def run_events(settings: CliSettings, model: str, *, limit: int, is_followed: bo
     registry = open_registry(settings)
     # Read before the list, so that no event between the two is lost.
     end = registry.event_end()
-    shown = registry.last_events(limit, model)
+    shown, is_cut = registry.search_events(limit, lambda event: event.is_about(model))
     if model and not any(event.model == model for _, event in shown):
         _check_known(registry, model)
     if not is_followed:
         events = [event for _, event in shown]
-        document = {"events": [_document(event) for event in events]}
-        show(document, _text(registry, model, events))
+        num_searched = max(limit, MOST_SEARCHED)
+        unread = f"events before the last {num_searched} were not searched" if is_cut else ""
+        fix = f"; to search more: smelt events {model} --limit {10 * num_searched}"
+        document = {"events": [_document(event) for event in events], "unread": unread}
+        show(document, _text(registry, model, events, unread and unread + fix))
         return
     # Neither signal cuts an event in two.
     with stop_signals() as is_stopped:
@@ -88,7 +92,7 @@ def _followed(
         # The position moves for events that are not shown too: they are not read again.
         for reached, event in registry.events_after(position):
             position = reached
-            if not model or event.model in ("", model):
+            if event.is_about(model):
                 yield event
 
 
@@ -106,8 +110,11 @@ def _stage_line(build: dict[str, Any]) -> str:
     )
 
 
-def _text(registry: Registry, model: str, events: Sequence[Event]) -> Iterator[str]:
-    yield from map(event_line, events) if events else ["no events yet: a controller writes them"]
+def _text(registry: Registry, model: str, events: Sequence[Event], unread: str) -> Iterator[str]:
+    yield unread
+    yield from map(event_line, events)
+    if not events and not unread:
+        yield "no events yet: a controller writes them"
     for build in running_builds(registry, _named(registry, model)):
         yield f"now: {_stage_line(build)}"
 

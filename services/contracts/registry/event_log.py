@@ -5,8 +5,11 @@ is found by reading the next numbers, and the newest ones by listing the last da
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.events import Event, EventCheckpoint, EventDay, EventPosition
@@ -17,6 +20,22 @@ _logger = logging.getLogger(__name__)
 _DAYS = "event-days/"
 _CHECKPOINTS = "event-checkpoints/"
 _DAY_LENGTH = len("2026-11-21")
+# As many as a command may wait for: 16 at once, some seconds with an object store.
+MOST_SEARCHED: Final = 2000
+_READS_AT_ONCE: Final = 16
+_SEARCHED_AT_ONCE: Final = 128
+
+
+class FoundEvents(NamedTuple):
+    """What a search has found.
+
+    Attributes:
+        events: oldest first.
+        is_cut: there may be more among older events, which were not read.
+    """
+
+    events: list[tuple[EventPosition, Event]]
+    is_cut: bool
 
 
 class EventRegistry(RecordKeeper):
@@ -67,18 +86,50 @@ class EventRegistry(RecordKeeper):
                     yield EventPosition(day=day, number=number), event
                     number += 1
 
-    def last_events(self, limit: int, model: str = "") -> list[tuple[EventPosition, Event]]:
-        """The newest events, at most `limit`, oldest first; those of one model if given."""
+    def last_events(self, limit: int) -> list[tuple[EventPosition, Event]]:
+        """The newest events, at most `limit`, oldest first; raises as `search_events` does."""
+        return self.search_events(limit, lambda _: True).events
+
+    def search_events(self, limit: int, is_wanted: Callable[[Event], bool]) -> FoundEvents:
+        """The newest `limit` of such events, among the newest `MOST_SEARCHED` of all, or `limit`.
+
+        A trail of years, in which few are wanted, is not read to its beginning.
+
+        Args:
+            limit: on how many are found.
+            is_wanted: which are.
+
+        Raises:
+            StoreError: the store failed.
+            NotFoundError: an event was pruned meanwhile.
+        """
         found: list[tuple[EventPosition, Event]] = []
-        for day in reversed(self._event_days()):
-            for number in reversed(self._records.numbers(_day_prefix(day))):
-                if len(found) == limit:
-                    return found[::-1]
-                event = self._event(day, number)
-                # Without a model: hardware, which concerns every model.
-                if event is not None and (not model or event.model in ("", model)):
-                    found.append((EventPosition(day=day, number=number), event))
-        return found[::-1]
+        num_left = max(limit, MOST_SEARCHED)
+        # Where all are wanted, no more are read than are found.
+        num_next = limit
+        with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+            newest = self._newest_first(pool)
+            while len(found) < limit and (some := list(islice(newest, min(num_next, num_left)))):
+                events = pool.map(lambda each: self._event(each.day, each.number), some)
+                read = zip(some, events, strict=True)
+                found += [(each, event) for each, event in read if event and is_wanted(event)]
+                num_left -= len(some)
+                num_next = _SEARCHED_AT_ONCE
+            is_cut = len(found) < limit and next(newest, None) is not None
+        return FoundEvents(found[:limit][::-1], is_cut)
+
+    def _newest_first(self, pool: ThreadPoolExecutor) -> Iterator[EventPosition]:
+        """Where events are."""
+        days = self._event_days()
+        num_days = 1
+        while days:
+            some = days[-num_days:]
+            del days[-num_days:]
+            listed = pool.map(lambda day: self._records.numbers(_day_prefix(day)), some)
+            for day, numbers in reversed(list(zip(some, listed, strict=True))):
+                yield from (EventPosition(day=day, number=number) for number in reversed(numbers))
+            # The last day most often has enough; where days have few events, many are wanted.
+            num_days = min(2 * num_days, _READS_AT_ONCE)
 
     def event_end(self) -> EventPosition:
         """Where the next event will stand after."""

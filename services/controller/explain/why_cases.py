@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.errors import NotFoundError
-from services.contracts.events import EventKind
+from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.event_log import MOST_SEARCHED
 from services.contracts.registry.registry import Registry
 from services.contracts.text.nearest import nearest
 from services.contracts.text.words import readable_time, worker_command
@@ -16,30 +17,47 @@ from services.controller.explain.why_document import case_document
 from services.pb import fleet_v1_pb2 as fleet
 
 _TROUBLES = (EventKind.QUARANTINED, EventKind.BUILD_FAILED, EventKind.BUILD_WAITING)
-_NUM_EVENTS_READ = 200
 
 
-def last_trouble(registry: Registry, model: str, generation: str) -> str:
-    """One line on the last event of a build that failed or waits; "" when there is none.
+def last_trouble(registry: Registry, model: str, generation: str, otherwise: str = "") -> str:
+    """One line on the last event of a build that failed or waits.
 
     Args:
         registry: on the store.
         model: its name.
         generation: "" for all.
+        otherwise: what is said when none is found; also that older events were not read.
     """
-    for _, event in reversed(registry.last_events(_NUM_EVENTS_READ, model)):
-        if event.kind in _TROUBLES and generation in ("", event.generation):
-            kind = event.kind.replace("_", " ")
-            return f"Last event ({kind}, {readable_time(event.at)}): {event.why}"
-    return ""
+
+    def is_trouble(event: Event) -> bool:
+        is_here = event.is_about(model) and generation in ("", event.generation)
+        return is_here and event.kind in _TROUBLES
+
+    found = registry.search_events(1, is_trouble)
+    for _, event in found.events:
+        kind = event.kind.replace("_", " ")
+        return f"Last event ({kind}, {readable_time(event.at)}): {event.why}"
+    unread = f"The last {MOST_SEARCHED} events tell no more, and older ones were not read."
+    return " ".join(words for words in (unread if found.is_cut else "", otherwise) if words)
 
 
 def drift_words(registry: Registry, version: ModelVersion) -> str:
     """One line on requests that a version is no longer calibrated for; "" when there is none."""
-    for _, event in registry.last_events(_NUM_EVENTS_READ, version.name):
-        if event.kind is EventKind.TRAFFIC_DRIFTED and event.version == version.version:
-            return f"{version.name} version {version.version}: {event.why}"
-    return ""
+    calibration = version.recipe.calibration
+    if calibration is None or calibration.traffic is None:
+        # Nothing looks at its requests.
+        return ""
+
+    def is_drift(event: Event) -> bool:
+        is_ours = (event.model, event.version) == (version.name, version.version)
+        return is_ours and event.kind is EventKind.TRAFFIC_DRIFTED
+
+    found = registry.search_events(1, is_drift)
+    name = f"{version.name} version {version.version}"
+    for _, event in found.events:
+        return f"{name}: {event.why}"
+    fix = f"see its samples: smelt samples show {version.name}"
+    return f"{name}: no drift in the last {MOST_SEARCHED} events; {fix}" if found.is_cut else ""
 
 
 def explained_cases(
@@ -70,16 +88,13 @@ def explained_cases(
     known = {plan.node_class.generation for plan in plans} | builds.keys() | (replicas or {}).keys()
     known.discard("")
     if wanted and wanted not in known:
-        plan = ("plan", version.name, "--generation", wanted)
+        plan = worker_command(store_url, "plan", version.name, "--generation", wanted)
+        by_hand = f"A controller makes one when such a node appears; by hand: {plan}"
         raise NotFoundError(
             f"nothing is planned for {version.name} version {version.version} on {wanted}"
             f"{nearest(wanted, sorted(known))}; there are plans for "
             f"{', '.join(sorted(known)) or 'no generation'}. "
-            + (
-                last_trouble(registry, version.name, wanted)
-                or "A controller makes one when such a node appears; by hand: "
-                + worker_command(store_url, *plan)
-            )
+            + last_trouble(registry, version.name, wanted, by_hand)
         )
     trust = None
     if trust_root:

@@ -1,12 +1,38 @@
 """Events in a store: order, days, followers, two writers."""
 
+import threading
 from pathlib import Path
 
 import pytest
+from obstore.store import LocalStore
 
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
+from services.contracts.registry import event_log
 from services.contracts.registry.event_log import EventRegistry
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
+
+
+class CountingStore(ObstoreArtifactStore):
+    """Notes what is read and listed; reads wait for each other, where there is a barrier."""
+
+    reads_at_once: threading.Barrier | None = None
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LocalStore(folder, mkdir=True), "counting")
+        self.read_keys: list[str] = []
+        self.listed: list[str] = []
+
+    def read(self, key: str) -> bytes:
+        """Read and note."""
+        self.read_keys.append(key)
+        if self.reads_at_once:
+            self.reads_at_once.wait(timeout=30)
+        return super().read(key)
+
+    def list(self, prefix: str) -> list[str]:
+        """List and note."""
+        self.listed.append(prefix)
+        return super().list(prefix)
 
 
 @pytest.fixture
@@ -72,8 +98,47 @@ def test_a_follower_gets_what_is_new_once(registry: EventRegistry) -> None:
 
 def test_of_one_model_hardware_is_a_part(registry: EventRegistry) -> None:
     append(registry, *(event(n, model=model) for n, model in enumerate(("m", "other", "", "m"))))
-    assert marks(registry.last_events(10, "m")) == ["0", "2", "3"]
-    assert marks(registry.last_events(2, "m")) == ["2", "3"]
+    for limit, wanted in ((10, ["0", "2", "3"]), (2, ["2", "3"])):
+        found = registry.search_events(limit, lambda each: each.is_about("m"))
+        assert (marks(found.events), found.is_cut) == (wanted, False)
+
+
+def test_a_search_ends_after_so_many_events_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else `smelt why` of a quiet model reads all that ever happened to the others."""
+    monkeypatch.setattr(event_log, "MOST_SEARCHED", 20)
+    store = CountingStore(tmp_path)
+    registry = EventRegistry(store)
+    others = [event(n, day=2 + n // 4, model="other") for n in range(80)]
+    append(registry, event(99, model="m"), *others)
+    store.listed.clear()
+    found = registry.search_events(1, lambda each: each.model == "m")
+    assert (found.events, found.is_cut) == ([], True)
+    assert len(store.read_keys) == 20
+    assert len(store.listed) <= 1 + 1 + 2 + 4
+    # Who asks for more has more searched.
+    found = registry.search_events(81, lambda each: each.model == "m")
+    assert (marks(found.events), found.is_cut) == (["99"], False)
+    assert not registry.search_events(5, lambda each: each.model == "other").is_cut
+
+
+def test_of_all_events_no_more_are_read_than_are_wanted(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    registry = EventRegistry(store)
+    append(registry, *(event(n, day=1 + n // 5) for n in range(20)))
+    store.listed.clear()
+    assert marks(registry.last_events(3)) == ["17", "18", "19"]
+    assert len(store.read_keys) == 3
+    assert store.listed == ["event-days/", "events/2026-01-04/"]
+
+
+def test_events_are_read_at_once(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    registry = EventRegistry(store)
+    append(registry, *(event(n, day=1 + n // 8) for n in range(32)))
+    store.reads_at_once = threading.Barrier(16)
+    assert marks(registry.last_events(32)) == [str(n) for n in range(32)]
 
 
 def test_the_same_event_said_twice_is_kept_once(

@@ -13,12 +13,15 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.events import Event, EventKind, EventPosition
+from services.contracts.model.calibration_recipe import Calibration, TrafficCalibration
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.model.sampling_recipe import Sampling
+from services.contracts.registry import event_log
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.traffic.sampled_rows import SampledRow
+from services.controller.explain import why_cases
 from services.controller.explain.why_cases import drift_words
 from tests.unit.services.replica.models import text_model
 
@@ -216,11 +219,29 @@ def test_pruning_takes_samples_that_no_recipe_keeps(world: World) -> None:
     assert len(list(world.files.glob("*"))) == 2
 
 
-def test_why_tells_that_requests_moved_of_the_version_that_they_moved_from(world: World) -> None:
+def test_why_tells_that_requests_moved_of_the_version_that_they_moved_from(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def published(min_samples: int) -> ModelVersion:
+        calibration = Calibration(traffic=TrafficCalibration(min_samples=min_samples))
+        changed = {"sampling": Sampling(), "calibration": calibration}
+        return world.publish(text_model().recipe.model_copy(update=changed))
+
+    first = published(64)
+    second = published(65)
     event = Event(
-        at=NOW.isoformat(), kind=EventKind.TRAFFIC_DRIFTED, model="m", version=1, why="length 0.9"
+        at=NOW.isoformat(),
+        kind=EventKind.TRAFFIC_DRIFTED,
+        model="m",
+        version=first.version,
+        why="length 0.9",
     )
-    world.registry.append_event(event, EventPosition())
-    first = world.registry.model_version("m")
-    assert drift_words(world.registry, first) == "m version 1: length 0.9"
-    assert drift_words(world.registry, world.publish(text_model().recipe)) == ""
+    position = world.registry.append_event(event, EventPosition())
+    assert drift_words(world.registry, first) == f"m version {first.version}: length 0.9"
+    assert drift_words(world.registry, second) == ""
+    for module in (event_log, why_cases):
+        monkeypatch.setattr(module, "MOST_SEARCHED", 1)
+    assert position
+    world.registry.append_event(event.model_copy(update={"model": "n"}), position)
+    unread = "no drift in the last 1 events; see its samples: smelt samples show m"
+    assert drift_words(world.registry, first) == f"m version {first.version}: {unread}"

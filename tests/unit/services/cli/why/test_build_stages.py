@@ -118,7 +118,7 @@ def test_events_end_with_what_is_being_done_now(registry: Registry) -> None:
     hold(registry, 1, "prove")
     line = f"{SHOWN} proving              m v1 {KEY.generation} {KEY.digest()[:12]}: "
     assert f"now: {line}{KEY.kind} {KEY.precision}" in smelt("events", "--wide")
-    assert json.loads(smelt("events", "--json")) == {"events": []}
+    assert json.loads(smelt("events", "--json"))["events"] == []
 
 
 def test_each_stage_that_a_build_enters_is_told_once(

@@ -1,10 +1,13 @@
 """`smelt events` on a real store; no fleet runs."""
 
+import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
+from services.cli.why import events
 from services.cli.why.events import event_line
 from services.contracts.events import Event, EventKind
+from services.contracts.registry import event_log
 from services.contracts.registry.registry import Registry
 from tests.unit.services.cli.why.explained import (
     one_pass,
@@ -17,7 +20,7 @@ from tests.unit.services.controller import build_world as world
 class TestEvents:
     def test_an_empty_trail_says_so(self, registry: Registry) -> None:
         assert "no events yet" in smelt("events")
-        assert smelt_json("events") == {"events": []}
+        assert smelt_json("events") == {"events": [], "unread": ""}
 
     def test_the_newest_are_shown_oldest_first(self, registry: Registry) -> None:
         one_pass(registry)
@@ -42,6 +45,25 @@ class TestEvents:
         assert "generation_gone" in smelt("events", "m", "--limit", "1")
         result = CliRunner().invoke(app, ["events", "n"])
         assert "model 'n' not found; there are: none" in str(result.exception)
+
+    def test_older_events_that_were_not_searched_are_not_denied(
+        self, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one_pass(registry)
+        for module in (event_log, events):
+            monkeypatch.setattr(module, "MOST_SEARCHED", 3)
+        position = registry.event_end()
+        for number in range(3):
+            other = Event(kind=EventKind.BUILD_STARTED, at=world.AT, model="n", mark=str(number))
+            reached = registry.append_event(other, position)
+            assert reached
+            position = reached
+        unread = "events before the last 3 were not searched"
+        assert smelt_json("events", "m", "--limit", "2") == {"events": [], "unread": unread}
+        text = smelt("events", "m", "--limit", "2", "--wide")
+        assert text == f"{unread}; to search more: smelt events m --limit 30\n"
+        assert "model_published" in smelt("events", "m", "--limit", "30")
+        assert "not searched" not in smelt("events", "--limit", "2")
 
     def test_a_line_has_who_what_why_and_how_long_after(self) -> None:
         event = Event(

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 
+import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
@@ -12,9 +13,12 @@ from services.contracts.events import Event, EventKind
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import FailedSample, ProofOutcome
 from services.contracts.model.recipe import InputRecipe, Recipe
+from services.contracts.registry import event_log
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.store.object_store import ObstoreArtifactStore
 from services.contracts.terms import proof_terms
+from services.controller.explain import why_cases
 from tests.unit.services.cli.why.explained import (
     CODE_WORD,
     INDUCTOR,
@@ -219,11 +223,36 @@ def test_why_tells_what_became_of_a_plan_that_could_not_be_made(registry: Regist
 
     missing = ["why", "m", "--generation", "cuda-sm90"]
     before = CliRunner().invoke(app, missing)
-    assert "A controller makes one when such a node appears" in str(before.exception)
+    assert "plans for cpu-x86_64-v3. A controller makes one when such a" in str(before.exception)
     tell(EventKind.QUARANTINED, "cuda-sm90", "planning failed three times: no memory")
     tell(EventKind.QUARANTINED, "cuda-sm80", "another matter")
     after = CliRunner().invoke(app, missing)
     assert "(quarantined, 2026-01-01 00:00:00Z): planning failed three" in str(after.exception)
+
+
+def test_why_reads_a_part_of_the_trail_or_none(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_read = 0
+    read = ObstoreArtifactStore.read
+
+    def counted(store: ObstoreArtifactStore, key: str) -> bytes:
+        nonlocal num_read
+        num_read += key.startswith("events/")
+        return read(store, key)
+
+    for module in (event_log, why_cases):
+        monkeypatch.setattr(module, "MOST_SEARCHED", 5)
+    for number in range(9):
+        other = Event(at=world.AT, kind=EventKind.BUILD_STARTED, model="n", mark=str(number))
+        assert registry.append_event(other, registry.event_end())
+    monkeypatch.setattr(ObstoreArtifactStore, "read", counted)
+    smelt("why", "m")
+    assert num_read == 0, "its recipe has no traffic that could drift"
+    missing = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])
+    assert num_read == 5
+    unread = "The last 5 events tell no more, and older ones were not read. A controller makes"
+    assert unread in str(missing.exception)
 
 
 def test_an_older_version_is_explained_too(registry: Registry) -> None:
