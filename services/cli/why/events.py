@@ -49,7 +49,9 @@ def run_events(settings: CliSettings, model: str, *, limit: int, is_followed: bo
     with stop_signals() as is_stopped:
         for _, event in shown:
             _show(event)
-        position = shown[-1][0] if shown else end
+        # Not from the last one that is shown on: it may be long ago.
+        reached = shown[-1][0] if shown else end
+        position = max(end, reached, key=lambda each: (each.day, each.number))
         for entry in _followed(registry, position, model, is_stopped):
             if not isinstance(entry, str):
                 _show(entry)

@@ -1,5 +1,7 @@
 """`smelt events` on a real store; no fleet runs."""
 
+from contextlib import nullcontext
+
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +11,7 @@ from services.cli.why.events import event_line
 from services.contracts.events import Event, EventKind
 from services.contracts.registry import event_log
 from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore
 from tests.unit.services.cli.why.explained import (
     one_pass,
     smelt,
@@ -64,6 +67,26 @@ class TestEvents:
         assert text == f"{unread}; to search more: smelt events m --limit 30\n"
         assert "model_published" in smelt("events", "m", "--limit", "30")
         assert "not searched" not in smelt("events", "--limit", "2")
+
+    def test_who_follows_reads_nothing_again(
+        self, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one_pass(registry)
+        other = Event(kind=EventKind.BUILD_STARTED, at=world.AT, model="n")
+        assert registry.append_event(other, registry.event_end())
+        keys: list[str] = []
+        read = ObstoreArtifactStore.read
+
+        def noted(store: ObstoreArtifactStore, key: str) -> bytes:
+            keys.append(key)
+            return read(store, key)
+
+        looks = [False, True]
+        monkeypatch.setattr(ObstoreArtifactStore, "read", noted)
+        monkeypatch.setattr(events, "stop_signals", lambda: nullcontext(lambda _: looks.pop(0)))
+        assert "model_published" in smelt("events", "m", "--follow")
+        found = [key for key in keys if key.startswith("events/")]
+        assert len(found) == len(set(found))
 
     def test_a_line_has_who_what_why_and_how_long_after(self) -> None:
         event = Event(
