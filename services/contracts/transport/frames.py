@@ -18,13 +18,15 @@ A frame, big endian:
 | PONG       | replica | -                                      | -                   |
 | LEND       | gateway | -                                      | descriptors         |
 | INFER_LENT | gateway | as INFER                               | place of a request  |
+| CHANGE     | gateway | -                                      | a change            |
 
 The gateway opens with HELLO, and the replica answers with its own once it accepts the
 gateway's token, so a connection that is open may be used. A request id is the gateway's;
 INFER, STATISTICS, PING and LEND are answered once under the same id, in any order, or never when
 CANCEL came first. Id 0 is the connection's own: HELLO, and the ERROR that says why a
 connection is closed. No flag has a meaning in protocol version 2, so all must be 0. LEND and
-INFER_LENT go to replicas alone that took memory of the gateway, see `lent_memory`.
+INFER_LENT go to replicas alone that took memory of the gateway, see `lent_memory`. CHANGE, which
+OK or ERROR answers, is between processes of one gateway (`gateway/workers/change_channel.py`).
 """
 
 import enum
@@ -66,6 +68,7 @@ class Kind(enum.IntEnum):
     PONG = 8
     LEND = 9
     INFER_LENT = 10
+    CHANGE = 11
 
 
 class Frame(NamedTuple):

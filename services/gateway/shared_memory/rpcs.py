@@ -29,17 +29,6 @@ def shared_memory_methods(
     }
 
 
-def opened_file(regions: SharedMemoryRegions, rpc: str, request: Any) -> int:
-    """The open file of the region that a change registered; -1 for other changes.
-
-    Args:
-        regions: of this worker, after the change.
-        rpc: name of the method.
-        request: its message.
-    """
-    return regions.region(request.name).fd if rpc == REGISTER else -1
-
-
 async def _unregister_cuda(
     _: pb.CudaSharedMemoryUnregisterRequest,
 ) -> pb.CudaSharedMemoryUnregisterResponse:

@@ -18,7 +18,6 @@ from services.gateway.shared_memory.regions import SharedMemoryRegions
 from services.gateway.shared_memory.rpcs import (
     REGISTER,
     UNREGISTER,
-    opened_file,
     region_changes,
 )
 from services.gateway.workers.change_channel import Change
@@ -74,7 +73,7 @@ class CommonState:
             for read_only in READ_ONLY:
                 settings.settings.pop(read_only, None)
             self._settings[name] = settings
-        fd = opened_file(self.regions, name, request)
+        fd = self.regions.region(request.name).fd if name == REGISTER else -1
         return answer.SerializeToString(), change._replace(fd=fd)
 
     def changes(self) -> Iterator[Change]:

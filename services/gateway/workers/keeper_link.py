@@ -14,7 +14,7 @@ from services.contracts.errors import NotReadyError
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.service import request_class, response_class
 from services.gateway.shared_memory.regions import SharedMemoryRegions
-from services.gateway.shared_memory.rpcs import REGISTER, UNREGISTER
+from services.gateway.shared_memory.rpcs import REGISTER
 from services.gateway.workers.change_channel import Change, ChangeChannel
 from services.gateway.workers.common_state import CHANGING, FOLLOWED, is_reading
 from services.pb import open_inference_v2_pb2 as pb
@@ -28,17 +28,18 @@ UnaryMethod = Callable[[Any], Awaitable[Message]]
 Follower = Callable[[Any], Awaitable[None]]
 
 
-class KeeperLink:
+class KeeperLink(ChangeChannel):
     """Sends clients' changes up, and makes those that come down."""
 
     def __init__(self, fd: int) -> None:
         """Take over the inherited socket; call inside the event loop."""
+        super().__init__(self._apply)
         self._methods: Mapping[str, UnaryMethod] = {}
         self._followers: Mapping[str, Follower] = {}
         self._regions = SharedMemoryRegions()
         self._turns = asyncio.Semaphore(MAX_ASKED)
         os.set_inheritable(fd, False)
-        self._channel = ChangeChannel(socket.socket(fileno=fd), self._apply)
+        self._end = socket.socket(fileno=fd)
 
     def shared(
         self,
@@ -56,7 +57,9 @@ class KeeperLink:
         self._methods = methods
         self._followers = followers
         self._regions = regions
-        asked = dict.fromkeys(CHANGING, self._answer) | dict.fromkeys(FOLLOWED, self._seen_by_all)
+        asked = dict.fromkeys(CHANGING, self._made_in_all) | dict.fromkeys(
+            FOLLOWED, self._seen_by_all
+        )
         return {
             name: partial(asked[name], name) if name in asked else method
             for name, method in methods.items()
@@ -68,13 +71,10 @@ class KeeperLink:
         Raises:
             NotReadyError: the supervisor process is gone.
         """
+        await self.open(self._end)
         await self._ask(Change())
 
-    def close(self) -> None:
-        """Stop reading from the supervisor."""
-        self._channel.close()
-
-    async def _answer(self, name: str, request: Any) -> Message:
+    async def _made_in_all(self, name: str, request: Any) -> Message:
         """The answer to a client.
 
         Raises:
@@ -87,7 +87,7 @@ class KeeperLink:
         return answer
 
     async def _seen_by_all(self, name: str, request: Any) -> Message:
-        """The answer to a client, once all workers see what was changed; raises as `_answer`."""
+        """The answer to a client, once all workers see what was changed; raises likewise."""
         answer = await self._methods[name](request)
         await self._ask(_change(name, request))
         return answer
@@ -95,7 +95,7 @@ class KeeperLink:
     async def _ask(self, change: Change) -> bytes:
         try:
             async with self._turns:
-                return await self._channel.ask(change)
+                return await self.ask(change)
         except OSError as error:
             raise NotReadyError(
                 "the gateway supervisor exited and this worker shuts down; retry"
@@ -110,8 +110,6 @@ class KeeperLink:
             await self._followers[name](request)
         elif name == REGISTER:
             self._adopt(request, change)
-        elif name == UNREGISTER:
-            await self._regions.unregister(request)
         elif name in self._methods:
             await self._methods[name](request)
         # What is off here is off everywhere, and no client can have asked for it.
@@ -124,7 +122,7 @@ class KeeperLink:
         take all other clients' requests with it, and so would each that is started in its place.
         """
         try:
-            file = self._channel.open_file(change, os.O_RDWR)
+            file = self.open_file(change, os.O_RDWR)
         except OSError as error:
             logger.warning("region '%s' of a client is not registered: %s", request.name, error)
         else:

@@ -16,8 +16,8 @@ from typing import Final
 from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.model_control import FOLLOW_TIMEOUT_S
-from services.gateway.workers.change_channel import Change, ChangeChannel, socket_pair
-from services.gateway.workers.common_state import CHANGING, CommonState
+from services.gateway.workers.change_channel import Change, ChangeChannel
+from services.gateway.workers.common_state import CHANGING, FOLLOWED, CommonState
 
 logger = logging.getLogger(__name__)
 
@@ -25,73 +25,49 @@ logger = logging.getLogger(__name__)
 APPLY_TIMEOUT_S: Final = 20.0
 
 
-class WorkerLink:
+class WorkerLink(ChangeChannel):
     """The keeper's channel to one worker process.
 
     Attributes:
-        is_restored: the worker knows all that was changed, and takes part in what follows.
+        kill: ends the worker, should it not make a change.
     """
 
     def __init__(
-        self,
-        end: socket.socket,
-        answer: Callable[["WorkerLink", Change], Awaitable[bytes]],
-        what: str,
+        self, answer: Callable[["WorkerLink", Change], Awaitable[bytes]], what: str
     ) -> None:
-        """Begin to listen.
+        """Nothing is open yet.
 
         Args:
-            end: of a pair of sockets, whose other end the worker has.
             answer: gives the answer to what the worker asks by this link.
             what: name of the worker in the log.
         """
-        self.is_restored = False
+        super().__init__(partial(answer, self))
+        self.kill: Callable[[], None] = lambda: None
         self._what = what
-        self._kill: Callable[[], None] = lambda: None
-        self._channel = ChangeChannel(end, partial(answer, self))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the worker is there, as far as is known."""
-        return self._channel.is_open
-
-    def on_refusal(self, kill: Callable[[], None]) -> None:
-        """Take how to end the worker, should it not make a change."""
-        self._kill = kill
 
     async def apply(self, change: Change) -> None:
-        """Have the worker make a change; it is ended when it does not."""
-        try:
-            async with asyncio.timeout(APPLY_TIMEOUT_S):
-                await self._channel.ask(change)
-        except (OSError, SmeltError) as error:
-            self._end(error)
+        """Return once the worker made a change, or sees what was changed of the fleet.
 
-    async def follow(self, change: Change) -> None:
-        """Return once the worker sees what was changed of the fleet.
-
-        One that goes meanwhile, or is ended as it does not answer, knows the fleet when it comes
-        again.
+        It is ended when it does not make a change, or does not answer; one that goes meanwhile
+        knows all when it comes again.
 
         Raises:
-            SmeltError: it does not see that in time.
+            SmeltError: it does not see in time what was changed of the fleet.
         """
+        is_followed = change.name in FOLLOWED
         try:
-            async with asyncio.timeout(FOLLOW_TIMEOUT_S + APPLY_TIMEOUT_S):
-                await self._channel.ask(change)
-        except OSError as error:
-            self._end(error)
-
-    def close(self) -> None:
-        """Stop reading from it."""
-        self._channel.close()
-
-    def _end(self, error: Exception) -> None:
-        """End a worker that does not have the state of the others; one that has gone has none."""
-        if self.is_open:
-            logger.error("%s did not apply a state change; restarting it: %r", self._what, error)
-            self._kill()
-        self.close()
+            async with asyncio.timeout(APPLY_TIMEOUT_S + is_followed * FOLLOW_TIMEOUT_S):
+                await self.ask(change)
+        except (OSError, SmeltError) as error:
+            if is_followed and isinstance(error, SmeltError):
+                raise
+            # One that has gone lacks nothing that the others have.
+            if not self.is_gone:
+                logger.error(
+                    "%s did not apply a state change; restarting it: %r", self._what, error
+                )
+                self.kill()
+            self.close()
 
 
 class StateKeeper:
@@ -101,18 +77,19 @@ class StateKeeper:
         self._state = state
         # One change after the other, so that all workers have them in one order.
         self._turn = asyncio.Lock()
-        self._links: set[WorkerLink] = set()
+        # To workers that know all that was changed, and take part in what follows.
+        self._restored: set[WorkerLink] = set()
 
-    def link(self, what: str) -> tuple[WorkerLink, socket.socket]:
+    async def link(self, what: str) -> tuple[WorkerLink, socket.socket]:
         """A channel for a new worker process, and the end that it inherits."""
-        own, theirs = socket_pair()
-        link = WorkerLink(own, self._answer, what)
-        self._links = {each for each in self._links if each.is_open} | {link}
+        own, theirs = socket.socketpair()
+        link = WorkerLink(self._answer, what)
+        await link.open(own)
         return link, theirs
 
     def close(self) -> None:
         """Let go of all workers and of the state."""
-        for link in self._links:
+        for link in self._restored:
             link.close()
         self._state.close()
 
@@ -124,16 +101,14 @@ class StateKeeper:
         if change.name in CHANGING:
             async with self._turn:
                 answer, made = await self._state.make(change)
-                restored = [each for each in self._links if each.is_restored]
-                await asyncio.gather(*(each.apply(made) for each in restored))
+                await asyncio.gather(*(each.apply(made) for each in self._restored))
             return answer
         # What the asking one sees the others are to see; changes go on meanwhile.
-        others = [each for each in self._links if each.is_restored and each is not link]
-        await asyncio.gather(*(each.follow(change) for each in others))
+        await asyncio.gather(*(each.apply(change) for each in self._restored - {link}))
         return b""
 
     async def _restore(self, link: WorkerLink) -> None:
         async with self._turn:
             for change in self._state.changes():
                 await link.apply(change)
-            link.is_restored = link.is_open
+            self._restored = {each for each in (*self._restored, link) if not each.is_gone}

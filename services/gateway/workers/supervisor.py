@@ -78,9 +78,9 @@ class Worker:
             NotReadyError: it ended or took too long; the reason is on its standard error. Or
                 the system starts no process now.
         """
-        read_fd, write_fd = os.pipe()
         what = f"gateway worker {self.number}"
-        link, theirs = self._keeper.link(what)
+        link, theirs = await self._keeper.link(what)
+        read_fd, write_fd = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -98,7 +98,7 @@ class Worker:
         finally:
             os.close(write_fd)
             theirs.close()
-        link.on_refusal(partial(_kill, self._process))
+        link.kill = partial(_kill, self._process)
         ready = await asyncio.to_thread(wait_ready, read_fd, START_TIMEOUT_S, what)
         self.metrics_port = int(ready["metrics_port"])
 

@@ -2,22 +2,21 @@
 
 import asyncio
 import os
-import pickle
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.gateway.shared_memory.regions import SharedMemoryRegions
 from services.gateway.shared_memory.rpcs import REGISTER
-from services.gateway.workers.change_channel import MAX_PACKET_BYTES, Change, ChangeChannel
+from services.gateway.workers.change_channel import MAX_CHANGE_BYTES, Change, ChangeChannel
 from services.gateway.workers.keeper_link import KeeperLink
 from services.pb import open_inference_v2_pb2 as pb
-from tests.integration.gateway.workers.test_state_keeper import UNLOAD, Above
+from tests.integration.gateway.workers.test_state_keeper import QUIET, UNLOAD, Above, root_level  # noqa: F401 - a fixture
 
 TRACE = "TraceSetting"
 
@@ -33,16 +32,35 @@ async def test_more_refused_changes_at_once_than_a_socket_takes() -> None:
     above.keeper.close()
 
 
+class Busy(ChangeChannel):
+    """A worker that does not read."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport."""
+        super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", transport)
+
+
+async def answer_at_once(_: Change) -> bytes:
+    """Nothing more."""
+    return b""
+
+
 async def test_one_that_is_too_busy_to_read_has_all_answers_later() -> None:
     above = Above()
-    busy = above.end_for("busy")
-    busy.setblocking(False)
-    numbers = range(600)
-    for number in numbers:
-        # As much as the socket takes: the process above reads.
-        await _made(busy.send, pickle.dumps((number, Change("LogSettings"))))
-    answers = [pickle.loads(await _made(busy.recv, MAX_PACKET_BYTES)) for _ in numbers]
-    assert sorted(number for number, _ in answers) == list(numbers)
+    busy = Busy(answer_at_once)
+    await busy.open(await above.end_for("busy"))
+    busy.transport.pause_reading()
+    # Each answer names the key: together they are more than a socket takes.
+    request = pb.SystemSharedMemoryRegisterRequest(name="r", key="/a/" + "k" * 4000, byte_size=1)
+    refused = Change(REGISTER, request.SerializeToString())
+    asked = [asyncio.ensure_future(busy.ask(refused)) for _ in range(600)]
+    await above.worker("other")
+    await asyncio.wait_for(above.questions["LogSettings"](QUIET), 30)
+    assert not any(each.done() for each in asked)
+    busy.transport.resume_reading()
+    found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
+    assert {type(each) for each in found} == {InvalidRequestError}
     assert above.killed == []
     above.keeper.close()
     busy.close()
@@ -52,10 +70,10 @@ async def test_one_that_stands_still_is_ended_and_the_client_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     above = Above()
-    still = above.end_for("still")
-    still.setblocking(False)
-    await _made(still.send, pickle.dumps((1, Change())))
-    await _made(still.recv, MAX_PACKET_BYTES)
+    still = Busy(answer_at_once)
+    await still.open(await above.end_for("still"))
+    await asyncio.wait_for(still.ask(Change()), 30)
+    still.transport.pause_reading()
     await above.worker("asked")
     for name in ("APPLY_TIMEOUT_S", "FOLLOW_TIMEOUT_S"):
         monkeypatch.setattr(f"services.gateway.workers.state_keeper.{name}", 0.0)
@@ -66,16 +84,6 @@ async def test_one_that_stands_still_is_ended_and_the_client_is_answered(
     still.close()
 
 
-async def _made(call: Callable[[Any], Any], what: Any) -> Any:
-    """A call of a socket, made again while it would block."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return call(what)
-            except BlockingIOError:
-                await asyncio.sleep(0)
-
-
 async def test_settings_that_grow_with_each_request_reach_one_that_comes_later() -> None:
     above = Above()
     changed: list[pb.TraceSettingRequest] = []
@@ -84,14 +92,13 @@ async def test_settings_that_grow_with_each_request_reach_one_that_comes_later()
         changed.append(pb.TraceSettingRequest.FromString(change.body))
         return b""
 
-    first = ChangeChannel(above.end_for("first"), take)
+    first = await above.channel("first", take)
     for name in ("trace_count", "log_frequency"):
         request = pb.TraceSettingRequest()
-        request.settings[name].value.append("9" * (MAX_PACKET_BYTES - 1000))
+        request.settings[name].value.append("9" * (MAX_CHANGE_BYTES - 1000))
         request.settings["trace_rate"].value.append("7")
         await asyncio.wait_for(first.ask(Change(TRACE, request.SerializeToString())), 30)
-    later = ChangeChannel(above.end_for("later"), take)
-    await asyncio.wait_for(later.ask(Change()), 30)
+    later = await above.channel("later", take)
     assert {name: list(each.value) for name, each in changed[-1].settings.items()} == {
         "trace_level": ["OFF"],
         "trace_rate": ["7"],
@@ -123,7 +130,7 @@ async def test_one_that_cannot_open_the_file_of_a_region_serves_without_it(tmp_p
     asked = pb.SystemSharedMemoryRegisterRequest(name="r", key="/key", byte_size=4)
     await above.questions[REGISTER](asked)
     regions = SharedMemoryRegions()
-    later = KeeperLink(above.end_for("later").detach())
+    later = KeeperLink((await above.end_for("later")).detach())
     later.shared({}, {}, regions)
     with no_more_files():
         await asyncio.wait_for(later.restore(), 30)

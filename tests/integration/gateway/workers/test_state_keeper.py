@@ -52,23 +52,32 @@ class Above:
         self.killed: list[str] = []
         self.was_killed = asyncio.Event()
 
-    def end_for(self, what: str) -> socket.socket:
+    async def end_for(self, what: str) -> socket.socket:
         """What a worker inherits."""
-        link, theirs = self.keeper.link(what)
+        link, theirs = await self.keeper.link(what)
 
         def kill() -> None:
             self.killed.append(what)
             self.was_killed.set()
 
-        link.on_refusal(kill)
+        link.kill = kill
         return theirs
+
+    async def channel(
+        self, what: str, answer: Callable[[Change], Awaitable[bytes]]
+    ) -> ChangeChannel:
+        """That of a worker which answers as given, and serves."""
+        channel = ChangeChannel(answer)
+        await channel.open(await self.end_for(what))
+        await asyncio.wait_for(channel.ask(Change()), 30)
+        return channel
 
     async def worker(
         self, what: str, follow: Callable[[Any], Awaitable[None]] = follow_at_once
     ) -> tuple[KeeperLink, SharedMemoryRegions]:
         """A worker that serves."""
-        theirs, regions = self.end_for(what), SharedMemoryRegions()
-        link = KeeperLink(theirs.detach())
+        regions = SharedMemoryRegions()
+        link = KeeperLink((await self.end_for(what)).detach())
         questions = {"LogSettings": log_settings, REGISTER: regions.register, UNLOAD: unloaded}
         self.questions = link.shared(questions, {UNLOAD: follow}, regions)
         await link.restore()
@@ -83,8 +92,7 @@ async def test_one_that_refuses_what_others_do_is_ended_and_the_client_is_answer
     async def refuse(_: Change) -> bytes:
         raise InvalidRequestError("not here")
 
-    end = ChangeChannel(above.end_for("bad"), refuse)
-    await asyncio.wait_for(end.ask(Change()), 30)
+    end = await above.channel("bad", refuse)
     found = await asyncio.wait_for(questions["LogSettings"](QUIET), 30)
     assert found.settings["log_info"].bool_param is False
     await asyncio.wait_for(above.was_killed.wait(), 30)
@@ -102,8 +110,7 @@ async def test_one_that_dies_over_a_change_hinders_nobody() -> None:
         end.close()
         return b""
 
-    end = ChangeChannel(above.end_for("dying"), die)
-    await asyncio.wait_for(end.ask(Change()), 30)
+    end = await above.channel("dying", die)
     found = await asyncio.wait_for(above.questions["LogSettings"](QUIET), 30)
     assert found.settings["log_info"].bool_param is False
     assert above.killed == []  # whoever keeps it sees that it has gone

@@ -144,7 +144,7 @@ def test_a_header_keeps_its_fields() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [(0, 0, 0, 0, 0), (11, 0, 0, 0, 0), (1, 1, 0, 0, 0), (1, 0, MAX_META_BYTES + 1, 0, 0)],
+    [(0, 0, 0, 0, 0), (12, 0, 0, 0, 0), (1, 1, 0, 0, 0), (1, 0, MAX_META_BYTES + 1, 0, 0)],
 )
 def test_a_header_nobody_writes_is_refused(fields: tuple[int, int, int, int, int]) -> None:
     with pytest.raises(InvalidRequestError, match="bytes are not a frame"):
