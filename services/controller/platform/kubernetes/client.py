@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -152,23 +152,29 @@ def status_code(error: Exception) -> int | None:
     return int(code) if code is not None else None
 
 
-def explained(error: Exception, verb: str, resource: str, where: str) -> SmeltError:
+def explained(error: Exception, verb: str, resource: Any, namespace: str | None) -> SmeltError:
     """The error as a SmeltError: what was tried, where, what came back, and the fix.
 
     Args:
         error: what lightkube raised.
         verb: of Kubernetes' authorization: get, list, watch, create, delete.
-        resource: plural with its group, for example jobs.batch.
-        where: `in namespace X`, or `in the cluster`.
+        resource: lightkube's class of what was asked for.
+        namespace: where; None for the whole cluster.
     """
-    what = f"Kubernetes: cannot {verb} {resource} {where}"
+    from lightkube.core.resource import api_info
+
+    info = api_info(resource)
+    # As RBAC rules name it, for example jobs.batch.
+    plural = ".".join(filter(None, (info.plural, info.resource.group)))
+    where = f"in namespace '{namespace}'" if namespace else "in the cluster"
+    what = f"Kubernetes: cannot {verb} {plural} {where}"
     code = status_code(error)
     message = _message(error)
     if code == _FORBIDDEN and not _BY_POLICY.search(message):
         return NotReadyError(
             f"{what}: forbidden (403): {message}. An API server also answers this while it "
             "starts; if it lasts, grant the controller's ServiceAccount the verb "
-            f"'{verb}' on {resource} by a Role or ClusterRole"
+            f"'{verb}' on {plural} by a Role or ClusterRole"
         )
     if code == _UNAUTHORIZED:
         return NotReadyError(

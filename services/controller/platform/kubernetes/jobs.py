@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import BuildTask, TaskState, TaskStatus
 from services.controller.platform.kubernetes.client import (
-    CONFLICT,
     NOT_FOUND,
     blocking_client,
     request_errors,
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
 
 logger = logging.getLogger(__name__)
-
-_JOBS = "jobs.batch"
 
 
 class KubernetesJobs:
@@ -92,15 +89,11 @@ class KubernetesJobs:
         from lightkube.resources.batch_v1 import Job
 
         job: Any = Job.from_dict(job_for(task, self._template, self._image))
-        try:
-            self._client.create(job, namespace=self._namespace)
-        except request_errors() as error:
-            if status_code(error) != CONFLICT:
-                raise self._ours.explained(error, "create", _JOBS) from error
-            # 409: there is a Job of that name, most often the same task, launched before.
-            self._take_over(task, job)
-        else:
+        if self._ours.create(job):
             logger.info("created Job %s: %s", task.name, task.reason)
+        else:
+            # Most often that of the same task, launched before.
+            self._take_over(task, job)
 
     def _take_over(self, task: BuildTask, job: Any) -> None:
         """Leave the Job that has a task's name as it is; one that is over is deleted."""
@@ -114,15 +107,11 @@ class KubernetesJobs:
             )
         if not _is_accounted(known):
             return
-        self._ours.delete(Job, _JOBS, task.name)
-        try:
-            self._client.create(job, namespace=self._namespace)
-        except request_errors() as error:
-            if status_code(error) != CONFLICT:
-                raise self._ours.explained(error, "create", _JOBS) from error
+        self._ours.delete(Job, task.name)
+        if not self._ours.create(job):
             raise NotReadyError(
                 f"the last Job '{task.name}' is not gone yet; the next sync tries again"
-            ) from error
+            )
         logger.info("created Job %s anew: %s", task.name, task.reason)
 
     def statuses(self) -> dict[str, TaskStatus]:
@@ -137,9 +126,9 @@ class KubernetesJobs:
         from lightkube.resources.core_v1 import Pod
 
         # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
-        jobs = [job for job in self._ours.list(Job, _JOBS) if not _is_over(job)]
+        jobs = [job for job in self._ours.list(Job) if not _is_over(job)]
         # Of several Pods of one Job the newest counts: it is the last one to be put in.
-        pods = self._ours.newest(Pod, "pods")
+        pods = self._ours.newest(Pod)
         names = {
             self._ours.label_of(job)
             for job in jobs
@@ -178,7 +167,7 @@ class KubernetesJobs:
         if task_status(job, None).is_failed:
             self._mark_accounted(name)
         else:
-            self._ours.delete(Job, _JOBS, name)
+            self._ours.delete(Job, name)
 
     def _mark_accounted(self, name: str) -> None:
         from lightkube.resources.batch_v1 import Job
@@ -193,7 +182,7 @@ class KubernetesJobs:
             )
         except request_errors() as error:
             if status_code(error) != NOT_FOUND:
-                raise self._ours.explained(error, "patch", _JOBS) from error
+                raise self._ours.explained(error, "patch", Job) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -208,7 +197,7 @@ class KubernetesJobs:
         except request_errors() as error:
             if status_code(error) == NOT_FOUND:
                 return None
-            raise self._ours.explained(error, "get", _JOBS) from error
+            raise self._ours.explained(error, "get", Job) from error
         return job if self._ours.label_of(job) == name else None
 
     def _creation_refusals(self) -> dict[str, str]:
@@ -221,7 +210,7 @@ class KubernetesJobs:
             refusals = creation_refusals(event.to_dict() for event in found)
         except request_errors() as error:
             # Builds go on without the reason; it costs a right that older Roles do not grant.
-            fault = str(self._ours.explained(error, "list", "events"))
+            fault = str(self._ours.explained(error, "list", Event))
             if fault != self._events_fault:
                 logger.warning("why a build Job has no Pod is not known: %s", fault)
             self._events_fault = fault

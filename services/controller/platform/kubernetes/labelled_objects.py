@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from services.controller.platform.kubernetes.client import (
+    CONFLICT,
     NOT_FOUND,
     explained,
     request_errors,
@@ -31,7 +32,7 @@ class LabelledObjects:
         self._namespace = namespace
         self._label = label
 
-    def list(self, resource: Any, plural: str) -> list[Object]:
+    def list(self, resource: Any) -> list[Object]:
         """Objects that carry the label, whatever its value; raises NotReadyError."""
         from lightkube import operators
 
@@ -41,21 +42,35 @@ class LabelledObjects:
             )
             objects: list[Object] = [one.to_dict() for one in found]
         except request_errors() as error:
-            raise self.explained(error, "list", plural) from error
+            raise self.explained(error, "list", resource) from error
         # The selector spares traffic; the label decides.
         return [one for one in objects if self.label_of(one)]
 
-    def newest(self, resource: Any, plural: str) -> dict[str, Object]:
+    def newest(self, resource: Any) -> dict[str, Object]:
         """Of each value of the label, the object that was created last; raises NotReadyError."""
-        found = sorted(self.list(resource, plural), key=_created)
+        found = sorted(self.list(resource), key=_created)
         return {self.label_of(one): one for one in found}
 
-    def delete(self, resource: Any, plural: str, name: str) -> None:
+    def create(self, found: Any) -> bool:
+        """Create one of lightkube's objects; False where there is one of its kind and name.
+
+        Raises:
+            NotReadyError: the cluster is out of reach, or forbids it.
+            InvalidRequestError: the cluster finds it invalid.
+        """
+        try:
+            self._client.create(found, namespace=self._namespace)
+        except request_errors() as error:
+            if status_code(error) != CONFLICT:
+                raise self.explained(error, "create", type(found)) from error
+            return False
+        return True
+
+    def delete(self, resource: Any, name: str) -> None:
         """Delete an object and, in the background, what it owns.
 
         Args:
             resource: lightkube's class of it.
-            plural: with its group, as RBAC rules name it.
             name: of the object; it may be gone.
 
         Raises:
@@ -70,15 +85,15 @@ class LabelledObjects:
             )
         except request_errors() as error:
             if status_code(error) != NOT_FOUND:
-                raise self.explained(error, "delete", plural) from error
+                raise self.explained(error, "delete", resource) from error
 
     def label_of(self, found: Mapping[str, Any]) -> str:
         """The label's value; "" without one."""
         return str((found["metadata"].get("labels") or {}).get(self._label, ""))
 
-    def explained(self, error: Exception, verb: str, plural: str) -> Exception:
+    def explained(self, error: Exception, verb: str, resource: Any) -> Exception:
         """See `client.explained`."""
-        return explained(error, verb, plural, f"in namespace '{self._namespace}'")
+        return explained(error, verb, resource, self._namespace)
 
 
 def _created(found: Object) -> str:

@@ -154,11 +154,10 @@ class KubernetesNodes:
 
         ray_service = WatchedKind(
             resource=create_namespaced_resource("ray.io", "v1", "RayService", "rayservices"),
-            plural="rayservices.ray.io",
             namespace=self._namespace,
             is_optional=True,
         )
-        node = WatchedKind(resource=Node, plural="nodes")
+        node = WatchedKind(resource=Node)
         return [
             ObjectWatch(client, node, self._timing, observed_node, self._take_nodes),
             ObjectWatch(client, ray_service, self._timing, _observed_service, self._take_services),

@@ -17,10 +17,7 @@ from services.contracts.errors import (
 from services.contracts.external.external_model import ExternalModel, Starter
 from services.contracts.external.server_manifest import MODEL, SERVER_LABEL, VERSION, Object
 from services.controller.platform.kubernetes.client import (
-    CONFLICT,
     blocking_client,
-    request_errors,
-    status_code,
 )
 from services.controller.platform.kubernetes.job_status import wait_reason
 from services.controller.platform.kubernetes.job_template import refuse_unknown_fields
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DEPLOYMENTS = "deployments.apps"
 # Model and version, as annotations have them.
 _Owner = tuple[str, str]
 
@@ -64,7 +60,7 @@ class KubernetesServers:
             NotReadyError: the cluster is out of reach, or forbids it; an object that cannot be
                 deleted keeps no other from being deleted or created.
         """
-        found = {kind: self._ours.list(*asked) for kind, asked in _kinds().items()}
+        found = {kind: self._ours.list(resource) for kind, resource in _kinds().items()}
         wanted = {(model.name, str(model.version)) for model in models}
         self._not_deleted = self._delete_others(found, wanted, kept)
         # After those of others are deleted: one of these may have the same names.
@@ -100,13 +96,13 @@ class KubernetesServers:
         from lightkube.resources.apps_v1 import Deployment
         from lightkube.resources.core_v1 import Pod
 
-        found = [one for one in self._ours.list(Deployment, _DEPLOYMENTS) if _owner(one) == owner]
+        found = [one for one in self._ours.list(Deployment) if _owner(one) == owner]
         if not found:
             return NotReadyError("it has no Deployment yet")
         if (found[0].get("status") or {}).get("availableReplicas"):
             return None
         name = found[0]["metadata"]["name"]
-        return _wait(found[0], self._ours.newest(Pod, "pods").get(name))
+        return _wait(found[0], self._ours.newest(Pod).get(name))
 
     def _delete_others(
         self,
@@ -123,7 +119,7 @@ class KubernetesServers:
                     continue
                 name = one["metadata"]["name"]
                 try:
-                    self._ours.delete(*_kinds()[kind], name)
+                    self._ours.delete(_kinds()[kind], name)
                     logger.info("deleted %s %s", kind, name)
                 except SmeltError as error:
                     logger.warning("%s %s is not deleted: %s", kind, name, error)
@@ -152,31 +148,27 @@ class KubernetesServers:
     def _create(self, document: Object) -> None:
         kind = document["kind"]
         name = document["metadata"]["name"]
-        resource, plural = _kinds()[kind]
+        resource = _kinds()[kind]
         if document["metadata"].get("namespace", self._namespace) != self._namespace:
             raise ExternalServerError(
                 f"manifest: {kind} of namespace '{document['metadata']['namespace']}'; expected "
                 f"'{self._namespace}', the fleet's own: leave the namespace out"
             )
         refuse_unknown_fields(resource, document, "manifest")
-        try:
-            self._client.create(resource.from_dict(document), namespace=self._namespace)
-        except request_errors() as error:
-            if status_code(error) != CONFLICT:
-                raise self._ours.explained(error, "create", plural) from error
+        if not self._ours.create(resource.from_dict(document)):
             raise ExternalServerError(
                 f"a {kind} '{name}' exists in namespace '{self._namespace}' which is not of this "
                 f"version, and is left as it is; delete it, or rename the {kind} in the manifest"
-            ) from error
+            )
         logger.info("created %s %s", kind, name)
 
 
-def _kinds() -> dict[str, tuple[Any, str]]:
-    """Each kind as its class of lightkube and the plural of RBAC rules."""
+def _kinds() -> dict[str, Any]:
+    """Lightkube's class of each kind."""
     from lightkube.resources.apps_v1 import Deployment
     from lightkube.resources.core_v1 import Service
 
-    return {"Service": (Service, "services"), "Deployment": (Deployment, _DEPLOYMENTS)}
+    return {"Service": Service, "Deployment": Deployment}
 
 
 def _owner(found: Object) -> _Owner | None:

@@ -51,20 +51,13 @@ class WatchedKind:
 
     Attributes:
         resource: lightkube's class of it.
-        plural: with its group, as RBAC rules name it.
         namespace: None for objects of the whole cluster.
         is_optional: the cluster may not have this kind at all.
     """
 
     resource: Any
-    plural: str
     namespace: str | None = None
     is_optional: bool = False
-
-    @property
-    def where(self) -> str:
-        """For messages."""
-        return f"in namespace '{self.namespace}'" if self.namespace else "in the cluster"
 
 
 class ObjectWatch(Generic[_ReadT]):
@@ -187,6 +180,6 @@ class ObjectWatch(Generic[_ReadT]):
         pause_s = wait_after(
             self._num_failures, first_s=self._timing.retry_s, most_s=self._timing.retry_max_s
         )
-        self.last_error = explained(error, self._doing, self._kind.plural, self._kind.where)
+        self.last_error = explained(error, self._doing, self._kind.resource, self._kind.namespace)
         logger.warning("%s; trying again in %.1f s", self.last_error, pause_s)
         return pause_s

@@ -11,6 +11,8 @@ from lightkube import KubeConfig
 from lightkube.config.models import Cluster, User
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Node, Pod
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.platform import kubernetes
@@ -103,7 +105,7 @@ def test_the_status_is_that_of_the_answer_or_of_the_stream() -> None:
 
 
 def test_a_forbidden_request_names_the_verb_to_grant() -> None:
-    error = explained(_answer(403), "watch", "nodes", "in the cluster")
+    error = explained(_answer(403), "watch", Node, None)
     assert isinstance(error, NotReadyError)
     assert "cannot watch nodes in the cluster: forbidden" in str(error)
     assert "An API server also answers this while it starts" in str(error)
@@ -115,23 +117,24 @@ def test_a_refused_stream_has_the_servers_message() -> None:
     status = {"kind": "Status", "message": "nodes is forbidden: RBAC: role not found"}
     response = httpx2.Response(403, request=request, json=status)
     refused = httpx2.HTTPStatusError("Client error", request=request, response=response)
-    assert "RBAC: role not found" in str(explained(refused, "watch", "nodes", "in the cluster"))
+    assert "RBAC: role not found" in str(explained(refused, "watch", Node, None))
 
 
 def test_a_quota_is_not_said_to_be_a_missing_permission() -> None:
     words = 'jobs.batch "build-a1" is forbidden: exceeded quota: builds, used: 3, limited: 3'
     refused = ApiError(status=Status(code=403, message=words))
-    error = explained(refused, "create", "jobs.batch", "in namespace 'x'")
+    error = explained(refused, "create", Job, "x")
     assert "exceeded quota: builds" in str(error)
     assert "grant" not in str(error)
 
 
 def test_other_refusals_say_what_they_are() -> None:
-    unknown = explained(_answer(401), "list", "pods", "in namespace 'x'")
+    unknown = explained(_answer(401), "list", Pod, "x")
     assert "token (401)" in str(unknown)
-    invalid = explained(_answer(422), "create", "jobs.batch", "in namespace 'x'")
+    invalid = explained(_answer(422), "create", Job, "x")
     assert isinstance(invalid, InvalidRequestError)
-    away = explained(httpx2.ReadTimeout(""), "list", "nodes", "in the cluster")
+    assert "cannot create jobs.batch in namespace 'x'" in str(invalid)
+    away = explained(httpx2.ReadTimeout(""), "list", Node, None)
     assert str(away).endswith("cannot list nodes in the cluster: ReadTimeout: no answer")
 
 
