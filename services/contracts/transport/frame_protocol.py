@@ -84,15 +84,15 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     Attributes:
         is_open: HELLO went both ways and the connection is up.
+        max_payload_bytes: larger frames are refused.
     """
 
-    def __init__(
-        self, *, token: bytes = NO_TOKEN, max_payload_bytes: int = MAX_PAYLOAD_BYTES
-    ) -> None:
-        """Take this end's HELLO, and the largest payload that it accepts."""
+    max_payload_bytes = MAX_PAYLOAD_BYTES
+
+    def __init__(self, *, token: bytes = NO_TOKEN) -> None:
+        """Take this end's HELLO."""
         self.is_open = False
         self._token = token
-        self._max_payload_bytes = max_payload_bytes
         self._decoder = FrameDecoder(_HELLO_PAYLOAD_BYTES)
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
@@ -269,7 +269,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.frame_received(frame)
             return
         self.check_token(decode_hello(frame))
-        self._decoder.max_payload_bytes = self._max_payload_bytes
+        self._decoder.max_payload_bytes = self.max_payload_bytes
         self.is_open = True
         self.opened()
 

@@ -23,7 +23,6 @@ from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frame_protocol import FrameProtocol, parse_address
 from services.contracts.transport.frames import (
     CONNECTION_ID,
-    MAX_PAYLOAD_BYTES,
     NO_TOKEN,
     Frame,
     InferFrame,
@@ -51,7 +50,6 @@ class ReplicaConnection(FrameProtocol):
         address: str,
         *,
         token: bytes = NO_TOKEN,
-        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         poll: BusyPoll | None = None,
     ) -> None:
         """Nothing is connected yet.
@@ -59,10 +57,9 @@ class ReplicaConnection(FrameProtocol):
         Args:
             address: of the replica, for errors and logs.
             token: proves to the replica that this is a gateway of its fleet.
-            max_payload_bytes: of a frame; larger ones are refused.
             poll: of this process; notes its requests.
         """
-        super().__init__(token=token, max_payload_bytes=max_payload_bytes)
+        super().__init__(token=token)
         loop = asyncio.get_running_loop()
         self._address = address
         self._ids = itertools.count(CONNECTION_ID + 1)
@@ -204,9 +201,9 @@ class ReplicaConnection(FrameProtocol):
 
     def _check_size(self, payload: Payload) -> None:
         # The replica would have to close the connection, and with it fail everyone else.
-        if len(payload) > self._max_payload_bytes:
+        if len(payload) > self.max_payload_bytes:
             raise InvalidRequestError(
-                f"request of {len(payload)} bytes: at most {self._max_payload_bytes} bytes go to a "
+                f"request of {len(payload)} bytes: at most {self.max_payload_bytes} bytes go to a "
                 "replica in one piece; send less at once"
             )
 
@@ -277,7 +274,6 @@ async def connect(
     address: str,
     *,
     token: bytes = NO_TOKEN,
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     timeout_s: float = 5.0,
     tls: FleetTls | None = None,
     arena: RequestArena | None = None,
@@ -288,7 +284,6 @@ async def connect(
     Args:
         address: `host:port` or `unix:/path`.
         token: of the replica; 32 zero bytes for a replica without one.
-        max_payload_bytes: the longest frame payload that is accepted.
         timeout_s: for connecting and HELLO.
         tls: of TCP connections; a unix socket never has it.
         arena: memory that is shared with the replica over a unix socket, if the replica takes it.
@@ -300,9 +295,7 @@ async def connect(
         InvalidRequestError: the address is malformed.
     """
     parts = parse_address(address)
-    connection = ReplicaConnection(
-        address, token=token, max_payload_bytes=max_payload_bytes, poll=poll
-    )
+    connection = ReplicaConnection(address, token=token, poll=poll)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):

@@ -25,7 +25,6 @@ from services.contracts.transport.busy_poll import BusyPoll
 from services.contracts.transport.frame_protocol import FrameProtocol, parse_address
 from services.contracts.transport.frames import (
     CONNECTION_ID,
-    MAX_PAYLOAD_BYTES,
     NO_TOKEN,
     Frame,
     InferFrame,
@@ -58,7 +57,6 @@ class DataServer:
             SmeltError reaches the gateway in its class, anything else as a bare failure.
         statistics: answers with a serialized ModelStatistics.
         token: what gateways must send in HELLO; NO_TOKEN takes any.
-        max_payload_bytes: larger requests are refused, with their connection.
         tls: of TCP ports; None leaves them in the clear, as unix sockets always are.
         greeting_timeout_s: how long a peer may take for a handshake, and to send HELLO.
         poll: of this process; notes the requests of all connections.
@@ -69,7 +67,6 @@ class DataServer:
     infer: InferHandler
     statistics: StatisticsHandler
     token: bytes = NO_TOKEN
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES
     tls: FleetTls | None = None
     greeting_timeout_s: float = 10.0
     poll: BusyPoll | None = None
@@ -160,7 +157,7 @@ class GatewayConnection(FrameProtocol):
     """
 
     def __init__(self, server: DataServer, register: set["GatewayConnection"]) -> None:
-        super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
+        super().__init__()
         self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server = server
@@ -229,10 +226,10 @@ class GatewayConnection(FrameProtocol):
                 "registered on this connection"
             )
         begin, size = PLACE.unpack(frame.payload)
-        if size > self._max_payload_bytes:
+        if size > self.max_payload_bytes:
             raise InvalidRequestError(
                 f"data port: request {frame.request_id} has {size} bytes, at most "
-                f"{self._max_payload_bytes} are accepted"
+                f"{self.max_payload_bytes} are accepted"
             )
         return self._lent.view(begin, size)
 

@@ -79,9 +79,12 @@ async def test_many_requests_in_one_write_are_answered(port) -> None:
         (HELLO + HELLO, "HELLO is not accepted from this peer"),
     ],
 )
-async def test_a_peer_that_misbehaves_is_told_and_closed(port, sent: bytes, reason: str) -> None:
+async def test_a_peer_that_misbehaves_is_told_and_closed(
+    port, monkeypatch: pytest.MonkeyPatch, sent: bytes, reason: str
+) -> None:
     """And nobody else suffers."""
-    address = await port.serve(max_payload_bytes=1000)
+    monkeypatch.setattr(GatewayConnection, "max_payload_bytes", 1000)
+    address = await port.serve()
     other = await port.connect(address)
     peer = await port.dial_raw(address)
     peer.writer.write(sent)

@@ -19,6 +19,7 @@ from services.contracts.transport.frames import (
 from services.contracts.transport.lent_memory import DESCRIPTORS, PLACE
 from services.gateway.upstream.arena import RequestArena, slot_of
 from services.gateway.upstream.arena_link import ArenaLink, lend_arena
+from services.replica.transport.data_server import GatewayConnection
 from tests.integration.data_port.lending import (
     ARENA_BYTES,
     PATIENCE_S,
@@ -81,9 +82,10 @@ class Lender:
 
 
 @pytest.fixture
-async def lender(port, arena) -> Lender:
+async def lender(port, arena, monkeypatch: pytest.MonkeyPatch) -> Lender:
     """Greeted, at a replica that takes 100,000 bytes and answers with what it got."""
-    address = await port.serve(family="unix", token=TOKEN, max_payload_bytes=100_000)
+    monkeypatch.setattr(GatewayConnection, "max_payload_bytes", 100_000)
+    address = await port.serve(family="unix", token=TOKEN)
     other = await port.connect(address, token=TOKEN, arena=arena)
     peer = await port.dial_raw(address)
     peer.writer.write(wire(Kind.HELLO, 0, encode_hello(TOKEN)))

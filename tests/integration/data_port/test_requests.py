@@ -199,9 +199,10 @@ async def test_draining_answers_what_is_in_flight_and_refuses_the_rest(port) -> 
     assert not await asyncio.to_thread(Path(address.removeprefix("unix:")).exists)
 
 
-async def test_a_request_beyond_the_limit_stays_here(port) -> None:
+async def test_a_request_beyond_the_limit_stays_here(port, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection survives: the replica never sees it."""
-    connection = await port.connect(await port.serve(), max_payload_bytes=1000)
+    monkeypatch.setattr(ReplicaConnection, "max_payload_bytes", 1000)
+    connection = await port.connect(await port.serve())
     with pytest.raises(InvalidRequestError, match="1001 bytes: at most 1000"):
         await connection.infer(bytes(1001))
     assert await connection.infer(bytes(1000)) == bytes(1000)
