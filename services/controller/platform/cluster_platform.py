@@ -10,7 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.errors import (
+    InvalidRequestError,
+    NotReadyError,
+    UnsupportedFeatureError,
+)
 from services.controller.api.fleet_state import FleetState
 from services.controller.interfaces import (
     BuildLauncher,
@@ -81,6 +85,18 @@ def open_platform(
 def _in_kubernetes(
     settings: ControllerSettings, state: FleetState, on_nodes_changed: Callable[[], None]
 ) -> ClusterPlatform:
+    if settings.job_template is None:
+        raise InvalidRequestError(
+            "SMELT_CONTROLLER_JOB_TEMPLATE is not set: builds run in Kubernetes Jobs here; give "
+            "the file of a batch/v1 Job, as k8s/base has one"
+        )
+    try:
+        import lightkube  # noqa: F401 # whether it is there is the question
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            "Kubernetes is switched on and its client is not installed: "
+            "pip install 'smelt[kubernetes]'"
+        ) from error
     from services.controller.platform.kubernetes.client import find_cluster
     from services.controller.platform.kubernetes.job_template import read_template
     from services.controller.platform.kubernetes.jobs import KubernetesJobs
@@ -88,11 +104,6 @@ def _in_kubernetes(
     from services.controller.platform.kubernetes.placed_by_ray_service import PlacedByRayService
     from services.controller.platform.kubernetes.servers import KubernetesServers
 
-    if settings.job_template is None:
-        raise InvalidRequestError(
-            "SMELT_CONTROLLER_JOB_TEMPLATE is not set: builds run in Kubernetes Jobs here; give "
-            "the file of a batch/v1 Job, as k8s/base has one"
-        )
     cluster = find_cluster()
     namespace = settings.kubernetes_namespace or cluster.namespace
     template = read_template(settings.job_template)

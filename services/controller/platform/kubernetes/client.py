@@ -1,33 +1,34 @@
-"""Finds the cluster, and explains why it refused a request.
-
-Only this package needs lightkube, and only where Kubernetes is switched on, so it is imported
-when used.
-"""
+"""Finds the cluster, and explains why it refused a request."""
 
 import contextlib
 import logging
 import re
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
+import httpx2
 import yaml
+from lightkube import AsyncClient, Client, KubeConfig
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.core import decoders
+from lightkube.core.exceptions import ConfigError
+from lightkube.core.resource import api_info
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Node, Pod, Service
 
 from services.contracts.errors import (
     InvalidRequestError,
     NotReadyError,
     SmeltError,
-    UnsupportedFeatureError,
 )
-
-if TYPE_CHECKING:
-    import httpx2
-    from lightkube import AsyncClient, Client
-    from lightkube.config.kubeconfig import SingleConfig
 
 FIELD_MANAGER = "smelt-controller"
 CONFLICT = 409
 NOT_FOUND = 404
+# What lightkube raises when a request fails: no answer, a bad one, no credentials.
+REQUEST_ERRORS: Final = (httpx2.HTTPError, ConfigError)
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
 # A body that cannot be decoded, and an object that fails validation.
@@ -37,17 +38,12 @@ _BY_POLICY = re.compile("exceeded quota|admission|denied the request")
 _reading_types = threading.Lock()
 
 
-def find_cluster() -> "SingleConfig":
+def find_cluster() -> SingleConfig:
     """The cluster this process is in, else that of KUBECONFIG or ~/.kube/config.
 
     Raises:
-        UnsupportedFeatureError: lightkube is not installed.
         InvalidRequestError: no cluster is configured, or its configuration cannot be read.
     """
-    require_lightkube()
-    from lightkube import KubeConfig
-    from lightkube.core.exceptions import ConfigError
-
     try:
         config = KubeConfig.from_env().get()
     # A kubeconfig of another shape is found out by whatever lightkube trips over first.
@@ -61,10 +57,8 @@ def find_cluster() -> "SingleConfig":
     return config
 
 
-def async_client(cluster: "SingleConfig", namespace: str) -> "AsyncClient":
+def async_client(cluster: SingleConfig, namespace: str) -> AsyncClient:
     """A client for an event loop; raises InvalidRequestError."""
-    from lightkube import AsyncClient
-
     with _opened():
         client = AsyncClient(config=cluster, namespace=namespace)
     # lightkube closes the stream of a refused watch before its body, which has the reason, is
@@ -74,22 +68,19 @@ def async_client(cluster: "SingleConfig", namespace: str) -> "AsyncClient":
     return client
 
 
-def blocking_client(cluster: "SingleConfig", namespace: str) -> "Client":
+def blocking_client(cluster: SingleConfig, namespace: str) -> Client:
     """A client for threads; raises InvalidRequestError."""
-    from lightkube import Client
-
     with _opened():
         return Client(config=cluster, namespace=namespace, field_manager=FIELD_MANAGER)
 
 
-async def _read_refusal(response: "httpx2.Response") -> None:
+async def _read_refusal(response: httpx2.Response) -> None:
     if response.is_error:
         await response.aread()
 
 
 @contextlib.contextmanager
 def _opened() -> Iterator[None]:
-    from lightkube.core.exceptions import ConfigError
 
     # Its HTTP library logs each request, as many as there are build tasks and more.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -109,35 +100,11 @@ def _read_answer_types() -> None:
     It does so at the first answer of a type, and two threads that have theirs at once crash the
     process (msgspec 0.22).
     """
-    from lightkube.core import decoders
-    from lightkube.resources.apps_v1 import Deployment
-    from lightkube.resources.batch_v1 import Job
-    from lightkube.resources.core_v1 import Event, Node, Pod, Service
-
     with _reading_types:
         for resource in (Deployment, Event, Job, Node, Pod, Service):
             decoders.decode_list(b'{"items": []}', resource)
         decoders.decode_status(b"{}")
         decoders.decode_watch_event(b'{"type": "", "object": null}')
-
-
-def require_lightkube() -> None:
-    """Raise UnsupportedFeatureError where lightkube is not installed."""
-    try:
-        import lightkube  # noqa: F401 # whether it is there is the question
-    except ImportError as error:
-        raise UnsupportedFeatureError(
-            "Kubernetes is switched on and its client is not installed: "
-            "pip install 'smelt[kubernetes]'"
-        ) from error
-
-
-def request_errors() -> tuple[type[Exception], ...]:
-    """What lightkube raises when a request fails: no answer, a bad one, no credentials."""
-    import httpx2
-    from lightkube.core.exceptions import ConfigError
-
-    return (httpx2.HTTPError, ConfigError)
 
 
 def status_code(error: Exception) -> int | None:
@@ -161,8 +128,6 @@ def explained(error: Exception, verb: str, resource: Any, namespace: str | None)
         resource: lightkube's class of what was asked for.
         namespace: where; None for the whole cluster.
     """
-    from lightkube.core.resource import api_info
-
     info = api_info(resource)
     # As RBAC rules name it, for example jobs.batch.
     plural = ".".join(filter(None, (info.plural, info.resource.group)))
@@ -187,8 +152,6 @@ def explained(error: Exception, verb: str, resource: Any, namespace: str | None)
 
 def _message(error: Exception) -> str:
     """The API server's own message, else the first line of the HTTP library's."""
-    import httpx2
-
     try:
         answer = getattr(error, "response", None)
         message = answer.json().get("message") if answer is not None else None

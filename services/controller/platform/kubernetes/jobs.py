@@ -7,15 +7,19 @@ that: its log is read until the cluster removes it, or a task of that name is la
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Pod
+from lightkube.types import PatchType
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import BuildTask, TaskState, TaskStatus
 from services.controller.platform.kubernetes.client import (
     NOT_FOUND,
+    REQUEST_ERRORS,
     blocking_client,
-    request_errors,
-    require_lightkube,
     status_code,
 )
 from services.controller.platform.kubernetes.job_object import ACCOUNTED, TASK_LABEL, job_for
@@ -32,9 +36,6 @@ from services.controller.platform.kubernetes.job_template import (
 )
 from services.controller.platform.kubernetes.labelled_objects import LabelledObjects
 
-if TYPE_CHECKING:
-    from lightkube.config.kubeconfig import SingleConfig
-
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +49,7 @@ class KubernetesJobs:
     has_deadlines = True
 
     def __init__(
-        self, cluster: "SingleConfig", namespace: str, template: JobTemplate, image: str = ""
+        self, cluster: SingleConfig, namespace: str, template: JobTemplate, image: str = ""
     ) -> None:
         """Nothing is asked of the cluster yet.
 
@@ -59,13 +60,9 @@ class KubernetesJobs:
             image: the compiler's; "" takes the template's.
 
         Raises:
-            UnsupportedFeatureError: lightkube is not installed.
             InvalidRequestError: the template has a field that no Job has, or the
                 cluster's credentials cannot be read.
         """
-        require_lightkube()
-        from lightkube.resources.batch_v1 import Job
-
         self._namespace = namespace
         self._template = template
         self._image = image
@@ -86,8 +83,6 @@ class KubernetesJobs:
             InvalidRequestError: the cluster finds the Job invalid, or a Job that is not
                 Smelt's has the name.
         """
-        from lightkube.resources.batch_v1 import Job
-
         job: Any = Job.from_dict(job_for(task, self._template, self._image))
         if self._ours.create(job):
             logger.info("created Job %s: %s", task.name, task.reason)
@@ -97,8 +92,6 @@ class KubernetesJobs:
 
     def _take_over(self, task: BuildTask, job: Any) -> None:
         """Leave the Job that has a task's name as it is; one that is over is deleted."""
-        from lightkube.resources.batch_v1 import Job
-
         known = self._find(task.name)
         if known is None:
             raise InvalidRequestError(
@@ -122,9 +115,6 @@ class KubernetesJobs:
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
         """
-        from lightkube.resources.batch_v1 import Job
-        from lightkube.resources.core_v1 import Pod
-
         # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
         jobs = [job for job in self._ours.list(Job) if not _is_over(job)]
         # Of several Pods of one Job the newest counts: it is the last one to be put in.
@@ -159,8 +149,6 @@ class KubernetesJobs:
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
         """
-        from lightkube.resources.batch_v1 import Job
-
         job = self._find(name)
         if job is None or _is_accounted(job):
             return
@@ -170,8 +158,6 @@ class KubernetesJobs:
             self._ours.delete(Job, name)
 
     def _mark_accounted(self, name: str) -> None:
-        from lightkube.resources.batch_v1 import Job
-        from lightkube.types import PatchType
 
         # A merge patch of this one field: an update of the whole object needs its newest
         # resourceVersion, which changes with each status that the Job controller writes.
@@ -180,7 +166,7 @@ class KubernetesJobs:
             self._client.patch(
                 Job, name, mark, namespace=self._namespace, patch_type=PatchType.MERGE
             )
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if status_code(error) != NOT_FOUND:
                 raise self._ours.explained(error, "patch", Job) from error
 
@@ -190,11 +176,9 @@ class KubernetesJobs:
 
     def _find(self, name: str) -> dict[str, Any] | None:
         """This fleet's Job of that name; None when there is none, or it is not ours."""
-        from lightkube.resources.batch_v1 import Job
-
         try:
             job: dict[str, Any] = self._client.get(Job, name, namespace=self._namespace).to_dict()
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if status_code(error) == NOT_FOUND:
                 return None
             raise self._ours.explained(error, "get", Job) from error
@@ -202,13 +186,11 @@ class KubernetesJobs:
 
     def _creation_refusals(self) -> dict[str, str]:
         """Why Jobs have no Pod, by name; nothing where events may not be listed."""
-        from lightkube.resources.core_v1 import Event
-
         fields: dict[str, Any] = {"involvedObject.kind": "Job", "reason": CREATE_FAILED}
         try:
             found = self._client.list(Event, namespace=self._namespace, fields=fields)
             refusals = creation_refusals(event.to_dict() for event in found)
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             # Builds go on without the reason; it costs a right that older Roles do not grant.
             fault = str(self._ours.explained(error, "list", Event))
             if fault != self._events_fault:

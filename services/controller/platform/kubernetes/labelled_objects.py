@@ -1,18 +1,18 @@
 """The objects of one namespace that carry a label of Smelt: listed and deleted."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from lightkube import Client, operators
+from lightkube.types import CascadeType
 
 from services.controller.platform.kubernetes.client import (
     CONFLICT,
     NOT_FOUND,
+    REQUEST_ERRORS,
     explained,
-    request_errors,
     status_code,
 )
-
-if TYPE_CHECKING:
-    from lightkube import Client
 
 Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ Object = dict[str, Any]
 class LabelledObjects:
     """Safe to use from several threads."""
 
-    def __init__(self, client: "Client", namespace: str, label: str) -> None:
+    def __init__(self, client: Client, namespace: str, label: str) -> None:
         """Nothing is asked of the cluster yet.
 
         Args:
@@ -34,14 +34,12 @@ class LabelledObjects:
 
     def list(self, resource: Any) -> list[Object]:
         """Objects that carry the label, whatever its value; raises NotReadyError."""
-        from lightkube import operators
-
         try:
             found = self._client.list(
                 resource, namespace=self._namespace, labels={self._label: operators.exists()}
             )
             objects: list[Object] = [one.to_dict() for one in found]
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             raise self.explained(error, "list", resource) from error
         # The selector spares traffic; the label decides.
         return [one for one in objects if self.label_of(one)]
@@ -60,7 +58,7 @@ class LabelledObjects:
         """
         try:
             self._client.create(found, namespace=self._namespace)
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if status_code(error) != CONFLICT:
                 raise self.explained(error, "create", type(found)) from error
             return False
@@ -76,14 +74,12 @@ class LabelledObjects:
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
         """
-        from lightkube.types import CascadeType
-
         try:
             # By default the API leaves the Pod of a deleted Job running.
             self._client.delete(
                 resource, name, namespace=self._namespace, cascade=CascadeType.BACKGROUND
             )
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if status_code(error) != NOT_FOUND:
                 raise self.explained(error, "delete", resource) from error
 

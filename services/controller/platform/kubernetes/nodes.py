@@ -10,12 +10,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+from lightkube import AsyncClient
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.resources.core_v1 import Node
 
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import NodePool
-from services.controller.platform.kubernetes.client import async_client, require_lightkube
+from services.controller.platform.kubernetes.client import async_client
 from services.controller.platform.kubernetes.node_objects import (
     ObservedNode,
     observed_node,
@@ -25,10 +32,6 @@ from services.controller.platform.kubernetes.node_objects import (
 from services.controller.platform.kubernetes.serve_config import Wanted, replicas_asked_for
 from services.controller.platform.kubernetes.settling import Settling
 from services.controller.platform.kubernetes.watch import ObjectWatch, WatchedKind, WatchTiming
-
-if TYPE_CHECKING:
-    from lightkube import AsyncClient
-    from lightkube.config.kubeconfig import SingleConfig
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class KubernetesNodes:
 
     def __init__(
         self,
-        cluster: "SingleConfig",
+        cluster: SingleConfig,
         namespace: str,
         on_change: Callable[[], None],
         timing: WatchTiming | None = None,
@@ -62,11 +65,7 @@ class KubernetesNodes:
             namespace: where the fleet's RayServices are.
             on_change: called in this source's thread whenever `pools` would answer otherwise.
             timing: waits; the defaults suit a real cluster.
-
-        Raises:
-            UnsupportedFeatureError: lightkube is not installed.
         """
-        require_lightkube()
         self._cluster = cluster
         self._namespace = namespace
         self._on_change = on_change
@@ -88,8 +87,6 @@ class KubernetesNodes:
         Raises:
             InvalidRequestError: the cluster's certificates or credentials cannot be read.
         """
-        from anyio.from_thread import start_blocking_portal
-
         client = async_client(self._cluster, self._namespace)
         self._watches = self._watches_of(client)
         portal = self._running.enter_context(start_blocking_portal(name="kubernetes-nodes"))
@@ -133,9 +130,7 @@ class KubernetesNodes:
         wanted = self._wanted
         return None if wanted is None else wanted.get((model, version), 0)
 
-    async def _watch(self, client: "AsyncClient") -> None:
-        import anyio
-
+    async def _watch(self, client: AsyncClient) -> None:
         try:
             async with anyio.create_task_group() as work:
                 for watch in self._watches:
@@ -148,10 +143,7 @@ class KubernetesNodes:
             with anyio.CancelScope(shield=True):
                 await client.close()
 
-    def _watches_of(self, client: "AsyncClient") -> list[ObjectWatch[Any]]:
-        from lightkube.generic_resource import create_namespaced_resource
-        from lightkube.resources.core_v1 import Node
-
+    def _watches_of(self, client: AsyncClient) -> list[ObjectWatch[Any]]:
         ray_service = WatchedKind(
             resource=create_namespaced_resource("ray.io", "v1", "RayService", "rayservices"),
             namespace=self._namespace,

@@ -6,7 +6,11 @@ operator may scale a Deployment. What has one of their names and is not theirs i
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
+
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Pod, Service
 
 from services.contracts.errors import (
     ExternalServerError,
@@ -23,11 +27,10 @@ from services.controller.platform.kubernetes.job_status import wait_reason
 from services.controller.platform.kubernetes.job_template import refuse_unknown_fields
 from services.controller.platform.kubernetes.labelled_objects import LabelledObjects
 
-if TYPE_CHECKING:
-    from lightkube.config.kubeconfig import SingleConfig
-
 logger = logging.getLogger(__name__)
 
+# In the order of their creation: a Service whose name is taken must not leave pods that hold GPUs.
+_KINDS: Final[dict[str, Any]] = {"Service": Service, "Deployment": Deployment}
 # Model and version, as annotations have them.
 _Owner = tuple[str, str]
 
@@ -37,7 +40,7 @@ class KubernetesServers:
 
     starter = Starter.KUBERNETES
 
-    def __init__(self, cluster: "SingleConfig", namespace: str) -> None:
+    def __init__(self, cluster: SingleConfig, namespace: str) -> None:
         """Nothing is asked of the cluster yet.
 
         Args:
@@ -60,7 +63,7 @@ class KubernetesServers:
             NotReadyError: the cluster is out of reach, or forbids it; an object that cannot be
                 deleted keeps no other from being deleted or created.
         """
-        found = {kind: self._ours.list(resource) for kind, resource in _kinds().items()}
+        found = {kind: self._ours.list(resource) for kind, resource in _KINDS.items()}
         wanted = {(model.name, str(model.version)) for model in models}
         self._not_deleted = self._delete_others(found, wanted, kept)
         # After those of others are deleted: one of these may have the same names.
@@ -93,9 +96,6 @@ class KubernetesServers:
         self._client.close()
 
     def _why_unavailable(self, owner: _Owner) -> SmeltError | None:
-        from lightkube.resources.apps_v1 import Deployment
-        from lightkube.resources.core_v1 import Pod
-
         found = [one for one in self._ours.list(Deployment) if _owner(one) == owner]
         if not found:
             return NotReadyError("it has no Deployment yet")
@@ -119,7 +119,7 @@ class KubernetesServers:
                     continue
                 name = one["metadata"]["name"]
                 try:
-                    self._ours.delete(_kinds()[kind], name)
+                    self._ours.delete(_KINDS[kind], name)
                     logger.info("deleted %s %s", kind, name)
                 except SmeltError as error:
                     logger.warning("%s %s is not deleted: %s", kind, name, error)
@@ -132,8 +132,7 @@ class KubernetesServers:
         """Create what is not found; why that could not be done."""
         try:
             objects = model.objects()
-            # In this order: a Service whose name is taken must not leave pods that hold GPUs.
-            for kind in _kinds():
+            for kind in _KINDS:
                 known = [one for one in found[kind] if _owner(one) == _owner(objects[kind])]
                 if any(one["metadata"].get("deletionTimestamp") for one in known):
                     raise NotReadyError(f"its last {kind} is not gone yet")
@@ -148,7 +147,7 @@ class KubernetesServers:
     def _create(self, document: Object) -> None:
         kind = document["kind"]
         name = document["metadata"]["name"]
-        resource = _kinds()[kind]
+        resource = _KINDS[kind]
         if document["metadata"].get("namespace", self._namespace) != self._namespace:
             raise ExternalServerError(
                 f"manifest: {kind} of namespace '{document['metadata']['namespace']}'; expected "
@@ -161,14 +160,6 @@ class KubernetesServers:
                 f"version, and is left as it is; delete it, or rename the {kind} in the manifest"
             )
         logger.info("created %s %s", kind, name)
-
-
-def _kinds() -> dict[str, Any]:
-    """Lightkube's class of each kind."""
-    from lightkube.resources.apps_v1 import Deployment
-    from lightkube.resources.core_v1 import Service
-
-    return {"Service": Service, "Deployment": Deployment}
 
 
 def _owner(found: Object) -> _Owner | None:

@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+from lightkube import AsyncClient
 
 from services.contracts.errors import SmeltError
 from services.contracts.process.backoff import wait_after
 from services.controller.platform.kubernetes.client import NOT_FOUND, explained, status_code
-
-if TYPE_CHECKING:
-    from lightkube import AsyncClient
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class ObjectWatch(Generic[_ReadT]):
 
     def __init__(
         self,
-        client: "AsyncClient",
+        client: AsyncClient,
         kind: WatchedKind,
         timing: WatchTiming,
         read: Callable[[dict[str, Any]], _ReadT | None],
@@ -121,8 +121,6 @@ class ObjectWatch(Generic[_ReadT]):
 
     async def _follow(self) -> None:
         """Take changes until the resync is due."""
-        import anyio
-
         # The HTTP library keeps anyio's cancellation from its own clean-up, and no other: a
         # connection that asyncio.timeout met while it was closing stayed open.
         with anyio.move_on_after(self._timing.resync_s):
