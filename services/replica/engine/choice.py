@@ -126,7 +126,7 @@ class EngineChoice:
             # of it may keep the replica from the next engine.
             self._failed[engine.digest] = self._failures.add(engine, error)
             return None
-        self._failures.loaded(engine.digest, engine)
+        self._failures.loaded(engine.digest)
         return replace(loaded, detail=self._passed_over(engine.digest))
 
     def load_fallback(self, is_urgent: bool = False) -> LoadedEngine | None:

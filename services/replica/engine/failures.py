@@ -81,7 +81,7 @@ class EngineFailures:
         # An engine that failed here once is not tried again in this process: failed loads
         # may leave device memory behind, and nothing that could mend it changes under it.
         self._failures: dict[str, _Failure] = {}
-        self._loaded: dict[str, PublishedEngine] = {}
+        self._names: dict[str, str] = {}
         self.is_fallback_wrong = False
 
     def known(
@@ -93,7 +93,8 @@ class EngineFailures:
         reach once: only that it failed in service.
         """
         now_s = self._clock()
-        noted = {e.digest: self._notes.reason(self._name(e)) for e in engines}
+        self._names = {engine.digest: self._name(engine) for engine in engines}
+        noted = {digest: self._notes.reason(name) for digest, name in self._names.items()}
         failed = {
             digest: known.reason
             # A copy: the thread of a fallback that is being compiled adds to it.
@@ -138,20 +139,19 @@ class EngineFailures:
         known = self._failures.get(digest)
         return known.reason if known and known.is_lasting else ""
 
-    def loaded(self, digest: str, engine: PublishedEngine | None = None) -> None:
+    def loaded(self, digest: str) -> None:
         """An engine, or the fallback, could be had: what kept it away is over."""
-        if engine:
-            self._loaded[digest] = engine
         self._failures.pop(digest, None)
 
     def mark_failed(self, digest: str, words: str) -> None:
-        """It is wrong or failed in service: not tried again here, in other processes for a while.
+        """It hangs as it loads or failed in service: not tried again here, by others for a while.
 
         What fails in service fails requests first, and a new process has no engine before it.
         """
         self._failures[digest] = _Failure(reason=words)
-        if engine := self._loaded.get(digest):
-            self._notes.add(self._name(engine), words)
+        # The fallback has no name, nor has an engine that is published no more.
+        if name := self._names.get(digest):
+            self._notes.add(name, words)
 
 
 def _is_of_memory(error: BaseException | None) -> bool:

@@ -118,10 +118,31 @@ def test_what_others_noted_does_not_count_against_the_engine_in_use(
 def test_what_failed_in_service_counts_also_while_it_is_in_use(
     failures: EngineFailures, notes: FailureNotes
 ) -> None:
-    failures.loaded("a", A)
+    failures.known((A, B), None)
+    failures.loaded("a")
     failures.mark_failed("a", "it hangs")
     assert failures.known((A, B), "a") == {"a": "it hangs"}
     assert notes.reason("a").startswith("it hangs")
+
+
+def test_what_hangs_as_it_is_loaded_is_noted_for_other_processes(
+    failures: EngineFailures, notes: FailureNotes
+) -> None:
+    failures.known((A, B), "b")
+    failures.mark_failed("a", "it takes longer than 3600 s to load")
+    assert notes.reason("a").startswith("it takes longer")
+    assert notes.reason("b") == ""
+
+
+def test_what_is_published_no_more_and_the_fallback_are_not_noted(
+    failures: EngineFailures, notes: FailureNotes, tmp_path: Path
+) -> None:
+    failures.known((A, B), "a")
+    failures.known((B,), "a")
+    for digest in ("a", ""):
+        failures.mark_failed(digest, "it hangs")
+    assert not (tmp_path / "failed").exists()
+    assert failures.known((B,), "a") == {"a": "it hangs", "": "it hangs"}
 
 
 def test_what_failed_to_load_is_noted_when_its_library_says_so(
