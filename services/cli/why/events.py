@@ -39,11 +39,9 @@ def run_events(settings: CliSettings, model: str, *, limit: int, is_followed: bo
         _check_known(registry, model)
     if not is_followed:
         events = [event for _, event in shown]
-        num_searched = max(limit, MOST_SEARCHED)
-        unread = f"events before the last {num_searched} were not searched" if is_cut else ""
-        fix = f"; to search more: smelt events {model} --limit {10 * num_searched}"
+        unread = _unread_words(model, max(limit, MOST_SEARCHED)) if is_cut else ""
         document = {"events": [_document(event) for event in events], "unread": unread}
-        show(document, _text(registry, model, events, unread and unread + fix))
+        show(document, _text(registry, model, events, unread))
         return
     # Neither signal cuts an event in two.
     with stop_signals() as is_stopped:
@@ -109,6 +107,13 @@ def _stage_line(build: dict[str, Any]) -> str:
     return (
         f"{readable_time(build['stage_since'])} {stage_name(build['stage']):<20} {subject} "
         f"{build['digest'][:_SHORT]}: {build['kind']} {build['precision']}"
+    )
+
+
+def _unread_words(model: str, num_searched: int) -> str:
+    return (
+        f"events before the last {num_searched} were not searched; to search more: "
+        f"smelt events {model} --limit {10 * num_searched}"
     )
 
 

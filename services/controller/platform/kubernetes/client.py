@@ -81,7 +81,6 @@ async def _read_refusal(response: httpx2.Response) -> None:
 
 @contextlib.contextmanager
 def _opened() -> Iterator[None]:
-
     # Its HTTP library logs each request, as many as there are build tasks and more.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     _read_answer_types()

@@ -158,7 +158,6 @@ class KubernetesJobs:
             self._ours.delete(Job, name)
 
     def _mark_accounted(self, name: str) -> None:
-
         # A merge patch of this one field: an update of the whole object needs its newest
         # resourceVersion, which changes with each status that the Job controller writes.
         mark = {"metadata": {"annotations": {ACCOUNTED: "true"}}}
