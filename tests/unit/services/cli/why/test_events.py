@@ -61,10 +61,12 @@ class TestEvents:
             reached = registry.append_event(other, position)
             assert reached
             position = reached
-        unread = "events before the last 3 were not searched"
+        unread = (
+            "events before the last 3 were not searched; to search more: smelt events m --limit 30"
+        )
         assert smelt_json("events", "m", "--limit", "2") == {"events": [], "unread": unread}
         text = smelt("events", "m", "--limit", "2", "--wide")
-        assert text == f"{unread}; to search more: smelt events m --limit 30\n"
+        assert text == f"{unread}\n"
         assert "model_published" in smelt("events", "m", "--limit", "30")
         assert "not searched" not in smelt("events", "--limit", "2")
 
