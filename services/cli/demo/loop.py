@@ -15,6 +15,7 @@ from services.cli.demo.words import (
 from services.cli.output.progress import StepLine
 from services.cli.settings import CliSettings
 from services.cli.why.why import model_cases
+from services.contracts.errors import NotReadyError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
@@ -25,6 +26,8 @@ from services.pb import fleet_v1_pb2 as fleet
 _PERIOD_S = 0.5
 # A better engine is loaded and warmed beside the one in use before it serves.
 _CHANGE_S = 20.0
+# One that was killed is started again, which takes seconds.
+_CONTROLLER_AWAY_S = 120.0
 _PLANNED_ANEW = (EventKind.BUILD_STARTED, EventKind.REBUILD_REQUESTED)
 
 
@@ -66,6 +69,7 @@ class DemoLoop:
         self._clock = clock
         self._engines: dict[str, str] = {}
         self._settled_at: float | None = None
+        self._away_at: float | None = None
         self.first_answer_s: float | None = None
         self.first_proven_s: float | None = None
 
@@ -79,17 +83,32 @@ class DemoLoop:
             What `smelt why` shows of each generation that serves, with why it was given up.
 
         Raises:
-            SmeltError: the model cannot serve, or the controller does not answer.
+            SmeltError: the model cannot serve, or the controller does not answer for long.
         """
         while True:
             self._line.wait(self._traffic.counts().words)
-            # After the fleet, which plans before it proves: what an event counts is planned.
-            snapshot = self._look()
-            position = self._show_events(position, snapshot)
-            self._show_serving(snapshot)
-            if cases := self._end(snapshot):
-                return cases
+            if snapshot := self._fleet():
+                # After the fleet, which plans before it proves: what an event counts is planned.
+                position = self._show_events(position, snapshot)
+                self._show_serving(snapshot)
+                if cases := self._end(snapshot):
+                    return cases
             time.sleep(_PERIOD_S)  # the store, which has the events, sends no notifications
+
+    def _fleet(self) -> fleet.FleetSnapshot | None:
+        """The fleet now; None while its controller starts again."""
+        try:
+            snapshot = self._look()
+        except NotReadyError:
+            now_s = self._clock()
+            if self._away_at is None:
+                self._away_at = now_s
+                self._line.event("the controller does not answer; requests are answered meanwhile")
+            if now_s - self._away_at > _CONTROLLER_AWAY_S:
+                raise
+            return None
+        self._away_at = None
+        return snapshot
 
     def _show_events(self, position: EventPosition, snapshot: fleet.FleetSnapshot) -> EventPosition:
         for reached, event in self._registry.events_after(position):

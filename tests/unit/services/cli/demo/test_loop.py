@@ -16,6 +16,7 @@ from services.cli.output import progress, show
 from services.cli.output.progress import Steps
 from services.cli.settings import CliSettings
 from services.cli.why.why import case_text
+from services.contracts.errors import NotReadyError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -26,6 +27,7 @@ from tests.unit.services.controller import build_world as world
 
 KEY = world.key(proof_terms=proof_terms(Recipe(), world.key().precision, None))
 DEVICE = {"device_facts_json": world.DEVICE.canonical_json()}
+Look = fleet.FleetSnapshot | NotReadyError
 ENGINE = {"engine_kind": "openvino", "engine_precision": "fp32"}
 
 
@@ -60,12 +62,18 @@ def fleet_of(*builds: fleet.FleetBuild, digest: str = "") -> fleet.FleetSnapshot
 def followed(
     tmp_path: Path,
     registry: Registry,
-    looks: Iterator[fleet.FleetSnapshot],
+    looks: Iterator[Look],
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[DemoLoop, list[dict[str, Any]]]:
     settings, version = CliSettings(home=tmp_path), registry.model_version("m")
+
+    def look() -> fleet.FleetSnapshot:
+        found = next(looks)
+        if isinstance(found, NotReadyError):
+            raise found
+        return found
+
     with Steps(is_quiet=False).step("Demo") as line:
-        look: Callable[[], fleet.FleetSnapshot] = looks.__next__
         loop = DemoLoop(settings, registry, version, look, line, Answering(), clock)
         return loop, loop.follow(EventPosition())
 
@@ -181,4 +189,34 @@ def test_the_time_for_a_change_begins_anew_after_another_build(
     looks = [fleet_of(), fleet_of(build("m", started_at=world.AT)), fleet_of()]
     looks.append(fleet_of(digest=KEY.digest()))
     _, (case,) = followed(tmp_path, registry, iter(looks), clock=itertools.count(0, 30).__next__)
+    assert case["replicas"][0]["engine_digest"] == KEY.digest()
+
+
+def test_a_killed_controller_is_waited_for(
+    tmp_path: Path, registry: Registry, console: Console
+) -> None:
+    prove(registry)
+    looks: list[Look] = [fleet_of(), NotReadyError("killed"), NotReadyError("killed")]
+    # It has no replica at first.
+    looks += [fleet.FleetSnapshot(), fleet_of(digest=KEY.digest())]
+    _, (case,) = followed(tmp_path, registry, iter(looks))
+    assert case["replicas"][0]["engine_digest"] == KEY.digest()
+    assert console.export_text().count("the controller does not answer") == 1
+
+
+def test_a_controller_that_stays_away_is_an_error(tmp_path: Path, registry: Registry) -> None:
+    away = (NotReadyError(f"look {number}") for number in itertools.count())
+    with pytest.raises(NotReadyError, match="look 3"):
+        followed(tmp_path, registry, away, clock=itertools.count(0, 50).__next__)
+
+
+def test_each_absence_of_the_controller_has_its_own_time(
+    tmp_path: Path, registry: Registry
+) -> None:
+    prove(registry)
+    building = fleet_of(build("m", started_at=world.AT))
+    looks: list[Look] = [NotReadyError("killed"), NotReadyError("killed"), building] * 3
+    looks.append(fleet_of(digest=KEY.digest()))
+    clock = itertools.count(0, 40).__next__
+    _, (case,) = followed(tmp_path, registry, iter(looks), clock=clock)
     assert case["replicas"][0]["engine_digest"] == KEY.digest()
