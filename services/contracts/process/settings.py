@@ -45,18 +45,20 @@ def read_settings(settings_class: type[_SettingsT], **given: object) -> _Setting
     """Settings of a process; `given` wins over the environment.
 
     Raises:
-        InvalidRequestError: a value is wrong or missing; with key, value and what was expected.
+        InvalidRequestError: values are wrong or missing; with key, value and what was expected of
+            each.
     """
     try:
         return settings_class(**given)
     except ValidationError as error:
-        from services.contracts.model.recipe_faults import value_fault
+        faults = (_fault_words(settings_class.env_prefix, fault) for fault in error.errors())
+        raise InvalidRequestError("; ".join(faults)) from error
 
-        fault = error.errors()[0]
-        prefix = settings_class.env_prefix
-        if not fault["loc"]:  # settings that do not go together; one of them may be a secret
-            raise InvalidRequestError(
-                f"settings {prefix}*: {fault['msg'].removeprefix('Value error, ')}"
-            ) from error
-        key = prefix + "_".join(str(part) for part in fault["loc"]).upper()
-        raise InvalidRequestError(f"{key}: {value_fault(fault)}") from error
+
+def _fault_words(prefix: str, fault: Any) -> str:
+    from services.contracts.model.recipe_faults import value_fault
+
+    if not fault["loc"]:  # settings that do not go together; one of them may be a secret
+        return f"settings {prefix}*: {fault['msg'].removeprefix('Value error, ')}"
+    key = prefix + "_".join(str(part) for part in fault["loc"]).upper()
+    return f"{key}: {value_fault(fault)}"

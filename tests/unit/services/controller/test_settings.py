@@ -19,3 +19,12 @@ def test_it_does_not_listen_beyond_loopback_without_a_token(tmp_path: Path, host
         read_settings(ControllerSettings, **given, listen=f"{host}:0")
     path = tmp_path / "token"
     read_settings(ControllerSettings, **given, listen=f"{host}:0", fleet_token_file=path)
+
+
+def test_each_setting_that_is_missing_or_wrong_is_named() -> None:
+    words = (
+        "^SMELT_CONTROLLER_STORE_URL: got nothing.*; SMELT_CONTROLLER_CACHE_DIR: got nothing.*; "
+        "SMELT_CONTROLLER_RESYNC_S: got 'soon': expected a number$"
+    )
+    with pytest.raises(InvalidRequestError, match=words):
+        read_settings(ControllerSettings, resync_s="soon")
