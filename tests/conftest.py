@@ -63,7 +63,7 @@ def own_log_handlers() -> Iterator[None]:
 
 
 # Folders whose tests share what is dear to start, and so run in one process.
-TOGETHER = ("tests/conformance/", "tests/integration/fleet/")
+TOGETHER = ("tests/conformance/", "tests/integration/fleet/", "tests/integration/master/")
 
 
 # A loop has a TLS of its own.

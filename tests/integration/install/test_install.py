@@ -98,6 +98,21 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `install.sh` would make first, with nothing installed."""
+    folder = tmp_path_factory.mktemp("environment") / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def begun(project: Path, environment: Path) -> Path:
+    """The project with such an environment: installing goes on in one that is there."""
+    shutil.copytree(environment, project / ".venv", symlinks=True)
+    return project
+
+
 def use_uv(project: Path, script: str) -> None:
     """Have a project's folder of packages offer this as uv."""
     make_wheel(project / "wheels", "uv", "1")
@@ -131,34 +146,35 @@ def test_what_runs_then_what_develops(project: Path) -> None:
     assert {"runs.py", "tests.py"} <= packages(project)
 
 
-def test_why_uv_could_not_is_shown_and_pip_installs(project: Path) -> None:
-    use_uv(project, UV)
-    done = install(project, "run")
+@pytest.mark.slow
+def test_why_uv_could_not_is_shown_and_pip_installs(begun: Path) -> None:
+    use_uv(begun, UV)
+    done = install(begun, "run")
     assert done.returncode == 0, done.stdout + done.stderr
     told = "error: Failed to fetch runs\nCaused by: refused by the proxy\nuv could not: pip"
     assert told in done.stdout
-    assert "runs.py" in packages(project)
+    assert "runs.py" in packages(begun)
 
 
-def test_a_package_with_another_hash_is_refused(project: Path) -> None:
-    lock = project / "requirements.lock"
+def test_a_package_with_another_hash_is_refused(begun: Path) -> None:
+    lock = begun / "requirements.lock"
     lock.write_text(lock.read_text()[:-5] + "0000\n")
-    done = install(project, "run")
+    done = install(begun, "run")
     assert done.returncode != 0
     assert "HASHES" in done.stdout
-    assert "runs.py" not in packages(project)
+    assert "runs.py" not in packages(begun)
 
 
 @pytest.mark.parametrize("is_right", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_the_cuda_build_of_torch_is_held_to_its_hash(project: Path, is_right: bool) -> None:
-    use_uv(project, UV_OF_CUDA)
-    digest = make_wheel(project / "wheels", "torch", "1.0", "torch/cuda.py")
+def test_the_cuda_build_of_torch_is_held_to_its_hash(begun: Path, is_right: bool) -> None:
+    use_uv(begun, UV_OF_CUDA)
+    digest = make_wheel(begun / "wheels", "torch", "1.0", "torch/cuda.py")
     # The other build would be taken by its version, as it is the newer one to pip.
-    (project / "wheels" / "torch-1.0+cpu-py3-none-any.whl").unlink()
+    (begun / "wheels" / "torch-1.0+cpu-py3-none-any.whl").unlink()
     digest = digest if is_right else "0" * 64
-    lock = project / "deploy" / "local" / "torch.lock"
+    lock = begun / "deploy" / "local" / "torch.lock"
     lock.write_text(f"torch==1.0 \\\n    --hash=sha256:{digest}\n")
-    done = install(project, "run")
+    done = install(begun, "run")
     assert (done.returncode == 0) == is_right, done.stdout + done.stderr
-    assert ("torch/cuda.py" in packages(project)) == is_right
+    assert ("torch/cuda.py" in packages(begun)) == is_right
     assert ("HASHES" in done.stdout) != is_right

@@ -33,9 +33,12 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
+from tests.process_server import forked_children
 from tests.quick_worker import quick_worker
 
 from .recommender import FIELD_ROWS, FIRST_ITEM, NUM_ITEMS, NUM_KINDS
+
+__all__ = ["forked_children"]  # a fixture
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,7 +49,7 @@ HISTORY = (IntegerSpan(min=0, max=min(NUM_ITEMS - FIRST_ITEM, NUM_KINDS) - 1),)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(forked_children: None, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The model as torch exports it, added, built and proven."""
     folder = tmp_path_factory.mktemp("integers")
     worker = quick_worker(folder)

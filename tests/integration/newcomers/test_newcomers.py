@@ -25,7 +25,12 @@ from tests.conformance.trees import passengers, scaled
 from tests.encoders import encoders
 from tests.integration.newcomers.exports import NEWCOMERS, plain
 from tests.integration.served import serve
+from tests.process_server import forked_children
 from tests.quick_worker import quick_worker
+
+__all__ = ["forked_children"]  # a fixture
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 # Trees take no torch, and little time.
 IN_EACH_RUN = ("LightGBM", "scikit-learn pipeline")

@@ -13,7 +13,10 @@ from tests.integration.precision.small_nets import (
     conv_net,
     save,
 )
+from tests.process_server import forked_children
 from tests.quick_worker import quick_worker
+
+__all__ = ["forked_children"]  # a fixture
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from compiler_worker.building.pipeline import build_model
 from compiler_worker.devices import local_devices
 from compiler_worker.plans.build_keys import Wanted
@@ -16,6 +18,8 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.selection.selection import select
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
 BUCKETS = [{"dims": {"batch": {"min": 1, "opt": 2, "max": 4}}}]

@@ -26,6 +26,8 @@ from services.engines.device.device_probe import probe_device
 from tests.integration.precision.small_nets import conv_inputs
 from tests.quick_worker import wanted_keys
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
 # OpenVINO asks oneDNN for kernels by what the processor has. Told by this switch to use less,
 # oneDNN has none for weights of eight bits; on a processor with AVX2 alone the two agree.

@@ -15,9 +15,12 @@ from services.replica.engine.loading import EngineLoader, FetchedEngine
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
+from tests.process_server import forked_children
 
 from .controller import TestController
 from .published import Shelf
+
+__all__ = ["forked_children"]  # a fixture
 
 
 @pytest.fixture

@@ -69,6 +69,7 @@ async def test_the_replica_serves_on_without_its_controller_and_attaches_again(
     assert list(again.addresses) == server.addresses
 
 
+@pytest.mark.usefixtures("forked_children")
 async def test_a_simulated_generation_still_serves_on_this_device(
     shelf: Shelf, controller: TestController, settings: ReplicaSettings
 ) -> None:

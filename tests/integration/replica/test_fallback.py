@@ -30,6 +30,7 @@ from .published import (
 )
 
 
+@pytest.mark.usefixtures("forked_children")
 async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
     shelf: Shelf, controller: TestController, serving: Serving
 ) -> None:
@@ -50,6 +51,7 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
         assert_answers(await connection.infer(request_of(ids)), ids)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_kept_answers_that_cannot_be_had_for_a_moment_end_no_start(
     assert_right(loaded)
 
 
+@pytest.mark.usefixtures("forked_children")
 async def test_what_is_compiled_takes_its_place_without_news(
     shelf: Shelf,
     controller: TestController,

@@ -93,6 +93,7 @@ async def test_an_engine_that_is_announced_while_the_first_one_loads_is_taken(
         await controller.report_where(lambda report: report.engine_digest == better[0].digest)
 
 
+@pytest.mark.usefixtures("forked_children")
 async def test_the_reason_for_the_fallback_is_that_of_now(
     shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,10 @@ from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.strings import WORDS, colours
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
+from tests.process_server import forked_children
 from tests.quick_worker import quick_worker
+
+__all__ = ["forked_children"]  # a fixture
 
 RECIPE = Recipe(
     kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR),
@@ -27,7 +30,7 @@ RECIPE = Recipe(
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(forked_children: None, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The model, planned, built, proven, timed and published."""
     folder = tmp_path_factory.mktemp("strings")
     worker = quick_worker(folder)

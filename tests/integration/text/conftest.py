@@ -16,7 +16,10 @@ from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
 from tests.minilm_folder import MODEL_DIR, write_minilm_folder
+from tests.process_server import forked_children
 from tests.quick_worker import quick_worker
+
+__all__ = ["forked_children"]  # a fixture
 
 MAX_TOKENS = 64
 RECIPE = Recipe(
@@ -42,7 +45,7 @@ def original() -> SentenceTransformer:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(forked_children: None, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("text")
     worker = quick_worker(folder)
     source = str(write_minilm_folder(folder / "all-MiniLM-L6-v2"))

@@ -150,7 +150,8 @@ def test_each_engine_has_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(proof_child, "drawn_recipe", lambda _: Recipe())
     monkeypatch.setattr(proof_child, "judge", lambda *given: claims.append(given[2]) or judged)
     for key in (KEY, KEY.model_copy(update={"builder_options": {"a": "1"}})):
-        prove_one(proof_request(tmp_path, key), Events(io.StringIO()))
+        request = proof_request(tmp_path, key).model_copy(update={"is_fallback_timed": False})
+        prove_one(request, Events(io.StringIO()))
     assert len({claim.seed for claim in claims} - {None}) == 2
     assert [claim.recipe for claim in claims] == [Recipe(), Recipe()]  # not the owner's
 

@@ -16,8 +16,11 @@ from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
 from services.contracts.store.object_store import open_store
 from tests.conformance.tiny_model import save_master, tiny_model
+from tests.process_server import forked_children
 from tests.signing_keys import new_keys
 from tests.unit.services.controller import build_world as world
+
+__all__ = ["forked_children"]  # a fixture
 
 
 def test_nothing_but_skipped_is_a_failure_with_its_reasons(
@@ -52,6 +55,7 @@ def test_a_kind_that_the_recipe_leaves_out_is_refused(
     assert Registry(open_store(str(tmp_path / "home" / "store")), tmp_path).engines() == []
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_what_is_built_by_hand_is_signed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,14 @@ from services.contracts.transport.frames import Payload
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import MAX_AHEAD, Answer, InferenceStreams
 from services.pb import open_inference_v2_pb2 as pb
+
+
+@pytest.fixture(autouse=True)
+def only_own_garbage() -> Iterator[None]:
+    """Collections look at what the test made, and not at all that this process has imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Client:
