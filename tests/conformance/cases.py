@@ -26,7 +26,8 @@ class EngineCase:
         has_buckets: whether its recipe names any; those by default begin nowhere at 0.
         has_files: whether it has files of its own.
         reads_master: whether its loader reads the master.
-        is_variant: another form of a kind that compiles for long; `make test` has the first.
+        is_variant: another form of a kind that compiles for long; `make test` has the first, and of
+            the fallback the eager one (that it compiles, `test_fallback_engine.py` has).
     """
 
     name: str
@@ -120,7 +121,12 @@ ENGINE_CASES = (
         reads_master=True,
     ),
     EngineCase(
-        name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=True, form="compiled"
+        name="fallback-compiled",
+        kind=None,
+        is_variant=True,
+        max_abs=_FP32,
+        is_bounded=True,
+        form="compiled",
     ),
     EngineCase(
         name="fallback-compiled-by-default",

@@ -68,6 +68,7 @@ def test_build_then_build_again_then_prove(
     assert published.proof.created_at > engine["proof"]["created_at"]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_does_the_same(where: list[str], version: ModelVersion) -> None:
     build = ["build", "tiny", "--kind", "onnxruntime", "--json", *QUICK, *where]
     done = subprocess.run(

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("forked_children")
 ONLY_ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_proof_has_the_curves_of_engine_eager_and_fallback(
     worker: WorkerContext, version: ModelVersion

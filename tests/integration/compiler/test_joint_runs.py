@@ -183,6 +183,7 @@ def test_the_best_engine_does_not_cost_a_newcomer_its_proof(
     assert [len(run.digests) for run in report.joint_runs] == [2]
 
 
+@pytest.mark.slow
 def test_damage_to_the_best_engine_does_not_cost_a_newcomer_its_proof(
     worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def versions_in(snapshot: pb.FleetSnapshot) -> set[int]:
     return models | {r.model_version for r in snapshot.replicas if r.model_name == "rolled"}
 
 
+@pytest.mark.slow
 async def test_a_model_added_while_the_fleet_runs_becomes_ready(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:

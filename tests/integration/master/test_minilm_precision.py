@@ -55,6 +55,7 @@ def assert_within(
     assert (1 - cosine).max() < max_cosine_distance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", BOUNDS)
 def test_through_the_torch_importer(
     model: onnx.ModelProto,

@@ -46,6 +46,7 @@ def llama() -> PyTorchModel:
     )
 
 
+@pytest.mark.slow
 def test_a_refused_opset_gives_way_to_the_next(tmp_path: Path) -> None:
     messages: list[str] = []
     stored = export_master(llama(), tmp_path, messages.append)

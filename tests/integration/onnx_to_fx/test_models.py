@@ -17,7 +17,7 @@ from tests.integration.onnx_to_fx.conftest import Imported
 CASES = [
     ("minilm", 23),
     pytest.param("minilm", 20, marks=pytest.mark.slow),
-    ("vit", 23),
+    pytest.param("vit", 23, marks=pytest.mark.slow),
     pytest.param("vit", 20, marks=pytest.mark.slow),
     pytest.param("resnet50", 23, marks=pytest.mark.slow),
 ]
@@ -77,7 +77,7 @@ def test_float64_import_is_the_reference_of_the_source(imported: Make) -> None:
     torch.testing.assert_close(got, want.detach(), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["minilm", "vit"])
+@pytest.mark.parametrize("name", ["minilm", pytest.param("vit", marks=pytest.mark.slow)])
 def test_float16_import_is_close_and_stays_float16(imported: Make, name: str) -> None:
     case = imported(name, 23)
     module = graph_module_from_onnx(case.onnx_model, float_dtype=torch.float16)
@@ -98,8 +98,9 @@ def test_nothing_stays_behind_when_the_module_moves(imported: Make, name: str, o
         assert got.shape == want.shape
 
 
-def test_moving_the_module_is_importing_with_that_type(imported: Make) -> None:
-    case = imported("minilm", 20)
+@pytest.mark.parametrize("opset", [23, pytest.param(20, marks=pytest.mark.slow)])
+def test_moving_the_module_is_importing_with_that_type(imported: Make, opset: int) -> None:
+    case = imported("minilm", opset)
     inputs = case.source.inputs[2]
     (moved,) = graph_module_from_onnx(case.onnx_model).double()(*inputs)
     (asked,) = graph_module_from_onnx(case.onnx_model, float_dtype=torch.float64)(*inputs)

@@ -57,7 +57,9 @@ def by_onnxruntime(path: Path, _entry: Entry) -> Model:
 @pytest.mark.parametrize(
     "open_engine", [by_onnxruntime, pytest.param(Compiled, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("make", [zoo_text.t5_encoder, zoo_text.mpnet])
+@pytest.mark.parametrize(
+    "make", [zoo_text.t5_encoder, pytest.param(zoo_text.mpnet, marks=pytest.mark.slow)]
+)
 def test_right_engines_prove(make: Callable[[], Entry], open_engine: Open, tmp_path: Path) -> None:
     torch.manual_seed(0)
     entry = make()

@@ -44,8 +44,8 @@ ZOO: dict[str, Callable[[], Entry]] = {
     "detector": zoo_vision.detector,
     "recommender": zoo_vision.recommender,
 }
-# Quick ones; `test_models.py` has transformers.
-IN_EACH_RUN = ("LSTM and GRU tagger", "recommender")
+# A quick one; `test_models.py` has a transformer, `test_dynamic_ops.py` LSTM and GRU.
+IN_EACH_RUN = ("recommender",)
 PORTABLE = Generation.parse("cpu-x86_64-v3")
 
 

@@ -82,6 +82,7 @@ def test_breadth_does_not_shrink(cases: list[SuiteCase], outcomes: dict[str, Out
     assert {kind: counts[kind] for kind in CASES if counts[kind] < PASSED[kind]} == {}
 
 
+@pytest.mark.slow
 def test_no_answer_is_wrong_when_every_axis_is_dynamic(
     dynamic_outcomes: dict[str, Outcome],
 ) -> None:
@@ -118,6 +119,7 @@ def test_refusals_name_the_op_or_the_value(outcomes: dict[str, Outcome]) -> None
         assert re.match(r"(\S+-\d+( at node '.*')?|graph): .+", reason), name
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_what_the_suite_gives(
     cases: list[SuiteCase], outcomes: dict[str, Outcome], dynamic_outcomes: dict[str, Outcome]
 ) -> None:

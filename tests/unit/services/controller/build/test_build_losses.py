@@ -235,7 +235,10 @@ async def _life(tmp_path: Path, deadly_step: int, **faults: Any) -> tuple[bool, 
 
 
 @pytest.mark.parametrize("fault", ["broken", "deadly"])
-@pytest.mark.parametrize(("faulty", "sound"), [world.KEYS, world.KEYS[::-1]])
+@pytest.mark.parametrize(
+    ("faulty", "sound"),
+    [world.KEYS, pytest.param(*world.KEYS[::-1], marks=pytest.mark.slow)],
+)
 async def test_a_controller_killed_at_any_step_goes_on_where_it_was(
     tmp_path: Path, fault: str, faulty: BuildKey, sound: BuildKey
 ) -> None:
