@@ -30,7 +30,7 @@ from tests.faults.saboteurs.trial import (
 )
 from tests.faults.saboteurs.zoo import KNOWN, ZOO, kind_of
 
-QUICK = [("regression", Precision.FP32), ("trees", Precision.FP32)]
+QUICK = [("regression", Precision.FP32), ("top ids", Precision.INT8), ("trees", Precision.FP32)]
 EXPLAINED = {REFUSED, NO_ENGINE, BLIND, ACCEPTED, WITHIN, NO_CHANGE, NO_PART}
 
 

@@ -50,7 +50,6 @@ def small(worker: WorkerContext, version: ModelVersion) -> ModelVersion:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_profile_accounts_for_every_op_and_kernel(
     settings: CompilerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

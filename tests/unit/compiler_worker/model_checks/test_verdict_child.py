@@ -28,9 +28,6 @@ from services.engines.fallback.fallback_program import importer_code
 from tests.conformance.trees import classifier
 from tests.faults.judged import normal, record_of, written
 from tests.faults.saboteurs.models_of_tables import quantised
-from tests.process_server import forked_children
-
-__all__ = ["forked_children"]  # a fixture
 
 MLP = """g (float[batch, 8] x) => (float[batch, 4] y)
     { h = MatMul (x, w) r = Relu (h) y = MatMul (r, v) }"""
@@ -140,7 +137,6 @@ def test_what_the_importer_refuses_is_served_by_onnxruntime(tmp_path: Path) -> N
     assert not (tmp_path / ANSWERS_FILE).exists()
 
 
-@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize("is_of_strings", [False, True])
 def test_a_model_that_no_fallback_serves_is_named_so(tmp_path: Path, is_of_strings: bool) -> None:
     """The importer has no random numbers and no strings, and ONNX Runtime no Elu of doubles."""
@@ -217,7 +213,6 @@ def test_a_child_that_is_killed_leaves_what_can_be_done_and_no_answers(
     assert judged.answers is None
 
 
-@pytest.mark.usefixtures("forked_children")
 def test_an_error_of_the_comparison_itself_is_no_want_of_memory(tmp_path: Path) -> None:
     opened = tmp_path / "gone.onnx", record_of(onnx.load(written(tmp_path, MLP, **WEIGHTS)))
     settings = CompilerSettings(verdict_time_limit_s=600, num_threads=1)
@@ -226,7 +221,6 @@ def test_an_error_of_the_comparison_itself_is_no_want_of_memory(tmp_path: Path) 
     assert judged.verdict.unknown.endswith("; the fallback serves without that comparison")
 
 
-@pytest.mark.usefixtures("forked_children")
 def test_a_child_hands_back_the_verdict_and_the_answers(tmp_path: Path) -> None:
     path = written(tmp_path, MLP, **WEIGHTS)
     opened = path, record_of(onnx.load(path))

@@ -119,7 +119,6 @@ def test_refusals_name_the_op_or_the_value(outcomes: dict[str, Outcome]) -> None
         assert re.match(r"(\S+-\d+( at node '.*')?|graph): .+", reason), name
 
 
-@pytest.mark.slow
 def test_what_is_committed_is_what_the_suite_gives(
     cases: list[SuiteCase], outcomes: dict[str, Outcome], dynamic_outcomes: dict[str, Outcome]
 ) -> None:
