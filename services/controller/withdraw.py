@@ -33,11 +33,11 @@ def withdraw(settings: ControllerSettings) -> None:
     """Remove what this host's fleet has on the cluster; blocks.
 
     Raises:
-        InvalidRequestError: the cluster does not answer.
+        InvalidRequestError: the cluster does not answer, or has another fleet.
     """
     from ray import serve
 
-    fleet = RayServeFleet(settings.ray_address, settings.replica_app)
+    fleet = RayServeFleet(settings.ray_address, settings.replica_app, settings.store_url)
     fleet.start()
     num_tasks = end_all_tasks()
     keys = fleet.deployed()

@@ -68,7 +68,7 @@ def open_platform(
     """
     if settings.placement == "rayservice":
         return _in_kubernetes(settings, state, on_nodes_changed)
-    replicas = RayServeFleet(settings.ray_address, settings.replica_app)
+    replicas = RayServeFleet(settings.ray_address, settings.replica_app, settings.store_url)
     replicas.start()
     link_logs(settings.run_dir, session_logs())
     launcher = RayBuildLauncher(

@@ -18,6 +18,7 @@ from ray.cluster_utils import Cluster
 from compiler_worker.devices import local_devices, main_device
 from services.cli.logs.log_files import LogPlaces
 from services.cli.logs.log_lines import LogReader
+from services.contracts.errors import InvalidRequestError
 from services.contracts.events import EventKind
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.kinds import EngineKind
@@ -28,6 +29,7 @@ from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_loop import BuildLoop
 from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
+from services.controller.platform.ray.cluster_owner import check_owner, claim_cluster
 from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from tests.integration.builds.conftest import QUICK, ROOT, Place
 
@@ -84,6 +86,20 @@ def ray_launcher(cluster: Cluster, place: Place) -> Iterator[RayBuildLauncher]:
     yield launcher
     for name in launcher.statuses():
         launcher.forget(name)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_has_one_fleet_at_a_time() -> None:
+    claim_cluster("s3://a", ["of somebody else"])
+    for ours in ("smelt:m:1:cuda-sm90", "smelt-external:chat:1"):
+        claim_cluster("s3://a", [ours])
+        with pytest.raises(InvalidRequestError, match=r"fleet of store s3://a, .*on s3://b: stop"):
+            claim_cluster("s3://b", [ours])
+    check_owner("s3://a")
+    # What is left of a fleet without applications keeps nobody away; from then on it is refused.
+    claim_cluster("s3://b", [])
+    with pytest.raises(InvalidRequestError, match="fleet of store s3://b"):
+        check_owner("s3://a")
 
 
 def task_on(node_class: NodeClass, name: str) -> BuildTask:

@@ -98,6 +98,10 @@ def test_replicas_outlive_a_killed_fleet_and_nothing_outlives_one_that_stops(
         source = "ray+openai://tests.integration.fleet.chat_app:build"
         fleet.smelt("models", "add", "chat", source, "--args", str(args))
         chat = asked_at(fleet)
+        refusal = pytest.raises(AssertionError, match="one fleet at a time")
+        with fleet_home(**QUICK) as other, refusal:
+            other.up("--ray-address", cluster.address)
+        assert asked_at(fleet) == chat
         own, controller = fleet.processes(), fleet.running["controller"]
         os.kill(fleet.running["supervisor_pid"], signal.SIGKILL)
         assert still_running(own) == []

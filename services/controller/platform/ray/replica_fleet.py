@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey, Unplaced
+from services.controller.platform.ray.cluster_owner import check_owner, claim_cluster
 from services.controller.platform.ray.placement import unplaced
 from services.controller.room import Held, Room
 from services.controller.settings import ADDRESS_ON_INPUT
@@ -40,23 +41,25 @@ class RayServeFleet:
     is_placing = True
     absence = "no node of the fleet has a label with its generation; see: smelt node-labels"
 
-    def __init__(self, address: str, replica_app: str) -> None:
+    def __init__(self, address: str, replica_app: str, store_url: str) -> None:
         """Nothing is joined yet.
 
         Args:
             address: of the cluster; `auto` finds one of this host, `-` reads a line of standard
                 input, which comes when a Ray that starts meanwhile is up.
             replica_app: import path of what makes a Serve application.
+            store_url: of the fleet; a cluster has one at a time.
         """
         self._address = address
         self._replica_app = replica_app
+        self._store_url = store_url
 
     def start(self) -> None:
         """Join Ray, and start Serve without its HTTP and gRPC proxies.
 
         Raises:
-            InvalidRequestError: the cluster to join does not answer, or does not know us; or
-                there is none, as the Ray that was to come did not.
+            InvalidRequestError: the cluster to join does not answer, or does not know us, or has
+                another fleet; or there is none, as the Ray that was to come did not.
         """
         import ray
         from ray import serve
@@ -72,6 +75,7 @@ class RayServeFleet:
                 "~/.ray/auth_token wants that file, and RAY_AUTH_MODE=token, on every host"
             ) from error
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+        claim_cluster(self._store_url, retried(serve.status).applications)
 
     def _awaited(self) -> str:
         # What takes long to import, while there is nothing to do; a deployment tells what fails.
@@ -87,12 +91,14 @@ class RayServeFleet:
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
         """Submit the application that the configured import path makes.
 
-        Raises InvalidRequestError for an import path without such a function.
+        Raises InvalidRequestError for an import path without such a function, and where another
+        fleet has joined the cluster since.
         """
         from ray import serve
         from ray.serve.api import RunTarget
 
         application = retried(partial(load_function(self._replica_app), args))
+        check_owner(self._store_url)
         # Without a route: the default is `/`, which only one application of a cluster may have.
         target = RunTarget(application, name=application_name(key), route_prefix=None)
         retried(partial(serve.run_many, [target], wait_for_applications_running=False))

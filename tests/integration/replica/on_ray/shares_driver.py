@@ -52,7 +52,8 @@ class Controllers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
-        self.fleet = RayServeFleet("auto", "services.replica.app:application")
+        store = str(folder / "store")
+        self.fleet = RayServeFleet("auto", "services.replica.app:application", store)
         self.state = FleetState("u", 1)
         self.submitted: list[DeploymentKey] = []
         self._deploy = self.fleet.deploy

@@ -26,7 +26,7 @@ def clashing_application(args: object) -> None:
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
 def test_an_application_that_met_another_thread_is_made_again() -> None:
-    fleet = RayServeFleet("auto", f"{__name__}:clashing_application")
+    fleet = RayServeFleet("auto", f"{__name__}:clashing_application", "memory:")
     with pytest.raises(NotReadyError, match="made again"):
         fleet.deploy(DeploymentKey("m", 1, "cpu-x86_64-v3"), {})
 
@@ -45,7 +45,7 @@ def hanging_application(args: object) -> None:
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
 def test_an_application_that_hangs_keeps_no_later_one_waiting() -> None:
-    fleet = RayServeFleet("auto", f"{__name__}:hanging_application")
+    fleet = RayServeFleet("auto", f"{__name__}:hanging_application", "memory:")
     key = DeploymentKey("m", 1, "cpu-x86_64-v3")
     with ThreadPoolExecutor(2) as threads:
         hung = threads.submit(fleet.deploy, key, {"order": "first"})
@@ -62,13 +62,13 @@ def test_an_application_that_hangs_keeps_no_later_one_waiting() -> None:
 def test_a_ray_that_was_to_come_and_does_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     with pytest.raises(InvalidRequestError, match="Ray did not start"):
-        RayServeFleet("-", "no.such:application").start()
+        RayServeFleet("-", "no.such:application", "memory:").start()
 
 
 def test_the_address_of_a_ray_that_came_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("127.0.0.1:1\n"))
     with pytest.raises(InvalidRequestError, match=r"Ray at 127.0.0.1:1 cannot be joined"):
-        RayServeFleet("-", "no.such:application").start()
+        RayServeFleet("-", "no.such:application", "memory:").start()
 
 
 def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> None:
