@@ -46,8 +46,8 @@ class Held:
     Attributes:
         amounts: of each resource, for each of its replicas.
         nodes: of its replicas, by id; one that waits has none.
-        num_least: replicas that are always wanted; those beyond it are given up by themselves when
-            others wait.
+        num_least: replicas that are always wanted; those beyond it are removed when others
+            wait.
     """
 
     amounts: Amounts
@@ -197,7 +197,7 @@ class Room:
         return []
 
     def _over(self, keys: Iterable[DeploymentKey]) -> Counter[str]:
-        """What these take together, without replicas that they give up, beyond what there is."""
+        """What these take together, without replicas that are removed, beyond what there is."""
         over = _sum(self.held[key].least() for key in keys)
         over.subtract(_sum(map(Counter, self.total.values())))
         return over

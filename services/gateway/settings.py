@@ -79,7 +79,7 @@ class GatewaySettings(FleetSecuritySettings):
             that `smelt models add --token` gave them.
         external_first_byte_s: seconds that an external server may take to begin an answer, which
             for a completion without `stream` is all of its work.
-        external_idle_s: seconds without a byte after which an answer that has begun is given up.
+        external_idle_s: seconds without a byte after which an answer that has begun is aborted.
         session_key: metadata whose value names a session; its requests go to one replica as
             long as that can take them. "" for none.
         slow_start_s: seconds in which a replica that became ready grows into its share; 0 for none.

@@ -95,7 +95,7 @@ REQUESTS_EXPIRED = _counter(
 )
 REQUESTS_CANCELLED = _counter(
     "smelt_requests_cancelled_total",
-    "Requests that their clients gave up, by whether a replica had them: unsent or unanswered.",
+    "Requests that their clients cancelled, by whether a replica had them: unsent or unanswered.",
     ("model", "version", "reason"),
 )
 CACHE_HITS = _counter(

@@ -74,13 +74,13 @@ class DemoLoop:
         self.first_proven_s: float | None = None
 
     def follow(self, position: EventPosition) -> list[dict[str, Any]]:
-        """Return once all that is planned is built, proven or given up, and the best serves.
+        """Return once all that is planned is built, proven or quarantined, and the best serves.
 
         Args:
             position: events after it are shown.
 
         Returns:
-            What `smelt why` shows of each generation that serves, with why it was given up.
+            What `smelt why` shows of each generation that serves, with why it was quarantined.
 
         Raises:
             SmeltError: the model cannot serve, or the controller does not answer for long.
@@ -175,7 +175,7 @@ class DemoLoop:
             is_here = event.generation in ("", case["generation"])
             return is_ours and is_here and (is_given_up or event.kind in _PLANNED_ANEW)
 
-        # It may have been given up before this demo began.
+        # It may have been quarantined before this demo began.
         for _, event in self._registry.search_events(1, decides).events:
             return event.why if event.kind is EventKind.QUARANTINED else ""
         return ""
@@ -189,4 +189,4 @@ def _is_settled(case: dict[str, Any]) -> bool:
     """Whether nothing of its plan is left to be built or proven, or it gets none."""
     if not _is_planned(case):
         return bool(case["given_up"])
-    return not any(KeyState(key["standing"]).is_open for key in case["planned"])
+    return not any(KeyState(key["key_state"]).is_open for key in case["planned"])

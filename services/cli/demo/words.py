@@ -52,10 +52,10 @@ def serving_words(served: Event) -> str:
 
 
 def done_words(cases: Sequence[dict[str, Any]]) -> str:
-    """How many engines are proven, refused or given up; "" before there is a plan."""
-    standings = [key["standing"] for case in cases for key in case["planned"]]
-    num_done = sum(not KeyState(standing).is_open for standing in standings)
-    return f"{num_done} of {len(standings)}" if standings else ""
+    """How many engines are proven, refused or quarantined; "" before there is a plan."""
+    states = [key["key_state"] for case in cases for key in case["planned"]]
+    num_done = sum(not KeyState(state).is_open for state in states)
+    return f"{num_done} of {len(states)}" if states else ""
 
 
 def answers_words(answers: Sequence[Answer]) -> Iterator[str]:

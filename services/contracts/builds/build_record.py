@@ -36,7 +36,7 @@ class BuildRecord(Document):
         stage: the last one entered: open, build, prove, benchmark, publish; wait: for the host.
         reason: the builder's or the proof's own words; "" on success.
         stage_durations_s: seconds by stage.
-        is_counted: whether a failure counts among those after which the key is given up: not
+        is_counted: whether a failure counts among those after which the key is quarantined: not
             where others held the memory that it wanted, or a disk was full.
     """
 

@@ -241,7 +241,7 @@ def _of_young_samples(registry: Registry, objects: Iterable[StoredObject]) -> Ca
 
 
 def _is_of_a_version(registry: Registry, task: str, versions: Collection[tuple[str, int]]) -> bool:
-    """Whether a task is for a version that is there: its ends say what was given up."""
+    """Whether a task is for a version that is there: its ends say what was quarantined."""
     start = registry.task_start(task)
     return start is not None and (start.model, start.version) in versions
 

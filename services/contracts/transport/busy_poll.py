@@ -61,7 +61,7 @@ class BusyPoll:
         self._begin(_Wait.ANSWER)
 
     def ended(self) -> None:
-        """A request is answered or given up."""
+        """A request is answered or cancelled."""
         self.num_in_flight -= 1
         self._begin(_Wait.REQUEST)
 

@@ -67,7 +67,7 @@ class BuildPace:
         resync_s: at most this long apart.
         poll_s: while tasks run: launchers send no notification when one ends.
         nodes_gone_after_s: how long no node of a class may be known before what is built for
-            it is given up: nodes flap, and a source that has just begun to look knows few.
+            it is cancelled: nodes flap, and a source that has just begun to look knows few.
         waits_after_s: how long a task may wait for a node before that is an event.
         retry: how failures are met.
     """
@@ -109,7 +109,7 @@ class BuildLoop:
         Args:
             registry: on the fleet's store.
             nodes: what there is; a source that is away for a while gives its last answer
-                (CombinedNodes), as nothing is built and nothing given up without it.
+                (CombinedNodes), as nothing is built and nothing cancelled without it.
             launcher: runs the builds.
             state: read for events; shows what is built and what waits.
             on_store_changed: called in the event loop when engines or proofs are new; must not

@@ -89,7 +89,7 @@ def turns(
 def overtaken(
     candidates: Sequence[BuildCandidate], queued: Sequence[BuildTask], running: Sequence[TaskStart]
 ) -> tuple[TaskStart, ...]:
-    """Running tasks that give up their nodes to the first build of another model version.
+    """Running tasks that are preempted by the first build of another model version.
 
     They build further engines of versions that have a proven one, and are launched again later.
     Only a version for which nothing was ever built takes a place: each does so once at most.

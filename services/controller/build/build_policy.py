@@ -39,7 +39,7 @@ class Decision:
         queued: due too, and behind others or refused just now, in the order of their turns.
         overtaken: running tasks to be ended for one of `queued`.
         next_due_at: when something becomes due by time alone; None when nothing will.
-        quarantined: the events of what is tried no more; marks change when it is given up anew.
+        quarantined: the events of what is tried no more; marks change when it is quarantined anew.
         unplanned: the events of tasks that ended without the plan that is still lacking.
         without_engine: model and generation where nodes are and no planned engine is proven.
         with_engine: the same where one is.

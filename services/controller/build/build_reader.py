@@ -72,13 +72,13 @@ class ViewReader:
 
         Args:
             registry: the store that is read.
-            policy: when a failed build is tried again, and when it is given up.
+            policy: when a failed build is tried again, and when it is quarantined.
             compiler: the launcher's; a plan of another one may be out of date.
         """
         self._registry = self.moment = registry
         self._policy = policy
         self._compiler = compiler
-        # Records of keys that are attempted no more: those proven and those given up.
+        # Records of keys that are attempted no more: those proven and those quarantined.
         self._settled: dict[str, list[BuildRecord]] = {}
         # Keys that were neither when they were read last.
         self._attempted: set[str] = set()

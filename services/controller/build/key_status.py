@@ -1,4 +1,4 @@
-"""How one planned engine stands: proven, to be built or proven, waiting after a failure, given up.
+"""How one planned engine stands: proven, to be built, waiting after a failure, quarantined.
 
 Pure: everything comes from documents of the store, times included.
 """

@@ -1,4 +1,4 @@
-"""Accounts for build tasks that ended, and gives up those without nodes or without a model.
+"""Accounts for build tasks that ended, and cancels those without nodes or without a model.
 
 What a task did stands in the records of its keys. One that left none was killed in the middle,
 and the key it was at gets a record of that, before the task is forgotten.
@@ -152,14 +152,14 @@ class TaskAccounts:
             self._account(start, status, view)
             return True
         if _is_model_removed(start, view):
-            logger.warning("task %s is given up: model %s was removed", start.name, start.model)
+            logger.warning("task %s is cancelled: model %s was removed", start.name, start.model)
             return True
         if start.is_anywhere or _has_nodes(start, view):
             self._since_s.pop(start.name, None)
             return False
         if not self._is_late(start.name):
             return False
-        logger.warning("task %s is given up: its nodes are gone", start.name)
+        logger.warning("task %s is cancelled: its nodes are gone", start.name)
         return True
 
     def _is_late(self, name: str) -> bool:

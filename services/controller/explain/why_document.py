@@ -78,7 +78,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
         "words": status.planned.words,
         "kind": key.kind.value,
         "precision": key.precision.value,
-        "standing": status.state.value,
+        "key_state": status.state.value,
         "state": stage["name"] if stage else status.state.words,
         "stage": stage,
         "rank": case.ranks.get(digest),
@@ -107,7 +107,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
 def _why(key: dict[str, Any], model: str) -> str:
     """Why a key does not serve, and what can be done; "" when it does."""
     words = str(key["stage"]["words"] if key["stage"] else key["reason"])
-    match key["standing"]:
+    match key["key_state"]:
         case KeyState.PROVEN:
             return words
         case KeyState.QUARANTINED:

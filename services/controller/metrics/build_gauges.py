@@ -30,7 +30,7 @@ class BuildGauges:
         """Set the gauges; series that were set before and are not now become 0.
 
         Args:
-            decision: has what was given up, and where nothing is proven.
+            decision: has what is quarantined, and where nothing is proven.
             running: tasks that were launched and have not ended.
             waiting: those of them that wait for a node.
         """

@@ -131,7 +131,7 @@ class _RotatingContext(ssl.SSLContext):
 
 
 class _Http2Object(ssl.SSLObject):
-    """One connection's TLS, which is given up when the client does not offer HTTP/2."""
+    """One connection's TLS, which is closed when the client does not offer HTTP/2."""
 
     def do_handshake(self) -> None:
         """As any, and then look at what was agreed on: OpenSSL goes on without."""

@@ -82,7 +82,7 @@ class HttpConnection(HttpToolsProtocol):
             self.answering.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, unless the connection was given up."""
+        """Parse, unless the connection was closed."""
         if self.transport.is_closing():
             return
         self._came_s = self.loop.time()

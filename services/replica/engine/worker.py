@@ -57,7 +57,7 @@ class _Run:
 
 
 class HangError(EngineError):
-    """A run was given up."""
+    """A run was abandoned."""
 
 
 class EngineWorker:
@@ -83,7 +83,7 @@ class EngineWorker:
             standby: answers when the engine fails, and takes over when it hangs or is proven bad.
             on_return: called with the standby's engine, which serves again, the bad one, which is
                 to be closed, and why it was left.
-            second_look_s: how long a run that stalls may still take before it is given up.
+            second_look_s: how long a run that stalls may still take before it is abandoned.
             clock: monotonic seconds.
         """
         self.executor = executor
@@ -160,7 +160,7 @@ class EngineWorker:
             raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
 
     async def leave_hung(self) -> bool:
-        """Give up the run that stalls, so that the standby answers it and serves from now on.
+        """Abandon the run that stalls, so that the standby answers it and serves from now on.
 
         Returns False when there is none, or when it is the one that stalls.
         """

@@ -118,5 +118,5 @@ def test_a_second_start_builds_nothing(home: LocalFleet, again: dict[str, Any]) 
     kinds = [event["kind"] for event in home.smelt("events", MODEL, "--limit", "1000")["events"]]
     assert (kinds.count("model_published"), kinds.count("recipe_changed")) == (1, 0)
     assert kinds.count("build_started") == 1
-    assert {key["standing"] for key in again["generations"][0]["planned"]} == {"proven"}
+    assert {key["key_state"] for key in again["generations"][0]["planned"]} == {"proven"}
     assert again["requests"]["num_failed"] == 0

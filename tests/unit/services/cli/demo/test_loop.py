@@ -135,7 +135,7 @@ def test_a_key_that_is_not_built_yet_is_waited_for(tmp_path: Path, registry: Reg
         yield fleet_of(digest=KEY.digest())
 
     _, (case,) = followed(tmp_path, registry, looks())
-    assert case["planned"][0]["standing"] == "proven"
+    assert case["planned"][0]["key_state"] == "proven"
 
 
 def test_a_failed_proof_ends_it_on_the_fallback(tmp_path: Path, registry: Registry) -> None:
@@ -156,7 +156,7 @@ def test_what_failed_is_waited_for_until_it_is_given_up(tmp_path: Path, registry
         yield fleet_of()
 
     _, (case,) = followed(tmp_path, registry, looks())
-    assert case["planned"][0]["standing"] == "quarantined"
+    assert case["planned"][0]["key_state"] == "quarantined"
     assert end_words([case]) == "nothing is left to be built"
 
 

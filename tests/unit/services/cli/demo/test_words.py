@@ -33,7 +33,7 @@ def key(digest: str, precision: str, **changes: Any) -> dict[str, Any]:
         "digest": digest,
         "kind": "openvino",
         "precision": precision,
-        "standing": "proven",
+        "key_state": "proven",
         "rank": 1,
         "reason": "",
         "speed_over_fallback": 2.5,
@@ -77,8 +77,8 @@ def test_an_event_is_one_line_or_none(kind: EventKind, words: str) -> None:
 
 
 def test_the_end_of_a_proof_says_which_of_how_many_and_nothing_twice() -> None:
-    keys = [key(FAST, "bf16"), key(SLOW, "fp32", standing="quarantined")]
-    done = done_words([case("", *keys, key("w" * 64, "fp32", standing="missing"))])
+    keys = [key(FAST, "bf16"), key(SLOW, "fp32", key_state="quarantined")]
+    done = done_words([case("", *keys, key("w" * 64, "fp32", key_state="missing"))])
     assert (done, done_words([case("")])) == ("2 of 3", "")
     unclear = f"openvino fp32: 0.65 to 2.14 x the fallback's speed, too close{TIMED_LATER}; at once"
     passed, started = EventKind.PROOF_PASSED, EventKind.BUILD_STARTED

@@ -20,7 +20,7 @@ from tests.unit.services.controller import build_world as world
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """A store in which ORT is proven, INDUCTOR given up and OPENVINO built elsewhere."""
+    """A store in which ORT is proven, INDUCTOR quarantined and OPENVINO built elsewhere."""
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
     made = world.registry_with_model(tmp_path)
     made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))

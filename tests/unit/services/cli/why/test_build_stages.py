@@ -71,7 +71,7 @@ def test_an_engine_that_a_worker_has_is_not_missing(
     assert f"{KEY.kind} {KEY.precision}: {name} since {SHOWN}, by node-1 (process 7)" in text
     (case,) = json.loads(smelt("why", "m", "--json"))["generations"]
     found = case["planned"][0]
-    assert (found["standing"], found["stage"]["since"]) == ("missing", SINCE)
+    assert (found["key_state"], found["stage"]["since"]) == ("missing", SINCE)
 
 
 @pytest.mark.parametrize(

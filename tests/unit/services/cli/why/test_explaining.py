@@ -43,10 +43,10 @@ class TestWhy:
         assert f"would serve with onnxruntime fp32 {ORT.digest()[:12]}" in case["serves"]
         by_kind = {planned["kind"]: planned for planned in case["planned"]}
         ort, openvino, inductor = (by_kind[k] for k in ("onnxruntime", "openvino", "inductor"))
-        assert (ort["standing"], ort["rank"], ort["p50_s"][0]["p50_s"]) == ("proven", 1, 0.002)
-        assert (openvino["standing"], openvino["rank"]) == ("unproven", None)
+        assert (ort["key_state"], ort["rank"], ort["p50_s"][0]["p50_s"]) == ("proven", 1, 0.002)
+        assert (openvino["key_state"], openvino["rank"]) == ("unproven", None)
         assert "needs such a device" in openvino["reason"]
-        assert (inductor["standing"], inductor["reason"]) == ("quarantined", "no compiler")
+        assert (inductor["key_state"], inductor["reason"]) == ("quarantined", "no compiler")
         assert inductor["num_failures"] == 3
 
     def test_what_another_release_planned_on_this_device_is_explained(
@@ -99,7 +99,7 @@ class TestWhy:
         registry.record_build(world.record(OPENVINO, reason="no memory"))
         (case,) = smelt_json("why", "m")["generations"]
         (openvino,) = [p for p in case["planned"] if p["kind"] == "openvino"]
-        assert openvino["standing"] == "failed"
+        assert openvino["key_state"] == "failed"
         assert openvino["next_attempt_at"] == "2026-01-01T00:00:32+00:00"
 
     def test_a_proof_that_failed_at_a_sample_names_the_command_that_runs_it_again(

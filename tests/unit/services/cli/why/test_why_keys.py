@@ -139,7 +139,7 @@ def test_of_a_kind_that_was_never_published_nothing_is_nearest(registry: Registr
 def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> None:
     (case,) = smelt_json("why", "m")["generations"]
     (ort,) = [planned for planned in case["planned"] if planned["kind"] == "onnxruntime"]
-    assert (ort["standing"], ort["rank"], ort["speed_over_fallback"]) == ("proven", None, 0.5)
+    assert (ort["key_state"], ort["rank"], ort["speed_over_fallback"]) == ("proven", None, 0.5)
     assert ort["reason"].startswith("passed over: slower than the fallback")
     assert case["serves"].endswith("one would serve with the fallback: no engine is faster")
     assert "passed over: slower than the fallback" in smelt("why", "m")

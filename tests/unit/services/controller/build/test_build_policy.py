@@ -1,4 +1,4 @@
-"""Which keys are built, proven or given up: tables over plans, engines and records."""
+"""Which keys are built, proven or quarantined: tables over plans, engines and records."""
 
 from datetime import timedelta
 from typing import Any
