@@ -14,9 +14,9 @@ install: $(STAMP)
 run: $(STAMP)
 	$(BIN)/smelt up --demo $(ARGS)
 
-# Two at a time: much of what is tested waits for processes, or for a compiler's one thread. In the
+# Three at a time: much of what is tested waits for processes, or for a compiler's one thread. In the
 # order of the folders, so that slow files of few tests do not come last, one after the other.
-TOGETHER := --numprocesses 2 --no-loadscope-reorder
+TOGETHER := --numprocesses 3 --no-loadscope-reorder
 
 # A thousand processes import the same modules: they are compiled once, whatever is set outside.
 export PYTHONDONTWRITEBYTECODE :=
@@ -27,12 +27,12 @@ test: $(DEV_STAMP) check
 	deploy/local/install_debian.sh docker-registry
 	$(BIN)/python -m pytest $(TOGETHER) -m "not slow" $(ARGS)
 
-# Everything. Three at a time: slow tests wait more than others. ARGS=--cov says how much of the code
+# Everything. ARGS=--cov says how much of the code
 # that covers, 85 % at least, and takes half as long again.
 test-all: $(DEV_STAMP) check
 	deploy/local/install_prometheus.sh
 	deploy/local/install_debian.sh docker-registry
-	$(BIN)/python -m pytest $(TOGETHER) --numprocesses 3 $(ARGS)
+	$(BIN)/python -m pytest $(TOGETHER) $(ARGS)
 
 # Slow tests that the changes since BASE reach; ARGS=--list only says which files these reach, and why.
 test-changed: $(DEV_STAMP)
