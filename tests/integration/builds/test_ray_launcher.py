@@ -96,7 +96,7 @@ def test_a_cluster_has_one_fleet_at_a_time() -> None:
         with pytest.raises(InvalidRequestError, match=r"fleet of store s3://a, .*on s3://b: stop"):
             claim_cluster("s3://b", [ours])
     check_owner("s3://a")
-    # What is left of a fleet without applications keeps nobody away; from then on it is refused.
+    # A fleet without applications is replaced; from then on it is refused.
     claim_cluster("s3://b", [])
     with pytest.raises(InvalidRequestError, match="fleet of store s3://b"):
         check_owner("s3://a")

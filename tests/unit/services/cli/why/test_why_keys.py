@@ -1,8 +1,6 @@
 """`smelt why` on keys: two of them side by side, a miss beside what is there, what is slow."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +14,7 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.terms import proof_terms
+from tests.unit.services.cli.why.explained import smelt, smelt_json
 from tests.unit.services.controller import build_world as world
 
 TERMS = proof_terms(Recipe(), world.key().precision, None)
@@ -48,16 +47,6 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     made.publish_engine(world.manifest(ORT), {}, slow)
     made.publish_engine(world.manifest(OLD_OPENVINO), {}, world.proof())
     return made
-
-
-def smelt(*words: str) -> str:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def smelt_json(*words: str) -> Any:
-    return json.loads(smelt(*words, "--json"))
 
 
 def test_two_keys_are_told_apart_fact_by_fact(registry: Registry) -> None:
